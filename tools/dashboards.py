@@ -195,12 +195,12 @@ OVERVIEW: Final = Dashboard(
         ),
         Panel(
             "Order",
-            "The share of sampled deliveries that passed over a better ready item: by priority, or by age alone.",
+            "The share of deliveries, estimated from a sample, that passed over a better ready item: by priority, or by age alone.",
             "order",
             [
                 (
-                    f"{_rate('foqs_order_passed_over_samples_total', 'by')} "
-                    f"/ on () group_left {_rate('foqs_order_samples_total')}",
+                    f"{_rate('foqs_order_passed_over_deliveries_total', 'by')} "
+                    f"/ on () group_left {_rate('foqs_order_deliveries_total')}",
                     "{{by}}",
                 )
             ],

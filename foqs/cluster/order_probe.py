@@ -54,22 +54,26 @@ class OrderProbe:
         here = self._meter.passed_over((namespace, topic), priority, after_ms)
         caller.reply(unchanged, ttypes.RankItemReply(here.items, here.by_priority, here.ready_age_ms))
 
-    def on_sample(self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement) -> None:
+    def on_sample(
+        self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement, deliveries: int
+    ) -> None:
         """Ask the peers, then add the sample."""
         peers = list(self._peers.by_nonce.values())
         if not peers:
-            self._meter.samples.add(topic, here, self._stopwatch_s())
+            self._meter.samples.add(topic, here, deliveries, self._stopwatch_s())
         elif len(self._tasks) < SAMPLES_IN_FLIGHT_MAX:
             request = ttypes.RankItemRequest(*topic, priority, deliver_after_ms)
-            task = asyncio.ensure_future(self._measure(peers, request, topic, here))
+            task = asyncio.ensure_future(self._measure(peers, request, topic, here, deliveries))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _measure(self, peers: list[Peer], request: Any, topic: TopicName, here: Displacement) -> None:
+    async def _measure(
+        self, peers: list[Peer], request: Any, topic: TopicName, here: Displacement, deliveries: int
+    ) -> None:
         deadline = asyncio.get_running_loop().time() + REPLY_TIMEOUT_S
         for there in await asyncio.gather(*(self._ask(peer, request, deadline) for peer in peers)):
             here = here.plus(there)
-        self._meter.samples.add(topic, here, self._stopwatch_s())
+        self._meter.samples.add(topic, here, deliveries, self._stopwatch_s())
 
     async def _ask(self, peer: Peer, request: Any, deadline: float) -> Displacement:
         try:

@@ -17,7 +17,7 @@ from foqs.console.host_figures import PeerState, Totals
 from foqs.console.rankings import Rankings
 from foqs.console.shared_reads import SharedReads
 from foqs.core.items.item import State, TopicName
-from foqs.core.memory.order_samples import Quantiles
+from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import ListTopics
 from foqs_contract.errors import FoqsError
@@ -47,7 +47,7 @@ class Figures(Protocol):
 
     def busiest_topics(self) -> list[TopicName]: ...
 
-    def order(self, topic: TopicName) -> Quantiles | None: ...
+    def order(self, topic: TopicName) -> TopicOrder | None: ...
 
     def breakers(self) -> Mapping[int, str]: ...
 

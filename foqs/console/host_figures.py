@@ -17,7 +17,7 @@ from foqs.cluster.peers import Peer
 from foqs.cluster.shared_rates import TierRates
 from foqs.console.history import CountRates
 from foqs.core.items.item import State, TopicName
-from foqs.core.memory.order_samples import Quantiles
+from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.engine import Engine
 from foqs.queue.port import ListTopics
@@ -165,9 +165,9 @@ class HostFigures:
         busiest = self._engine.topic_rates.busiest(BUSY_TOPICS, self._stopwatch_s())
         return [topic for topic, _ in busiest]
 
-    def order(self, topic: TopicName) -> Quantiles | None:
+    def order(self, topic: TopicName) -> TopicOrder | None:
         """Return what the sampled deliveries of this host passed over; None without samples."""
-        return self._engine.queue.order_meter.samples.quantiles(topic, self._stopwatch_s())
+        return self._engine.queue.order_meter.samples.of_topic(topic, self._stopwatch_s())
 
     def breakers(self) -> Mapping[int, str]:
         """Return the state of the breaker of each shard of this host."""

@@ -2,12 +2,13 @@
 
 Holds `OrderMeter`; docs/design/order-meter.md says what is measured. Always true: at
 most one sample in `SAMPLE_PAUSE_S`, and one of a topic in `TOPIC_PAUSE_S`; a delivery
-that is not sampled costs a comparison. Knows nothing of other hosts.
+that is not sampled is counted, and belongs to its topic's next sample. Knows nothing of
+other hosts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from foqs.catalog.namespaces import Namespaces
@@ -18,7 +19,7 @@ from foqs.shard.shard import Shard
 SAMPLE_PAUSE_S: Final = 0.1
 TOPIC_PAUSE_S: Final = 1.0
 TOPICS_MAX: Final = 10_000
-"""Topics whose last sample is remembered; with more, all are due again."""
+"""Topics that are remembered. With more, all are due again, and deliveries without a sample are forgotten."""
 
 
 class OrderMeter:
@@ -29,8 +30,8 @@ class OrderMeter:
 
     Attributes:
         samples: the measured ones.
-        on_sample: called with (topic, priority, deliver_after_ms, what it passes over here); it must add the sample to
-            `samples`, now or later. A host with peers replaces it.
+        on_sample: called with (topic, priority, deliver_after_ms, what it passes over here, deliveries for which it
+            counts); it must add the sample to `samples`, now or later. A host with peers replaces it.
     """
 
     def __init__(
@@ -41,31 +42,43 @@ class OrderMeter:
         stopwatch_s: Callable[[], float],
     ) -> None:
         self.samples = OrderSamples()
-        self.on_sample: Callable[[TopicName, int, int, Displacement], None] = self._add_alone
-        self.due_s = 0.0
-        """The time before which no sample is taken."""
+        self.on_sample: Callable[[TopicName, int, int, Displacement, int], None] = self._add_alone
         self._shards = shards
         self._namespaces = namespaces
         self._is_suspended = is_suspended
         self._stopwatch_s = stopwatch_s
+        self._due_s = 0.0
+        """The time before which no sample is taken."""
         self._topic_due_s: dict[TopicName, float] = {}
+        self._unsampled: dict[TopicName, int] = {}
+        """The deliveries of each topic since its last sample."""
         self._rotation = 0
 
-    def sample(self, topic: TopicName, parts: Iterable[Sequence[OrderKey]], now_s: float) -> None:
-        """Sample one of the keys in these parts, at least one, which are being delivered, if the topic is due.
+    def record(
+        self, topic: TopicName, parts: Sequence[tuple[Shard, Sequence[OrderKey]]], count: int, now_s: float
+    ) -> None:
+        """Count deliveries of a topic, and sample one of them if the topic is due.
 
-        Call it from `due_s` on.
+        Args:
+            parts: the keys that are being delivered, by shard.
+            count: their number, at least one.
         """
-        if self._topic_due_s.get(topic, 0.0) > now_s:
+        unsampled = self._unsampled
+        deliveries = unsampled.get(topic, 0) + count
+        if now_s < self._due_s or self._topic_due_s.get(topic, 0.0) > now_s:
+            if len(unsampled) >= TOPICS_MAX and topic not in unsampled:
+                unsampled.clear()
+            unsampled[topic] = deliveries
             return
         if len(self._topic_due_s) >= TOPICS_MAX:
             self._topic_due_s.clear()
         self._topic_due_s[topic] = now_s + TOPIC_PAUSE_S
-        self.due_s = now_s + SAMPLE_PAUSE_S
+        self._due_s = now_s + SAMPLE_PAUSE_S
+        unsampled.pop(topic, None)
         self._rotation += 1
-        keys = [key for part in parts for key in part]
+        keys = [key for _, part in parts for key in part]
         priority, after_ms, _ = unpack_order_key(keys[self._rotation % len(keys)])
-        self.on_sample(topic, priority, after_ms, self.passed_over(topic, priority, after_ms))
+        self.on_sample(topic, priority, after_ms, self.passed_over(topic, priority, after_ms), deliveries)
 
     def passed_over(self, topic: TopicName, priority: int, deliver_after_ms: int) -> Displacement:
         """Return over what a delivery of an item with this key passes on this host: READY items that could be delivered."""
@@ -82,5 +95,7 @@ class OrderMeter:
                 found = found.plus(Displacement(items, by_priority, age_ms))
         return found
 
-    def _add_alone(self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement) -> None:
-        self.samples.add(topic, here, self._stopwatch_s())
+    def _add_alone(
+        self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement, deliveries: int
+    ) -> None:
+        self.samples.add(topic, here, deliveries, self._stopwatch_s())

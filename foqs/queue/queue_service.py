@@ -355,8 +355,7 @@ class QueueService:
                 reserved_count += len(keys)
             if reserved_count:
                 items_max -= reserved_count
-                if now_s >= self.order_meter.due_s:
-                    self.order_meter.sample(topic, (keys for _, keys in parts), now_s)
+                self.order_meter.record(topic, parts, reserved_count, now_s)
                 if demand.record_dequeue(topic, reserved_count, now_s):
                     self._prefetch(shards, topic, now_s)
         return list(reserved.items())
@@ -444,8 +443,8 @@ class QueueService:
             deliveries.append(waiter.assign(owned, topic, part))
             start += len(part)
             waiter = self.waiters.first(topic)
-        if deliveries and (now_s := self._stopwatch_s()) >= self.order_meter.due_s:
-            self.order_meter.sample(topic, (order_keys[:start],), now_s)
+        if deliveries:
+            self.order_meter.record(topic, [(owned, order_keys[:start])], start, self._stopwatch_s())
         return deliveries
 
     def on_items_ready(self, topics: Iterable[TopicName]) -> None:

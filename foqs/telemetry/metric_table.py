@@ -151,11 +151,19 @@ SAMPLED_METRICS: Final = (
     ),
     _counter("order_samples", "Deliveries for which the better READY items in the tier were counted"),
     _counter(
-        "order_passed_over_samples",
-        "Samples that passed over a better item; by what the best was better: its priority, or its age alone, which may be an error of clocks",
+        "order_deliveries",
+        "Deliveries for which these samples count: all of a sample's topic since the sample before. The next three are estimates for them",
+    ),
+    _counter(
+        "order_passed_over_deliveries",
+        "Deliveries that passed over a better item; by what the best was better: its priority, or its age alone, which may be an error of clocks",
         "by",
     ),
-    _counter("order_displacement_items", "The sum of the better items over which the samples passed"),
+    _counter("order_displacement_items", "The sum of the better items over which the deliveries passed"),
+    _counter(
+        "order_passed_over_seconds",
+        "The sum of the times for which the best items that the deliveries passed over had been READY",
+    ),
     _gauge("writer_queue_items", "Operations that wait for a flush", "shard", "kind"),
     _gauge(
         "writer_queue_bytes",

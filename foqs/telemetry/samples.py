@@ -201,13 +201,15 @@ def _add_topic_samples(samples: _SampleLists, shards: list[Shard], named: Sequen
 def _add_order_samples(samples: _SampleLists, order: OrderSamples, named: Sequence[TopicName], now_s: float) -> None:
     """Add how well the order was kept. Topics without samples have no quantiles."""
     samples["foqs_order_samples"].append(((), order.count))
-    samples["foqs_order_passed_over_samples"] += [
-        (("priority",), order.by_priority_count),
-        (("age",), order.by_age_count),
+    samples["foqs_order_deliveries"].append(((), order.deliveries))
+    samples["foqs_order_passed_over_deliveries"] += [
+        (("priority",), order.by_priority),
+        (("age",), order.by_age),
     ]
     samples["foqs_order_displacement_items"].append(((), order.items))
+    samples["foqs_order_passed_over_seconds"].append(((), order.passed_over_ms / 1_000))
     for topic in named:
-        found = order.quantiles(topic, now_s)
+        found = order.of_topic(topic, now_s)
         if found is not None:
             samples["foqs_topic_displacement_items"] += [
                 ((*topic, "0.5"), found.items_p50),

@@ -194,6 +194,7 @@ def test_the_order_meter_is_on_the_page_of_a_topic(host: OpenHost, browser: Brow
 
     calls(host, drain)
     page = browser.get("/topic", topic="metered")
+    assert "deliveries that passed over a better item ~ 0 %" in page.text
     assert "items passed over, p50 and p99 ~ 0 and ~0" in page.text
     assert re.search(r"acked, per second ~ 0\.\d", page.text)
 

@@ -1,7 +1,7 @@
 """How well the order was kept: samples of deliveries by topic, with what each passed over.
 
 Holds `OrderSamples`. Bounded: the last samples of each topic, and the topics that were
-sampled last. Times are seconds of any clock that does not go back. Knows nothing of how
+sampled last. A sample counts for all deliveries of its topic since the last one. Times are seconds of any clock that does not go back. Knows nothing of how
 a sample is measured.
 """
 
@@ -43,13 +43,22 @@ class Displacement(NamedTuple):
 NOTHING: Final = Displacement(0, 0, 0)
 
 
-class Quantiles(NamedTuple):
-    """The displacements, in items, and the `ready_age_ms` that half of the samples, and 99 in 100, do not exceed."""
+class TopicOrder(NamedTuple):
+    """How well the order of a topic was kept.
+
+    Attributes:
+        items_p50: the displacement, in items, that half of the deliveries do not exceed.
+        items_p99: the one that 99 in 100 do not exceed.
+        age_ms_p50: the same for `ready_age_ms`.
+        age_ms_p99: the same for `ready_age_ms`.
+        passed_over_fraction: the fraction of the deliveries that passed over an item.
+    """
 
     items_p50: int
     items_p99: int
     age_ms_p50: int
     age_ms_p99: int
+    passed_over_fraction: float
 
 
 class OrderSamples:
@@ -57,30 +66,35 @@ class OrderSamples:
 
     Attributes:
         count: all samples.
-        by_age_count: samples that passed over an item of the same priority, and none of a better one.
-        by_priority_count: samples that passed over an item of a better priority.
+        deliveries: the deliveries for which the samples count. The other figures are estimates of what they passed over.
+        by_age: deliveries that passed over an item of the same priority, and none of a better one.
+        by_priority: deliveries that passed over an item of a better priority.
         passed_over_ms: the sum of `Displacement.ready_age_ms`.
         items: the sum of the displacements.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.by_age_count = 0
-        self.by_priority_count = 0
+        self.deliveries = 0
+        self.by_age = 0
+        self.by_priority = 0
         self.passed_over_ms = 0
         self.items = 0
-        self._topics: OrderedDict[TopicName, deque[tuple[float, Displacement]]] = OrderedDict()
+        self._topics: OrderedDict[TopicName, deque[tuple[float, Displacement, int]]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._topics)
 
-    def add(self, topic: TopicName, displacement: Displacement, now_s: float) -> None:
-        """Add a sample."""
+    def add(self, topic: TopicName, displacement: Displacement, deliveries: int, now_s: float) -> None:
+        """Add a sample that counts for some deliveries, at least one."""
         self.count += 1
-        self.by_priority_count += displacement.by_priority > 0
-        self.by_age_count += displacement.items > 0 and not displacement.by_priority
-        self.passed_over_ms += displacement.ready_age_ms
-        self.items += displacement.items
+        self.deliveries += deliveries
+        if displacement.by_priority:
+            self.by_priority += deliveries
+        elif displacement.items:
+            self.by_age += deliveries
+        self.passed_over_ms += displacement.ready_age_ms * deliveries
+        self.items += displacement.items * deliveries
         samples = self._topics.get(topic)
         if samples is None:
             samples = self._topics[topic] = deque(maxlen=SAMPLES_PER_TOPIC)
@@ -88,17 +102,40 @@ class OrderSamples:
                 self._topics.popitem(last=False)
         else:
             self._topics.move_to_end(topic)
-        samples.append((now_s, displacement))
+        samples.append((now_s, displacement, deliveries))
 
-    def quantiles(self, topic: TopicName, now_s: float) -> Quantiles | None:
-        """Return the quantiles of a topic's recent samples; None without samples."""
-        recent = [found for at_s, found in self._topics.get(topic, ()) if now_s - at_s <= SAMPLE_AGE_S_MAX]
+    def of_topic(self, topic: TopicName, now_s: float) -> TopicOrder | None:
+        """Return how well the order of a topic was kept recently; None without samples."""
+        recent = [
+            (found, deliveries)
+            for at_s, found, deliveries in self._topics.get(topic, ())
+            if now_s - at_s <= SAMPLE_AGE_S_MAX
+        ]
         if not recent:
             return None
-        items, ages_ms = sorted(found.items for found in recent), sorted(found.ready_age_ms for found in recent)
-        return Quantiles(_of_100(items, 50), _of_100(items, 99), _of_100(ages_ms, 50), _of_100(ages_ms, 99))
+        items = sorted((found.items, deliveries) for found, deliveries in recent)
+        ages_ms = sorted((found.ready_age_ms, deliveries) for found, deliveries in recent)
+        total = sum(deliveries for _, deliveries in recent)
+        passed_over = sum(deliveries for found, deliveries in recent if found.items)
+        return TopicOrder(
+            _of_100(items, total, 50),
+            _of_100(items, total, 99),
+            _of_100(ages_ms, total, 50),
+            _of_100(ages_ms, total, 99),
+            passed_over / total,
+        )
 
 
-def _of_100(ordered: Sequence[int], percent: int) -> int:
-    """Return the value that this share of the values, at least one, does not exceed."""
-    return ordered[-(-len(ordered) * percent // 100) - 1]
+def _of_100(ordered: Sequence[tuple[int, int]], total: int, percent: int) -> int:
+    """Return the value that this share of the deliveries, at least one, does not exceed.
+
+    Args:
+        ordered: (value, deliveries), the least value first.
+        total: the sum of the deliveries.
+    """
+    left = -(-total * percent // 100)
+    for value, deliveries in ordered:
+        left -= deliveries
+        if left <= 0:
+            return value
+    raise ValueError(f"the samples have fewer deliveries than {total}")

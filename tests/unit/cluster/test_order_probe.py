@@ -10,7 +10,7 @@ import pytest
 from foqs.cluster.order_probe import REPLY_TIMEOUT_S, SAMPLES_IN_FLIGHT_MAX
 from foqs.core.items.item import pack_order_key
 from foqs.core.items.life import EventKind
-from foqs.core.memory.order_samples import Displacement, Quantiles
+from foqs.core.memory.order_samples import Displacement, TopicOrder
 from foqs.queue.order_meter import SAMPLE_PAUSE_S, TOPIC_PAUSE_S
 from foqs_client import Client, InvalidArgument
 from foqs_contract.idl import ttypes
@@ -28,9 +28,9 @@ async def measured(world: DequeueTierWorld, host: DequeueTierHost, topic: str = 
     seen: list[Displacement] = []
     add = samples.add
 
-    def added(topic: tuple[str, str], displacement: Displacement, now_s: float) -> None:
+    def added(topic: tuple[str, str], displacement: Displacement, deliveries: int, now_s: float) -> None:
         seen.append(displacement)
-        add(topic, displacement, now_s)
+        add(topic, displacement, deliveries, now_s)
 
     samples.add = added  # type: ignore[method-assign]
     await host.caller.one(topic)
@@ -54,9 +54,9 @@ def test_better_items_of_all_hosts_are_counted_with_the_wait_of_the_best() -> No
         assert (await measured(world, three))[:2] == (3, 3)
         assert await measured(world, two) == Displacement(0, 0, 0)
         samples = one.engine.queue.order_meter.samples
-        quantiles = samples.quantiles(T, world.loop.time())
-        assert quantiles is not None
-        assert quantiles[:2] == (5, 5)
+        order = samples.of_topic(T, world.loop.time())
+        assert order is not None
+        assert order[:2] == (5, 5)
 
     run_dequeue_tier(story)
 
@@ -117,7 +117,7 @@ def test_samples_are_rare() -> None:
         [one, *_] = hosts
         meter = one.engine.queue.order_meter
         seen: list[tuple[str, int]] = []
-        meter.on_sample = lambda topic, priority, after_ms, here: seen.append((topic[1], priority))
+        meter.on_sample = lambda topic, priority, after_ms, here, deliveries: seen.append((topic[1], priority))
         for topic in ("t", "u"):
             for priority in range(4):
                 await one.caller.put(topic, 10, priority=priority)
@@ -139,11 +139,39 @@ def test_every_place_of_a_call_has_its_turn() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         meter = hosts[0].engine.queue.order_meter
         picked: list[int] = []
-        meter.on_sample = lambda topic, priority, after_ms, here: picked.append(priority)
+        meter.on_sample = lambda topic, priority, after_ms, here, deliveries: picked.append(priority)
         keys = [pack_order_key(priority, 5, 1) for priority in range(4)]
+        [shard, *_] = hosts[0].engine.shards.values()
         for number in range(8):
-            meter.sample(("default", f"t{number}"), (keys[:1], keys[1:]), 0.0)
+            meter.record(("default", f"t{number}"), [(shard, keys[:1]), (shard, keys[1:])], 4, number * SAMPLE_PAUSE_S)
         assert sorted(picked) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    run_dequeue_tier(story, hosts=2)
+
+
+def test_each_delivery_belongs_to_the_next_sample_of_its_topic() -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
+        one, two = hosts
+        await two.caller.put(count=3, priority=-1)
+        for topic in ("t", "u"):
+            await one.caller.put(topic, 30)
+        samples = one.engine.queue.order_meter.samples
+        delivered = 0
+        for number in range(12):
+            for topic in ("t", "u"):
+                count = 1 + number % 2
+                delivered += len((await one.caller.get(topic, count)).items)
+            await world.pass_s(TOPIC_PAUSE_S / 4)
+        await world.pass_s(TOPIC_PAUSE_S)
+        for topic in ("t", "u"):
+            delivered += len((await one.caller.get(topic, 1)).items)
+            await world.pass_s(SAMPLE_PAUSE_S)
+        await world.until(lambda: samples.deliveries == delivered)
+        assert samples.count < 12
+        assert samples.by_priority == delivered // 2
+        order = samples.of_topic(T, world.loop.time())
+        assert order is not None
+        assert order.passed_over_fraction == 1.0
 
     run_dequeue_tier(story, hosts=2)
 
@@ -158,7 +186,7 @@ def test_direct_delivery_is_sampled_too() -> None:
         await waiting
         samples = one.engine.queue.order_meter.samples
         await world.until(lambda: samples.count == 1)
-        assert samples.by_priority_count == 1
+        assert samples.by_priority == 1
         assert samples.items == 3
 
     run_dequeue_tier(story, hosts=2)
@@ -168,12 +196,12 @@ def test_slow_hosts_bound_the_samples_in_flight() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         [one, *_] = hosts
         for number in range(100):
-            one.order_probe.on_sample(("default", f"t{number}"), 0, 0, Displacement(0, 0, 0))
+            one.order_probe.on_sample(("default", f"t{number}"), 0, 0, Displacement(0, 0, 0), 1)
         samples = one.engine.queue.order_meter.samples
         await world.until(lambda: samples.count == SAMPLES_IN_FLIGHT_MAX)
         await world.pass_s(3)
         assert samples.count == SAMPLES_IN_FLIGHT_MAX
-        assert samples.quantiles(("default", "t0"), world.loop.time()) == Quantiles(0, 0, 0, 0)
+        assert samples.of_topic(("default", "t0"), world.loop.time()) == TopicOrder(0, 0, 0, 0, 0.0)
 
     run_dequeue_tier(story, hosts=2)
 

@@ -9,7 +9,7 @@ from foqs.console.board import Board
 from foqs.console.history import SLOT_S, TOPICS_MAX
 from foqs.console.host_figures import PeerState, Totals
 from foqs.core.items.item import State, TopicName
-from foqs.core.memory.order_samples import Quantiles
+from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import TopicStats
 from foqs_contract.errors import Unavailable
@@ -43,7 +43,7 @@ class Figures:
     def busiest_topics(self) -> list[TopicName]:
         return self.busy
 
-    def order(self, topic: TopicName) -> Quantiles | None:
+    def order(self, topic: TopicName) -> TopicOrder | None:
         return None
 
     def breakers(self) -> Mapping[int, str]:
