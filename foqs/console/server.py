@@ -54,6 +54,8 @@ IDLE_S: Final = 120.0
 STREAM_WRITE_TIMEOUT_S: Final = 30.0
 """A browser that reads nothing for this time loses its event stream."""
 STATIC_AGE_S: Final = 365 * 86_400
+COMPRESSED_BYTES_MIN: Final = 1_400
+"""A smaller answer fits into one packet as it is."""
 Serve: TypeAlias = Callable[[Visit], Awaitable[web.StreamResponse]]
 
 _PAGES: Final[Mapping[str, Serve]] = {
@@ -210,6 +212,8 @@ class Console:
             response.headers.setdefault(name, value)
         if isinstance(response, web.HTTPException):
             raise response
+        if isinstance(response, web.Response):
+            _compress(request, response)
         return response
 
     def _refuse(self, request: web.Request) -> web.Response | None:
@@ -362,6 +366,14 @@ class Console:
     def _draw(self, template: str, visit: Visit, values: Mapping[str, Any]) -> str:
         """Return a part of a page."""
         return self._templates.get_template(template).render(visit=visit, **values)
+
+
+def _compress(request: web.Request, response: web.Response) -> None:
+    """Have a large page or file sent with gzip, if the browser accepts it."""
+    if isinstance(response.body, bytes) and len(response.body) >= COMPRESSED_BYTES_MIN:
+        response.headers["Vary"] = "Accept-Encoding"
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            response.enable_compression(web.ContentCoding.gzip)
 
 
 async def _form(request: web.Request) -> MultiMapping[Any]:

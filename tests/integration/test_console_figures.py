@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import http.client
 import re
 import time
 from collections.abc import Iterator
@@ -197,6 +199,20 @@ def test_the_order_meter_is_on_the_page_of_a_topic(host: OpenHost, browser: Brow
     assert "deliveries that passed over a better item ~ 0 %" in page.text
     assert "items passed over, p50 and p99 ~ 0 and ~0" in page.text
     assert re.search(r"acked, per second ~ 0\.\d", page.text)
+
+
+def test_large_answers_are_compressed_for_browsers_that_accept_it(host: OpenHost, browser: Browser) -> None:
+    for path in ("/topics", "/static/console.css"):
+        plain = browser.get(path)
+        assert "Content-Encoding" not in plain.headers
+        connection = http.client.HTTPConnection("127.0.0.1", host.console_port, timeout=30)
+        connection.request("GET", path, headers={"Accept-Encoding": "gzip, deflate"})
+        reply = connection.getresponse()
+        packed = reply.read()
+        connection.close()
+        assert (reply.headers["Content-Encoding"], reply.headers["Vary"]) == ("gzip", "Accept-Encoding")
+        assert len(packed) < len(plain.body) * 0.6
+        assert gzip.decompress(packed).decode() == plain.body
 
 
 def test_what_a_browser_keeps_has_its_version_in_its_address(browser: Browser) -> None:
