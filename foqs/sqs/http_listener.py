@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.frames import ByteBudget
@@ -141,6 +141,7 @@ class SqsListener:
             raise self._too_long()
         try:
             async with asyncio.timeout(self._stall_timeout_s):
+                await _ask_for_the_body(request)
                 while part := await request.content.readany():
                     if reserved.byte_count + len(part) > self._request_bytes_max:
                         raise self._too_long()
@@ -175,6 +176,12 @@ class _Reservation:
     def release(self) -> None:
         self._budget.release_reservation(self.byte_count)
         self.byte_count = 0
+
+
+async def _ask_for_the_body(request: web.BaseRequest) -> None:
+    """Tell a client that waits for it to send the body of its request."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _overloaded() -> SqsError:

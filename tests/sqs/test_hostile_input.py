@@ -138,6 +138,19 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(guarded: SqsHost) 
     assert (status, found["__type"].rpartition("#")[2]) == (413, "RequestEntityTooLargeException")
 
 
+def test_client_that_asks_first_is_told_to_send_its_body_or_refused_before_it_does(guarded: SqsHost) -> None:
+    body = message("x")
+    with connected(guarded) as connection:
+        for _ in range(2):
+            connection.sendall(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+            assert connection.recv(65_536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.sendall(body)
+            status, found = answer(connection)
+            assert (status, set(found)) == (200, {"MessageId", "MD5OfMessageBody"})
+    status, _ = exchange(guarded, HEAD + b"Expect: 100-continue\r\nContent-Length: 999999\r\n\r\n")
+    assert status == 413
+
+
 def test_an_endless_body_in_chunks_is_refused_at_the_limit(guarded: SqsHost) -> None:
     chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
     status, _ = exchange(guarded, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 100)
