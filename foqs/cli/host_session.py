@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 
-from foqs.cli.output import Format, print_message
+from foqs.cli.output import Format, output_option, print_message
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
@@ -181,15 +181,7 @@ def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
         show_envvar=True,
         help="The namespace of the items.",
     )
-    @click.option(
-        "-o",
-        "--output",
-        "form",
-        type=click.Choice(["table", "json", "jsonl"]),
-        default="table",
-        show_default=True,
-        help="A table for people, or JSON for programs: one document, or one line per row.",
-    )
+    @output_option
     @click.option(
         "--timeout",
         type=DURATION,

@@ -25,6 +25,15 @@ Format: TypeAlias = Literal["table", "json", "jsonl", "line"]
 Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
+output_option: Final = click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["table", "json", "jsonl"]),
+    default="table",
+    show_default=True,
+    help="A table for people, or JSON for programs: one document, or one line per row.",
+)
 _UNLIMITED_WIDTH: Final = 100_000
 _TEXT_SHOWN_MAX: Final = 60
 _GAP: Final = 2

@@ -20,7 +20,7 @@ import click
 from foqs.cli.commands.host_process_commands import without_none
 from foqs.cli.commands.schema_places import SchemaPlaces, ShardPlace, find_places
 from foqs.cli.host_session import USAGE, CommandFailed, configuration
-from foqs.cli.output import Column, Format, Row, print_message, show
+from foqs.cli.output import Column, Format, Row, output_option, print_message, show
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -50,15 +50,7 @@ def _schema_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option("--store", default=None, help="A store URL that replaces the configuration's, for another user.")
     @click.option("--password-file", default=None, help="The file with that user's password.")
-    @click.option(
-        "-o",
-        "--output",
-        "form",
-        type=click.Choice(["table", "json", "jsonl"]),
-        default="table",
-        show_default=True,
-        help="A table for people, or JSON for programs: one document, or one line per row.",
-    )
+    @output_option
     @wraps(command)
     def with_config(file: Path | None, store: str | None, password_file: str | None, **arguments: Any) -> None:
         config = configuration(file, without_none({"store.url": store, "store.password_file": password_file}))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from foqs.cli.output import Format, show_fields
+from foqs.cli.output import Format, output_option, show_fields
 from foqs.runtime.plain_python import is_compiled
 
 EXTRAS_SHOWN: Final = ("server", "spark")
@@ -23,15 +23,7 @@ EXTRAS_SHOWN: Final = ("server", "spark")
 
 @click.command("version", epilog="\b\nExamples:\n  foqs version\n  foqs version --all\n  foqs version --all -o json")
 @click.option("--all", "everything", is_flag=True, help="Also Python, dependencies, contract, tables and documents.")
-@click.option(
-    "--output",
-    "-o",
-    "form",
-    type=click.Choice(["table", "json", "jsonl"]),
-    default="table",
-    show_default=True,
-    help="The form of the output.",
-)
+@output_option
 def version_(everything: bool, form: Format) -> None:
     """Show the version of foqs and of everything that it works with.
 
