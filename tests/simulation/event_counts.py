@@ -7,21 +7,21 @@ run. Does not change what it counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, Final
 
-from foqs.core.flush import flush_plan
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.intake import Intake
-from foqs.core.flush.operation import Leases, Operation
-from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.flush.moves import Moves
+from foqs.core.flush.operation import Inserts, Leases, Operation
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
 from foqs.core.memory.ready_index import ReadyIndex, Refill
 from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.waiters import Waiters
+from foqs.shard import writer
 from foqs.shard.observer import NullObserver
 from foqs.shard.owned_store import ShardLost
 from foqs.shard.shard_memory import ShardMemory
@@ -78,12 +78,14 @@ def _end_refill(original: Callable[..., Any]) -> Callable[..., Any]:
     return end_refill
 
 
-def _insert_keys_counted(original: Callable[..., Any]) -> Callable[..., Any]:
-    def enter(self: ReadyIndex, window: Any, keys: Sequence[OrderKey]) -> None:
-        COUNTS["better items inserted"] += bool(len(window)) and keys[0] < window.keys[window.start]
-        original(self, window, keys)
+def _add_ready(original: Callable[..., Any]) -> Callable[..., Any]:
+    def add_many(self: ReadyIndex, topic: TopicName, keys: Sequence[OrderKey]) -> None:
+        best = self.best_key(topic)
+        original(self, topic, keys)
+        added = self.best_key(topic)
+        COUNTS["better items inserted"] += best is not None and added is not None and added < best
 
-    return enter
+    return add_many
 
 
 def _lower(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,27 +160,26 @@ def _key_taken(original: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
-def _firsts(original: Callable[..., Any]) -> Callable[..., Any]:
-    def firsts(part: Any, moment: Any, keys: Any, plan: FlushPlan) -> list[Any]:
-        before = sum(map(len, plan.keys_replaced.values()))
-        results: list[Any] = original(part, moment, keys, plan)
-        COUNTS["keys repeated"] += sum(type(result) is int for result in results)
-        COUNTS["keys in conflict"] += sum(type(result) is KeyConflict for result in results)
-        COUNTS["keys used again"] += sum(map(len, plan.keys_replaced.values())) - before
-        return results
-
-    return firsts
-
-
-def _moves(original: Callable[..., Any]) -> Callable[..., Any]:
-    def moves(parts: Any, find_row: Any, context: Any, timers: Any, keys: Any, plan: FlushPlan) -> None:
-        original(parts, find_row, context, timers, keys, plan)
+def _plan_flush(original: Callable[..., FlushPlan]) -> Callable[..., FlushPlan]:
+    def plan_flush(batch: Batch, *arguments: Any) -> FlushPlan:
+        plan = original(batch, *arguments)
+        insert_results, move_results = _results_of(Inserts, plan), _results_of(Moves, plan)
+        COUNTS["keys repeated"] += sum(type(result) is int for result in insert_results)
+        COUNTS["keys in conflict"] += sum(type(result) is KeyConflict for result in insert_results)
+        moved = {new.id for _, new in plan.moved}
+        replaced = [record for records in plan.keys_replaced.values() for record in records.values()]
+        COUNTS["keys used again"] += sum(record.item_id not in moved for record in replaced)
+        COUNTS["purged before the insert"] += insert_results.count(None) - len(plan.inserted)
         COUNTS["items moved"] += len(plan.moved)
-        results = [result for _, results in plan.results[-len(parts) :] for result in results]
-        COUNTS["moves repeated"] += sum(type(result) is int for result in results)
-        COUNTS["moves refused"] += sum(isinstance(result, FoqsError) for result in results)
+        COUNTS["moves repeated"] += sum(type(result) is int for result in move_results)
+        COUNTS["moves refused"] += sum(isinstance(result, FoqsError) for result in move_results)
+        return plan
 
-    return moves
+    return plan_flush
+
+
+def _results_of(kind: type[Inserts | Moves], plan: FlushPlan) -> list[Any]:
+    return [result for part, results in plan.results if isinstance(part.operation, kind) for result in results]
 
 
 def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,34 +192,15 @@ def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
     return breaker_changed
 
 
-def _apply_purge_marker_counted(original: Callable[..., Any]) -> Callable[..., Any]:
-    def apply_purge_marker(self: ShardMemory, made: PurgeMarker) -> int:
-        COUNTS[
-            "purge markers raised"
-            if self.purge_markers.last_number((made.namespace, made.topic))
-            else "purge markers made"
-        ] += 1
-        items: int = original(self, made)
-        return items
-
-    return apply_purge_marker
-
-
-def _purged(original: Callable[..., Any]) -> Callable[..., Any]:
-    def purged(self: ShardMemory, batch: Any, plan: FlushPlan, finished: Any) -> None:
+def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: ShardMemory, plan: FlushPlan, finished: MutableSequence[Operation]) -> None:
         COUNTS["rows purged"] += len(plan.purged)
-        original(self, batch, plan, finished)
+        for marker in plan.markers_set:
+            is_raised = self.purge_markers.last_number((marker.namespace, marker.topic))
+            COUNTS["purge markers raised" if is_raised else "purge markers made"] += 1
+        original(self, plan, finished)
 
-    return purged
-
-
-def _not_purged(original: Callable[..., Any]) -> Callable[..., Any]:
-    def not_purged(namespace: str, items: Any, numbers: Any, purge_markers: Any) -> Any:
-        kept = original(namespace, items, numbers, purge_markers)
-        COUNTS["purged before the insert"] += len(items) - len(kept[0])
-        return kept
-
-    return not_purged
+    return apply
 
 
 def _resolve(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,7 +225,7 @@ def install() -> None:
         return
     _installed = True
     wrap(ReadyIndex, "finish_refill", _end_refill)
-    wrap(ReadyIndex, "_insert_keys", _insert_keys_counted)
+    wrap(ReadyIndex, "add_many", _add_ready)
     wrap(ReadyIndex, "_lower_boundary", _lower)
     wrap(RowCache, "finish_prefetch", _end_load)
     wrap(Waiters, "add", _add_waiter)
@@ -251,13 +233,10 @@ def install() -> None:
     wrap(Leases, "settle", _settle)
     wrap(Intake, "_submit_in_parts", _submit_in_parts)
     wrap(IdempotencyKeyExists, "__init__", _key_taken)
-    wrap(flush_plan, "_add_keys", _firsts)
-    wrap(flush_plan, "_decide_moves", _moves)
+    wrap(writer, "plan_flush", _plan_flush)
     wrap(NullObserver, "breaker_changed", _breaker_changed)
     wrap(ShardMemory, "assign_to_waiters", _assign_to_waiters)
-    wrap(ShardMemory, "_apply_purge_marker", _apply_purge_marker_counted)
-    wrap(ShardMemory, "_apply_purges", _purged)
-    wrap(flush_plan, "_not_purged", _not_purged)
+    wrap(ShardMemory, "apply", _apply)
     wrap(Writer, "_resolve_outcome", _resolve)
 
 

@@ -18,8 +18,8 @@ from foqs.core.flush.batch import Batch
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.purge_markers import PurgeMarkers
+from foqs.core.flush.writes import Writes
 from foqs.core.items import life
-from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import DeliveryPolicy, OrderKey, Row, State, TopicName, make_number
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition
 from foqs.core.memory.ready_index import ReadyIndex, Refill
@@ -27,7 +27,7 @@ from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock
-from foqs.queue import bulk
+from foqs.queue import bulk, queue_service
 from foqs.queue.filter_walk import Walk
 from foqs.queue.port import BulkPage
 from foqs.shard import shard, writer
@@ -148,20 +148,23 @@ def direct_delivery_before_commit() -> None:
 def keys_unwritten() -> None:
     """A key is compared only with keys of the same flush: no key is written."""
 
-    def rows(keys: Mapping[str, Mapping[bytes, IdempotencyKey]]) -> list[IdempotencyKey]:
-        return []
+    def writes(self: FlushPlan) -> Writes:
+        return replace(original(self), idempotency_keys_added=[], idempotency_keys_replaced=[])
 
-    plant(flush_plan, "_idempotency_key_rows", rows)
+    original = plant(FlushPlan, "writes", writes)
 
 
 def keys_always_replaced() -> None:
     """A key that is found counts as if its window had ended."""
 
-    def firsts(part: Any, moment: FlushContext, keys: Any, plan: FlushPlan) -> list[Any]:
+    def plan_flush(
+        batch: Batch, find_row: Any, context: FlushContext, timers: DueTimers, keys: Mapping[Any, Any], markers: Any
+    ) -> FlushPlan:
         over = {name: row._replace(until_ms=0) for name, row in keys.items()}
-        return original(part, moment, over, plan)
+        return original(batch, find_row, context, timers, over, markers)
 
-    original = plant(flush_plan, "_add_keys", firsts)
+    original = flush_plan.plan_flush
+    plant(writer, "plan_flush", plan_flush)
 
 
 def rows_of_two_shards() -> None:
@@ -198,7 +201,16 @@ def check_unlocked() -> None:
 
 def dead_items_deleted() -> None:
     """An item whose attempts are used up, or that a consumer gives up, is deleted."""
-    plant(life, "_to_dead", lambda row, moment, metadata=None: Transition(Effect.DELETED))
+    for (state, kind), rule in life.TABLE.items():
+
+        def decide(
+            event: Event, row: Row, moment: FlushContext, original: Callable[..., Transition] = rule.decide
+        ) -> Transition:
+            transition = original(event, row, moment)
+            is_dead = transition.row is not None and transition.row.state is State.DEAD
+            return Transition(Effect.DELETED) if is_dead else transition
+
+        _rule(kind, state, decide)
 
 
 def at_most_once_ignored() -> None:
@@ -294,10 +306,10 @@ def offset_forgotten() -> None:
 def pages_unreported() -> None:
     """A page of changes by filter reports no change."""
 
-    def page(*arguments: Any) -> BulkPage:
-        return replace(original(*arguments), changed=0)
+    async def changed_page(*arguments: Any) -> BulkPage:
+        return replace(await original(*arguments), changed=0)
 
-    original: Callable[..., BulkPage] = plant(bulk, "_bulk_page", page)
+    original = plant(queue_service, "change_matching", changed_page)
 
 
 def dead_uncounted() -> None:
@@ -355,10 +367,12 @@ def purge_markers_ignored() -> None:
 def purges_fail() -> None:
     """Removing purged items from memory fails: the shard is acquired again from its rows, and no caller notices."""
 
-    def purged(self: ShardMemory, batch: Any, plan: Any, finished: Any) -> None:
-        raise RuntimeError(PLANTED_ERROR)
+    def apply(self: ShardMemory, plan: FlushPlan, finished: Any) -> None:
+        if plan.batch.purges:
+            raise RuntimeError(PLANTED_ERROR)
+        original(self, plan, finished)
 
-    plant(ShardMemory, "_apply_purges", purged)
+    original = plant(ShardMemory, "apply", apply)
 
 
 def refills_fail() -> None:

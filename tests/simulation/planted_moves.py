@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from foqs.core.flush import flush_plan
+from foqs.core.flush.batch import Batch
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.writes import Writes
+from foqs.core.items.idempotency_keys import move_key
+from foqs.shard import writer
 from tests.simulation.planted import Bug
 from tests.simulation.planting import plant
 
@@ -16,10 +18,14 @@ from tests.simulation.planting import plant
 def moves_without_record() -> None:
     """A repeated move does not find that the first one was committed."""
 
-    def decide(parts: Any, find_row: Any, context: Any, timers: Any, keys: Any, plan: FlushPlan) -> None:
-        original(parts, find_row, context, timers, {}, plan)
+    def plan_flush(
+        batch: Batch, find_row: Any, context: Any, timers: Any, keys: Mapping[Any, Any], markers: Any
+    ) -> Any:
+        moved = {(part.operation.namespace, move_key(number)) for part in batch.moves for number in part.numbers}
+        others = {name: record for name, record in keys.items() if name not in moved}
+        return original(batch, find_row, context, timers, others, markers)
 
-    original = plant(flush_plan, "_decide_moves", decide)
+    original = plant(writer, "plan_flush", plan_flush)
 
 
 def moved_items_kept() -> None:

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from foqs.core.flush import flush_plan
-from foqs.core.items import life
-from foqs.core.items.item import NewItem, Row
-from foqs.core.items.life import Transition
+from foqs.core.flush.flush_plan import FlushPlan
+from foqs.core.flush.writes import Writes
+from foqs.core.items.item import NewItem, Row, State
+from foqs.core.items.life import EventKind
+from foqs.shard import writer
 from tests.simulation.planting import plant
 
 
@@ -25,12 +27,15 @@ def first_delivery_rewritten() -> None:
 def first_delivery_unwritten() -> None:
     """An item that is inserted as leased has no first delivery."""
 
-    def decide_and_forget(*arguments: Any) -> None:
-        original(*arguments)
-        for row in arguments[-1].inserted:
-            row.first_delivered_at_ms = None
+    def plan_flush(*arguments: Any) -> FlushPlan:
+        plan = original(*arguments)
+        for row in plan.inserted:
+            if row.state is State.LEASED:
+                row.first_delivered_at_ms = None
+        return plan
 
-    original = plant(flush_plan, "_decide_direct_deliveries", decide_and_forget)
+    original = flush_plan.plan_flush
+    plant(writer, "plan_flush", plan_flush)
 
 
 def trace_lost_at_insert() -> None:
@@ -43,11 +48,12 @@ def trace_lost_at_insert() -> None:
 
 
 def trace_lost_at_nack() -> None:
-    """A change of a row drops its trace context."""
+    """A nack drops the trace context of its item."""
 
-    def lose(*arguments: Any, **more: Any) -> Transition:
-        transition = original(*arguments, **more)
-        assert transition.row is not None
-        return replace(transition, row=replace(transition.row, trace_context=None))
+    def with_nack(self: FlushPlan) -> Writes:
+        for kind, _, row in self.changed:
+            if kind is EventKind.NACK:
+                row.trace_context = None
+        return original(self)
 
-    original = plant(life, "_to_changed", lose)
+    original = plant(FlushPlan, "writes", with_nack)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from foqs.core.flush import flush_plan
 from foqs.core.flush.flush_plan import FlushPlan
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import TopicName
+from foqs.core.timing.due_timers import timer_entry
 from foqs.core.timing.lease_ends import LeaseEnds
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.timer_service import TimerService
@@ -50,12 +52,16 @@ def later_leases_forgotten() -> None:
 
 def timers_undeleted() -> None:
     """The entry of a row that is deleted or changed stays in the timer table."""
-    plant(flush_plan, "_change_timer", lambda old, new, plan: None if new is None else plan.timers_added.append(new))
+
+    def writes(self: FlushPlan) -> Writes:
+        return replace(original(self), timers_removed=[])
+
+    original = plant(FlushPlan, "writes", writes)
 
 
 def timers_unwritten() -> None:
     """A row that changes gets no new entry in the timer table."""
-    plant(flush_plan, "_change_timer", lambda old, new, plan: None if old is None else plan.timers_removed.append(old))
+    plant(FlushPlan, "new_timers", lambda self: list(filter(None, map(timer_entry, self.timed))))
 
 
 def new_timers_unwritten() -> None:
