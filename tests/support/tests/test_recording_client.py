@@ -32,7 +32,15 @@ DELIVERY = Delivery("0-1", 5, "t", 3, b"payload", b"", 1, 0, 900, 10, 0)
 WALL_MS = 1_000_000.0
 
 
-class Polling(RequestTimeClient):
+class Answering(Client):
+    """Each host answers a poll with one delivery, after a second."""
+
+    async def _dequeue_from(self, *_: Any) -> list[Delivery]:
+        await asyncio.sleep(1)
+        return [DELIVERY]
+
+
+class Polling(RequestTimeClient, Answering):
     """A call brings what a poll brought that began with the call before."""
 
     _poll: asyncio.Task[list[Delivery]] | None = None
@@ -185,13 +193,7 @@ def test_a_killed_process_records_no_end() -> None:
         pytest.param(1.75, False, id="long after it had come"),
     ],
 )
-def test_a_delivery_that_an_earlier_poll_requested_has_the_moment_of_that_poll(
-    monkeypatch: pytest.MonkeyPatch, between_s: float, dated: bool
-) -> None:
-    async def answer(_client: Client) -> list[Delivery]:
-        await asyncio.sleep(1)
-        return [DELIVERY]
-
+def test_a_delivery_that_an_earlier_poll_requested_has_the_moment_of_that_poll(between_s: float, dated: bool) -> None:
     async def program() -> list[Event]:
         loop = asyncio.get_running_loop()
         history = History(lambda: loop.time() * 1000)
@@ -201,7 +203,6 @@ def test_a_delivery_that_an_earlier_poll_requested_has_the_moment_of_that_poll(
             await asyncio.sleep(between_s)
         return history.events
 
-    monkeypatch.setattr(Client, "_dequeue_from", answer)
     first, _, second, ended = run_virtual(program)
     assert (first["at"], second["at"]) == (0, between_s * 1000)
     assert [result.get("asked_at") for result in ended["results"]] == [0 if dated else None]

@@ -13,6 +13,7 @@ from foqs.catalog import changes, namespaces
 from foqs.catalog.document import Document
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import CatalogError, CatalogFailed, CatalogUnknownOutcome, CatalogUnreachable
+from foqs.core.items.life import RetryPolicy
 from foqs.queue.engine import Engine
 from foqs_contract.errors import (
     DeadlineExceeded,
@@ -276,13 +277,12 @@ def test_retry_policies_are_never_missing_while_a_catalog_is_applied(
         names = set(engine.namespaces.retry_policies)
         assert names >= {"default", "other"}
         seen: list[set[str]] = []
-        original: Any = vars(namespaces)["_retry_policy"]
 
-        def policy(settings: Any) -> Any:
+        def policy(*values: Any) -> RetryPolicy:
             seen.append(set(engine.namespaces.retry_policies))
-            return original(settings)
+            return RetryPolicy(*values)
 
-        monkeypatch.setattr(namespaces, "_retry_policy", policy)
+        monkeypatch.setattr(namespaces, "RetryPolicy", policy)
         await engine.admin.pause("default", "t", world.deadline_in(5), paused=True)
         assert seen
         assert all(names <= found for found in seen)

@@ -378,11 +378,10 @@ def test_new_owner_delivers_items_that_came_due_meanwhile_to_waiters() -> None:
 
 def test_reads_of_a_flush_for_waiters_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        settings = settings_of(1, buffer=NOTHING_KEPT)
+        settings = settings_of(1, buffer=NOTHING_KEPT, flush_bytes_max=2_500)
         engine = await world.engine(settings)
         caller = Caller(world, engine)
-        await caller.put(count=4, delay_ms=300, payload=bytes(1_000))
-        monkeypatch.setattr(engine.shards[1].memory, "_waiter_payload_bytes_max", 2_500)
+        await caller.put(count=4, deliver_after_ms=engine.shards[1].now_ms() + 300, payload=bytes(1_000))
         waiting = [start_task(caller.get(wait_ms=5_000)) for _ in range(4)]
         await world.pass_s(0.1)
         deliveries, reads = record_direct_deliveries(monkeypatch), record_reads(monkeypatch)

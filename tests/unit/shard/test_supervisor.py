@@ -12,14 +12,13 @@ from foqs.core.items.item import EPOCH_MAX, SEQUENCE_MAX
 from foqs.queue.engine import Engine
 from foqs.shard.observer import NullObserver
 from foqs.shard.supervisor import ShardTakenOver
-from foqs.store.in_memory.memory_store import MemoryStore
+from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import StoreLost, StoreUnusable
 from foqs_contract.errors import NotOwner, Unavailable, UnknownOutcome
 from shardmgr.local_coordinator import FileEpochBook, LocalCoordinator
 from shardmgr.port import CoordinatorFailed
 from tests.support.builders import MemoryEpochBook, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.inner_parts import timer_service_of
 
 
 async def started(world: World, book: Any = None) -> Engine:
@@ -202,7 +201,7 @@ def test_a_shard_whose_ids_are_used_up_is_taken_over_again() -> None:
         caller = Caller(world, engine)
         await caller.put()
         shard = engine.shards[1]
-        shard.numbers._last_sequence = SEQUENCE_MAX - 1_000_001
+        shard.numbers.assign_sealed(SEQUENCE_MAX - 1_000_002)
         await caller.put(count=1)
         with pytest.raises(Unavailable, match="starts a new one"):
             await caller.put(count=1)
@@ -223,9 +222,10 @@ def test_a_shard_whose_timers_fail_is_taken_over_again(monkeypatch: pytest.Monke
         shard = engine.shards[1]
 
         async def broken(*_: object) -> None:
+            monkeypatch.undo()
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(timer_service_of(shard), "_look", broken)
+        monkeypatch.setattr(MemoryReads, "leases_in", broken)
         assert (await caller.one(wait_ms=4_000)).row.attempt == 2
         assert engine.shards[1] is not shard
 

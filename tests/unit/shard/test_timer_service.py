@@ -12,11 +12,12 @@ from foqs.core.flush.fence import Fence
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
+from foqs.core.timing.lease_ends import LeaseEnds
 from foqs.shard.shard import Shard
 from foqs.shard.shard_memory import TOPICS_PER_STEP
-from foqs.shard.timer_service import SWEEP_PAUSES, WALK_TOPICS, TimerService
+from foqs.shard.timer_service import SWEEP_PAUSES, WALK_TOPICS
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from foqs.store.port import DueRow, Reads, StoreLost, WriteRefused
+from foqs.store.port import DueRow, StoreLost, WriteRefused
 from tests.support.builders import ROW_CACHE, changed, engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.inner_parts import store_of, timer_service_of
@@ -431,14 +432,14 @@ def test_leases_for_which_there_is_no_room_end_in_time(monkeypatch: pytest.Monke
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS, lease_ranges_max=64))
         caller = Caller(world, engine)
         walks = 0
-        walk = TimerService._walk
+        begin_walk = LeaseEnds.begin_walk
 
-        async def noted(self: TimerService, reads: Reads) -> None:
+        def noted(self: LeaseEnds) -> None:
             nonlocal walks
             walks += 1
-            await walk(self, reads)
+            begin_walk(self)
 
-        monkeypatch.setattr(TimerService, "_walk", noted)
+        monkeypatch.setattr(LeaseEnds, "begin_walk", noted)
         for number in range(60):
             await caller.put(f"t{number}", lease_ms=1_000 + 200 * number)
             await caller.one(f"t{number}")
@@ -554,8 +555,8 @@ def test_a_lost_lease_is_found_by_the_sweep() -> None:
         shard, caller = engine.shards[1], Caller(world, engine)
         await world.pass_s(1)
         await caller.put(lease_ms=2_000)
-        await caller.one()
-        shard.memory.timers.leases._slots.clear()
+        lost = await caller.one()
+        shard.memory.timers.leases.on_deleted([lost.row.id])
         await world.pass_s(10)
         assert world.rows() == [("t", State.LEASED)]
         await caller.put("other", delay_ms=100)

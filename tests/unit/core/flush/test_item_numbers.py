@@ -71,7 +71,7 @@ def test_numbers_of_other_epochs_count_as_resolved() -> None:
 
 def test_some_numbers_are_kept_in_reserve_at_the_end_of_an_epoch() -> None:
     numbers = Assigned().numbers
-    numbers._last_sequence = SEQUENCE_MAX - 1_000_000
+    numbers.assign_sealed(SEQUENCE_MAX - 1_000_000)
     assert numbers.can_assign(0)
     assert not numbers.can_assign(1)
 

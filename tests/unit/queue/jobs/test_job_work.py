@@ -9,7 +9,8 @@ from typing import Final
 import pytest
 
 from foqs.queue.jobs import job_worker
-from foqs.queue.jobs.bulk_job import Job, JobCommand, JobState
+from foqs.queue.jobs.bulk_job import Job, JobCommand, Jobs, JobState
+from foqs.queue.jobs.job_changes import JobProgress, report
 from foqs.queue.jobs.job_host import JOBS_PER_HOST_MAX, MISSING_S, READ_INTERVAL_S
 from foqs.queue.jobs.job_worker import GONE_S, PAGE_ITEMS_MAX, WRITE_INTERVAL_S
 from foqs_contract.errors import (
@@ -541,17 +542,12 @@ def test_each_item_is_changed_once_whenever_the_owner_dies() -> None:
 
 def test_worker_that_does_not_record_the_start_of_its_walk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted mistake: the cursor is written only with the first full second."""
-    step = job_worker.JobWorker._step
 
-    async def without_first_write(worker: job_worker.JobWorker) -> bool:
-        progress = worker._progress
-        if progress.cursor is None:
-            page = await worker._tools.pages.change_page(worker._job.spec, None, 0)
-            worker._add(page)
-            return page.next_cursor is not None
-        return await step(worker)
+    def report_unless_first(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple[Jobs, Job]:
+        written = report(jobs, job_id, progress, now_ms)
+        return written if progress.counts.seen else (jobs, jobs.by_id[job_id])
 
-    monkeypatch.setattr(job_worker.JobWorker, "_step", without_first_write)
+    monkeypatch.setattr(job_worker, "report", report_unless_first)
     _, _, steps = _run_with_a_death(10**9)
     worlds = [_run_with_a_death(step)[0] for step in range(1, steps)]
     assert not all(world.items.is_each_changed_once for world in worlds)
