@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from foqs.core.items.life import EventKind
-from foqs.shard.shard import Shard
 from foqs.shard.shard_memory import TOPICS_PER_STEP
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads
@@ -263,26 +262,27 @@ def test_a_takeover_removes_topics_without_items() -> None:
 
 
 class SmallSteps:
-    """Makes the memory of a shard add initial counts in small steps, and keeps a record of them.
+    """The memory as an initial count sees it, with small steps of which it keeps a record.
 
     Attributes:
         changes: how many counts each step changed.
         flushes: the number of the last flush at the end of each step.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, shard: Shard, topics_per_step: int) -> None:
+    def __init__(self, shard: Any, topics_per_step: int) -> None:
         self._shard = shard
         self._topics_per_step = topics_per_step
-        self._original = shard.memory.add_counts
         self.changes: list[int] = []
         self.flushes: list[int] = []
-        monkeypatch.setattr(shard.memory, "add_counts", self._add_counts)
 
-    def _add_counts(self, found: Sequence[TopicCount]) -> Iterator[None]:
+    def restart_count(self) -> None:
+        self._shard.memory.restart_count()
+
+    def add_counts(self, found: Sequence[TopicCount]) -> Iterator[None]:
         counts, writer = self._shard.memory.counts, writer_of(self._shard)
         changed: dict[Any, None] = {}
         counts.changed = changed
-        for _ in self._original(found, self._topics_per_step):
+        for _ in self._shard.memory.add_counts(found, self._topics_per_step):
             self.changes.append(len(changed))
             self.flushes.append(writer.flush_number)
             assert not writer._is_flushing
@@ -302,7 +302,8 @@ def test_the_initial_counts_are_added_in_steps_with_flushes_between(monkeypatch:
         with closed(counting):
             engine = await world.engine(settings)
             await world.until(lambda: counting.held == 1)
-            steps = SmallSteps(monkeypatch, engine.shards[1], 10)
+            initial_count: Any = engine.shards[1]._initial_count
+            steps = initial_count._memory = SmallSteps(engine.shards[1], 10)
         caller = Caller(world, engine)
         while engine.shards[1].counts.is_lagging:
             await asyncio.gather(caller.put("t1"), caller.put("gone"), caller.put("new"))
