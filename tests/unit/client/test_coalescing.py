@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
 
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.options.rpc_options import CallOptions
-from foqs.queue.port import EnqueueOutcome, Outcome, PendingCall
+from foqs.queue.port import EnqueueOutcome, PendingCall
 from foqs_client import (
     Client,
     FoqsError,
@@ -449,14 +450,22 @@ def test_closing_the_client_ends_coalesced_calls() -> None:
     run_story(story)
 
 
+class Breakable(Random):
+    """Makes the idempotency keys of enqueues, until it breaks."""
+
+    is_broken = False
+
+    def getrandbits(self, bits: int, /) -> int:
+        if self.is_broken:
+            raise ZeroDivisionError
+        return super().getrandbits(bits)
+
+
 def test_internal_error_reaches_every_caller() -> None:
     async def story() -> None:
-        async with asked(Counting()) as client:
-
-            async def broken(*_: object) -> list[Outcome]:
-                raise ZeroDivisionError
-
-            client._send_items = broken  # type: ignore[assignment,method-assign]
+        rng = Breakable()
+        async with asked(Counting(), rng=rng) as client:
+            rng.is_broken = True
             errors = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
             assert [type(error) for error in errors] == [ZeroDivisionError] * 3
 

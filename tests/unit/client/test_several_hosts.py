@@ -10,7 +10,7 @@ import pytest
 
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import PendingCall
-from foqs_client import Client, DeadlineExceeded, Delivery, Item
+from foqs_client import Client, Item, UnknownOutcome
 from foqs_client.host_loads import BUSY_ITEMS
 from foqs_client.router import Router
 from tests.support.aio import run
@@ -172,12 +172,9 @@ def test_dequeue_without_a_reply_ends_with_the_error_of_its_own_time(
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
 
-            async def nobody_answers(*args: Any) -> list[Delivery]:
-                await asyncio.sleep(0.05)
-                raise DeadlineExceeded("no reply")
-
-            monkeypatch.setattr(client, "_dequeue_from", nobody_answers)
-            with pytest.raises(DeadlineExceeded):
-                await client.dequeue({"t": 1}, wait_ms=wait_ms)
+            frozen = [FrozenDequeues(engine.queue) for engine in two.engines]
+            with pytest.raises(UnknownOutcome, match="was not done by its deadline"):
+                await client.dequeue({"t": 1}, wait_ms=wait_ms, timeout_ms=300)
+            assert all(host.held for host in frozen)
 
     run(main())

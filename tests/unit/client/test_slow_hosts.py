@@ -14,10 +14,8 @@ from foqs.queue.port import PendingCall
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs_client import Client, FoqsError
 from foqs_client.consumer import Consumer, Job
-from foqs_client.long_polls import DequeueKind, Poll
 from tests.support.cluster_world import ClusterHost
 from tests.support.frozen_dequeues import FrozenDequeues
-from tests.support.inner_parts import polls_of
 from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier
 
 NAMES = ("one", "two")
@@ -190,30 +188,6 @@ def test_dequeue_ends_by_its_deadline_if_all_hosts_are_frozen() -> None:
             with pytest.raises(FoqsError):  # though it takes over the polls of the first call
                 await client.dequeue({"t": 1}, wait_ms=2_000, timeout_ms=3_000)
             assert world.loop.time() - begun_s < 5
-
-    run_rpc_tier(story, shards=2)
-
-
-def test_cancelled_dequeue_releases_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: RpcTierWorld) -> None:
-        hosts = await two_hosts(world)
-        async with client_with_routing(world) as client:
-            ids = await world.put(hosts[:1])
-            slow_down(monkeypatch, hosts[0], 4.0)
-            asked = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000))
-            ended = polls_of(client)._assign_or_release
-
-            def cancelled_when_given(kind: DequeueKind, poll: Poll) -> None:
-                ended(kind, poll)
-                if any(got for _, got in polls_of(client)._waiting_calls.values()):
-                    asked.cancel()
-
-            monkeypatch.setattr(polls_of(client), "_assign_or_release", cancelled_when_given)
-            with pytest.raises(asyncio.CancelledError):
-                await asked
-            [delivery] = await client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000)
-            assert ids == {delivery.id}
-            assert delivery.attempt == 1
 
     run_rpc_tier(story, shards=2)
 
