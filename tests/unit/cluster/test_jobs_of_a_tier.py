@@ -19,7 +19,7 @@ from foqs.sqs.in_host_calls import InHostCalls
 from foqs_contract.contract_version import FIRST_VERSION
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld
-from tests.support.virtual_time import run_virtual
+from tests.support.virtual_time import Process, run_virtual
 
 COUNT_PER_SHARD = 10
 RATE = 10
@@ -39,6 +39,8 @@ class JobTierWorld(RpcTierWorld):
     def __init__(self) -> None:
         super().__init__()
         self.jobs: dict[str, HostJobs] = {}
+        self.processes: dict[str, Process] = {}
+        """Of each host, the part that works on jobs."""
         self.store = JobStore(self.administrator)
 
     async def host(self, name: str) -> ClusterHost:
@@ -46,7 +48,8 @@ class JobTierWorld(RpcTierWorld):
         jobs = HostJobs(host.registry, host.engine.namespaces, self.clock.wall_ms, Random(5), NoObserver())
         calls = InHostCalls(self.services[name], 0.2)
         pages = BulkCallPages(lambda method, request, timeout_s: calls.call(method, request, timeout_s, None))
-        jobs.start(pages, JobOwner(name, host.nonce), host.membership.running_hosts)
+        process = self.processes[name] = self.loop.process(f"jobs of {name}")
+        process.run(jobs.start, pages, JobOwner(name, host.nonce), host.membership.running_hosts)
         self.jobs[name] = jobs
         return host
 
@@ -68,11 +71,8 @@ class JobTierWorld(RpcTierWorld):
 
     async def kill(self, host: ClusterHost) -> None:
         """End a host without a notice, with its work on jobs."""
-        jobs = self.jobs.pop(host.name)
-        assert jobs._task is not None
-        assert jobs._host is not None
-        for task in (jobs._task, *(task for _, task in jobs._host._workers.values())):
-            task.cancel()
+        del self.jobs[host.name]
+        self.processes[host.name].kill()
         await host.die()
 
     def count(self, topic: str) -> int:

@@ -13,6 +13,7 @@ from foqs.dev.rolling_upgrade import upgrade_hosts
 from foqs.dev.server_process import ServerNotAvailable
 from foqs_client import Host, InvalidArgument, Routing, Shard, Unavailable
 from tests.support.aio import run
+from tests.support.virtual_time import run_virtual
 
 
 @dataclass(slots=True)
@@ -106,7 +107,6 @@ def test_a_call_that_may_succeed_later_is_repeated_and_another_failure_is_report
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[Any] = [InvalidArgument("no such host", field="host"), Unavailable("not now")]
-    monkeypatch.setattr(rolling_upgrade, "_POLL_S", 0.0)
 
     async def drain(self: FakeCluster, name: str) -> None:
         self.events.append("tried")
@@ -114,7 +114,7 @@ def test_a_call_that_may_succeed_later_is_repeated_and_another_failure_is_report
 
     monkeypatch.setattr(FakeCluster, "drain_host", drain)
     with pytest.raises(ServerNotAvailable, match="no such host"):
-        upgrade(FakeHost(cluster, "a"))
+        run_virtual(lambda: upgrade_hosts("foqs://a,b", [FakeHost(cluster, "a")], lambda _: None))
     assert cluster.events == ["tried", "tried"]
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from foqs.catalog.administration import Administration
 from foqs.catalog.key_slot_sync import KeySlotSync
-from foqs.core.items.item import State, format_id
+from foqs.core.items.item import State, format_id, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
+from foqs.queue.placement import ROTATION_S
 from foqs.shard.observer import NullObserver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Store, StoreUnusable
@@ -161,11 +163,10 @@ def test_dequeue_from_two_shards_replies_without_the_dropped_one() -> None:
         engine, _ = await joined_engine(world, {1: 1, 2: 1})
         caller = Caller(world, engine)
         await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
-        for other, shard in ((2, 1), (1, 2)):
-            engine.shards[other]._is_open = False
-            [item] = await caller.put()
-            assert item.startswith(f"{shard}-")
-            engine.shards[other]._is_open = True
+        ids = await caller.put()
+        await world.pass_s(ROTATION_S)
+        ids += await caller.put()
+        assert {parse_id(each, "id")[0] for each in ids} == {1, 2}
         slow = asyncio.Event()
         store = store_of(engine.shards[2])
         assert isinstance(store, MemoryStore)
@@ -358,17 +359,17 @@ def test_failed_background_task_is_logged_and_restarted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = 1
-    original = KeySlotSync._sync
+    original = Administration.change
 
-    async def fails(self: KeySlotSync) -> None:
+    async def fails(self: Administration, *arguments: Any) -> Any:
         nonlocal failures
         if failures:
             failures -= 1
             raise RuntimeError("nobody foresaw this")
-        await original(self)
+        return await original(self, *arguments)
 
     async def story(world: World) -> None:
-        monkeypatch.setattr(KeySlotSync, "_sync", fails)
+        monkeypatch.setattr(Administration, "change", fails)
         engine = await world.engine(engine_settings(1, 2))
         assert failures == 0
         assert all(shard.key_slots for shard in engine.shards.values())
