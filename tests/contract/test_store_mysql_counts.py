@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 
@@ -27,6 +27,8 @@ from tests.support.stores import TOPIC, make_row, opened, reading
 
 pytestmark = pytest.mark.mysql
 
+_TIMEOUT_S: Final = 0.5
+
 
 @pytest.fixture
 def bench(place: MysqlSettings) -> Bench:
@@ -43,16 +45,13 @@ def test_a_count_may_take_longer_than_the_statement_timeout(place: MysqlSettings
         holder = await MysqlLink.connect(place)
         owned = await opened(MysqlStore(place, 3))
         await owned.write(inserts=[make_row(1)])
-        reads = MysqlReads(place, 3)
+        reads = MysqlReads(replace(place, statement_timeout_s=_TIMEOUT_S), 3)
         await reads.begin_snapshot(owned.past)
-        link = reads._link
-        assert link is not None
-        link.timeout_s = 0.3
         await holder.run(b"LOCK TABLES foqs_3_item WRITE")
         counting = asyncio.ensure_future(reads.counts())
         clock = asyncio.get_running_loop().time
         waits_since_s = float("inf")
-        while not counting.done() and clock() < waits_since_s + 0.6:
+        while not counting.done() and clock() < waits_since_s + 2 * _TIMEOUT_S:
             (found,) = await holder.run(waiting)
             if found.rows[0][0]:
                 waits_since_s = min(waits_since_s, clock())
@@ -69,16 +68,16 @@ def test_count_whose_reply_is_lost_by_the_network_fails_soon(
     mariadb: MariaDb, place: MysqlSettings, is_server_in_reach: bool
 ) -> None:
     async def story(proxy: DroppingProxy) -> None:
-        behind = replace(place, unix_socket=None, port=proxy.port, connect_timeout_s=0.5, statement_timeout_s=0.5)
+        behind = replace(
+            place, unix_socket=None, port=proxy.port, connect_timeout_s=0.5, statement_timeout_s=_TIMEOUT_S
+        )
         store = MysqlStore(behind, 3)
         reads = MysqlReads(behind, 3)
         try:
             owned = await opened(store)
             await owned.write(inserts=[make_row(1)])
             await reads.begin_snapshot(owned.past)
-            proxy.drop()
-            if is_server_in_reach:
-                reads._settings = replace(place, statement_timeout_s=0.5)
+            proxy.drop(new_connections=not is_server_in_reach)
             with pytest.raises(StoreLost, match="was lost" if is_server_in_reach else "no answer|MySQL"):
                 await reads.counts()
             proxy.heal()
@@ -109,13 +108,14 @@ def test_a_count_that_sleeps_at_some_rows_counts_all_of_them(bench: Bench) -> No
 def test_flushes_continue_while_a_count_sleeps_and_a_killed_count_is_lost(
     bench: Bench, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_statements = MysqlReads._run_while_server_works
+    run_statements = MysqlLink.run
 
-    async def run_with_long_pauses(reads: MysqlReads, statements: Sequence[bytes]) -> list[Result]:
+    async def run_with_long_pauses(link: MysqlLink, *statements: Any, **more: Any) -> list[Result]:
         pause = f"SLEEP({mysql_sql.PAUSE_S})".encode()
-        return await run_statements(reads, [statement.replace(pause, b"SLEEP(3600)") for statement in statements])
+        paused = [each.replace(pause, b"SLEEP(3600)") if isinstance(each, bytes) else each for each in statements]
+        return await run_statements(link, *paused, **more)
 
-    monkeypatch.setattr(MysqlReads, "_run_while_server_works", run_with_long_pauses)
+    monkeypatch.setattr(MysqlLink, "run", run_with_long_pauses)
     asleep = "SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND INFO LIKE '%foqs_3_item%SLEEP(3600)%'"
 
     async def story() -> None:

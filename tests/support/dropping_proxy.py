@@ -1,14 +1,15 @@
 """A TCP proxy that drops data on request, as a network that loses packets does.
 
 Always true: while it drops, connections stay open and new ones are accepted, and
-data in either direction is lost, not delayed. A connection that hangs stays so
-until it is reset. It uses its own threads, so a test may block its loop. Knows
-nothing of the data.
+data of a dropped connection is lost in either direction, not delayed. A connection
+that hangs stays so until it is reset. It uses its own threads, so a test may block
+its loop. Knows nothing of the data.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import threading
@@ -29,7 +30,10 @@ class DroppingProxy:
     def __init__(self, to: int) -> None:
         self.port = free_port()
         self._to = to
-        self._dropping = threading.Event()
+        self._connections = 0
+        """The number of connections so far."""
+        self._dropped_up_to = 0.0
+        """The data of connections with at most this number is lost."""
         self._hanging = 0
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -41,13 +45,14 @@ class DroppingProxy:
     def hosts(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def drop(self) -> None:
-        """From now on nothing gets through."""
-        self._dropping.set()
+    def drop(self, *, new_connections: bool = True) -> None:
+        """From now on nothing gets through. Without `new_connections`, this holds only for the connections that are open."""
+        with self._lock:
+            self._dropped_up_to = math.inf if new_connections else self._connections
 
     def heal(self) -> None:
         """Lets things through again. Connections that have lost something are reset: their bytes make no sense any more."""
-        self._dropping.clear()
+        self._dropped_up_to = 0.0
         self._reset()
 
     def point_to(self, port: int) -> None:
@@ -90,15 +95,17 @@ class DroppingProxy:
                     far.close()
                     return
                 self._sockets |= {near, far}
+                self._connections += 1
+                number = self._connections
             for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+                threading.Thread(target=self._carry, args=(source, sink, number), daemon=True).start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+    def _carry(self, source: socket.socket, sink: socket.socket, number: int) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK_BYTES):
-                if not self._dropping.is_set():
+                if number > self._dropped_up_to:
                     sink.sendall(data)
-        if not self._dropping.is_set():
+        if number > self._dropped_up_to:
             with contextlib.suppress(OSError):
                 sink.shutdown(socket.SHUT_RDWR)
 
