@@ -19,7 +19,7 @@ from foqs.sqs.in_host_calls import InHostCalls
 from foqs_contract.contract_version import FIRST_VERSION
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld
-from tests.support.virtual_time import Process, run_virtual
+from tests.support.virtual_time import Process, SimulatedLoop, run_virtual
 
 COUNT_PER_SHARD = 10
 RATE = 10
@@ -48,6 +48,7 @@ class JobTierWorld(RpcTierWorld):
         jobs = HostJobs(host.registry, host.engine.namespaces, self.clock.wall_ms, Random(5), NoObserver())
         calls = InHostCalls(self.services[name], 0.2)
         pages = BulkCallPages(lambda method, request, timeout_s: calls.call(method, request, timeout_s, None))
+        assert isinstance(self.loop, SimulatedLoop)
         process = self.processes[name] = self.loop.process(f"jobs of {name}")
         process.run(jobs.start, pages, JobOwner(name, host.nonce), host.membership.running_hosts)
         self.jobs[name] = jobs
