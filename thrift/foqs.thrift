@@ -566,6 +566,18 @@ struct ListItemsReply {
   3: optional i64 now_ms,
 }
 
+struct ExtendHeldLeasesRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Required: 1 to the items-per-call limit; each id once. */
+  2: optional list<string> ids,
+  /** The leases end this long from now. Limits are those of Extension. Missing: the items' own lease durations. */
+  3: optional i64 lease_ms,
+  4: optional i64 timeout_ms,
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
+  5: optional bool forwarded,
+}
+
 struct CountItemsRequest {
   /** Required. */
   1: optional string namespace_name,
@@ -1245,6 +1257,12 @@ service Foqs {
 
   /** Changes priority, delay or metadata of items in any state; the delay only of ready and deferred items. */
   OutcomesReply update(1: UpdateRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Moves the end of the leases that items have, as extendLease does, without their tokens: for administrators. The
+   * consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
+   */
+  OutcomesReply extendHeldLeases(1: ExtendHeldLeasesRequest request) throws (1: CallFailed failed),
 
   /** Counts the items that match a filter, before a bulk call. */
   CountItemsReply countItems(1: CountItemsRequest request) throws (1: CallFailed failed),

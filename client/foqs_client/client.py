@@ -353,6 +353,22 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
             _UPDATE, lambda name, ids: ttypes.UpdateRequest(name, ids, raw), list(ids), RetriedCallById, timeout_ms
         )
 
+    async def extend_held_leases(
+        self, ids: Sequence[str], *, lease_ms: int | None = None, timeout_ms: int | None = None
+    ) -> list[Outcome]:
+        """Make the leases of these items end `lease_ms` from now, without their tokens: for administrators.
+
+        None: after the lease duration of each item. The consumer of an item keeps it, with its token. An
+        item that is not leased is `StaleLease`. The client retries the call as it does `extend`.
+        """
+        return await self._call_by_id(
+            _EXTEND_HELD,
+            lambda name, ids: ttypes.ExtendHeldLeasesRequest(name, ids, lease_ms),
+            list(ids),
+            RetriedCallById,
+            timeout_ms,
+        )
+
     async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Make dead items ready again. Their attempts and their TTL start again.
 
@@ -369,4 +385,5 @@ _EXTEND: Final = ThriftMethod("extendLease")
 _RELEASE: Final = ThriftMethod("release")
 _CANCEL: Final = ThriftMethod("cancel")
 _UPDATE: Final = ThriftMethod("update")
+_EXTEND_HELD: Final = ThriftMethod("extendHeldLeases")
 _REDRIVE: Final = ThriftMethod("redrive")

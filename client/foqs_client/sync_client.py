@@ -118,6 +118,7 @@ class SyncClient:
     create_namespace = _blocking(Client.create_namespace)
     dead = _blocking(Client.dead)
     delete_namespace = _blocking(Client.delete_namespace)
+    extend_held_leases = _blocking(Client.extend_held_leases)
     export_config = _blocking(Client.export_config)
     get_namespace = _blocking(Client.get_namespace)
     grants = _blocking(Client.grants)

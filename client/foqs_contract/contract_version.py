@@ -28,6 +28,7 @@ ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
 """By struct and field: the first version with the field."""
 ADDED_METHODS: Final[Mapping[str, int]] = {
     "controlBulkJob": 2,
+    "extendHeldLeases": 2,
     "listAudit": 2,
     "listBulkJobs": 2,
     "listItems": 2,

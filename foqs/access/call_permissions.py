@@ -114,6 +114,7 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "listBulkJobs": _READ,
     "cancel": _ADMIN,
     "update": _ADMIN,
+    "extendHeldLeases": _ADMIN,
     "bulk": _ADMIN,
     "startBulkJob": _ADMIN,
     "controlBulkJob": _ADMIN,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from foqs.cli.commands.audit_command import audit
-from foqs.cli.commands.change_commands import item_cancel, item_move, item_update
+from foqs.cli.commands.change_commands import item_cancel, item_extend, item_move, item_update
 from foqs.cli.commands.cluster_commands import cluster
 from foqs.cli.commands.cluster_init import init as cluster_init
 from foqs.cli.commands.config_commands import config
@@ -102,7 +102,7 @@ for command in (
     version_,
 ):
     root.add_command(command)
-for command in (item_cancel, item_update, item_move):
+for command in (item_cancel, item_update, item_extend, item_move):
     item.add_command(command)
 for command in (host_list, host_drain, host_undrain):
     host.add_command(command)

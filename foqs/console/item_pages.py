@@ -72,6 +72,12 @@ async def _change(visit: Visit, item_id: str) -> web.StreamResponse:
         (outcome,) = await client.update([item_id], change)
         outcome.require()
         visit.see("/item", id=item_id, done="updated")
+    if action == "extend":
+        lease = visit.text("lease")
+        lease_ms = _duration(lease, "lease") if lease else None
+        (outcome,) = await client.extend_held_leases([item_id], lease_ms=lease_ms)
+        outcome.require()
+        visit.see("/item", id=item_id, done="extended")
     raise InvalidArgument(f"{action!r} is not an action of items", field="action")
 
 

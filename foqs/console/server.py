@@ -72,10 +72,12 @@ _PARTS: Final[Mapping[str, LivePart]] = {**OVERVIEW_PARTS, **TOPIC_PARTS, **CLUS
 """The parts that are kept up to date, by the path of their page."""
 _STATUS: Final[Mapping[str, int]] = {
     "INVALID_ARGUMENT": 400,
+    "LIMIT_EXCEEDED": 400,
     "UNAUTHENTICATED": 401,
     "PERMISSION_DENIED": 403,
     "NOT_FOUND": 404,
     "NAMESPACE_NOT_FOUND": 404,
+    "STALE_LEASE": 409,
     "RATE_LIMITED": 429,
     "OVERLOADED": 503,
     "UNAVAILABLE": 503,

@@ -309,16 +309,18 @@ def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[Any], tuple
 
 def extension_event_parser(namespace: str, settings: NamespaceSettings) -> Callable[[Any], tuple[int, Event]]:
     """Return a parser of `Extension` structs into (shard, event)."""
-    lease_ms_max = settings.lease_ms_max
 
     def read(raw: Any) -> tuple[int, Event]:
         shard, number = parse_item_id(raw.id)
-        lease_ms = raw.lease_ms
-        if lease_ms is not None:
-            validation.check_number(lease_ms, 1, lease_ms_max, "lease_ms")
+        lease_ms = parse_extension_ms(raw.lease_ms, settings)
         return shard, Event(EventKind.EXTEND, number, namespace, token=_parse_token(raw.token), lease_ms=lease_ms)
 
     return read
+
+
+def parse_extension_ms(lease_ms: int | None, settings: NamespaceSettings) -> int | None:
+    """Return the time from now to the new end of a lease; None means the item's own. Raises FoqsError."""
+    return None if lease_ms is None else validation.check_number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
 
 
 def nack_event_parser(

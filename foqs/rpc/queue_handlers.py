@@ -67,6 +67,7 @@ class QueueHandlers:
                 "cancel": self.cancel,
                 "redrive": self.redrive,
                 "update": self.update,
+                "extendHeldLeases": self.extend_held_leases,
                 "moveItems": self.move_items,
                 "restoreItems": self.restore_items,
                 "getActiveTopics": task_handler(self.get_active_topics),
@@ -162,6 +163,11 @@ class QueueHandlers:
     def update(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
         _, settings = self._namespace(request)
         return self._apply_by_ids(request, filters.parse_change(request.change, settings), deadline, caller)
+
+    def extend_held_leases(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        _, settings = self._namespace(request)
+        lease_ms = codec.parse_extension_ms(request.lease_ms, settings)
+        return self._apply_by_ids(request, Event(EventKind.EXTEND, 0, token=None, lease_ms=lease_ms), deadline, caller)
 
     def move_items(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
         topic, ttl_ms = codec.parse_name(request.topic, "topic"), request.ttl_remaining_ms

@@ -22,6 +22,7 @@ BY_ID: Final = (
     "release",
     "cancel",
     "update",
+    "extendHeldLeases",
     "redrive",
     "moveItems",
     "getItem",
@@ -100,7 +101,7 @@ async def test_id_that_was_never_issued_is_not_found(site: WireSite) -> None:
 @wire_story
 async def test_duplicate_id_is_refused_the_second_time(site: WireSite) -> None:
     lists = {"ack": "leases", "nack": "nacks", "extendLease": "extensions", "release": "leases"}
-    for method in ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive", "moveItems"):
+    for method in (*BY_LEASE, "cancel", "update", "extendHeldLeases", "redrive", "moveItems"):
         names = await site.enqueue_in_each_state(f"twice-{method}")
         request = good(method, names)
         field = lists.get(method, "ids")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from foqs_client import Change, Delivery, InvalidArgument, Item, Nack, NotFound, Outcome, StaleLease
+from foqs_client import (
+    Change,
+    Delivery,
+    InvalidArgument,
+    Item,
+    LimitExceeded,
+    Nack,
+    NotFound,
+    Outcome,
+    StaleLease,
+)
 from tests.behaviour.sites import BACKOFF_MS_MAX, DEAD_RETENTION_MS, SPAN_MS, Site, story
 
 ALL = 100
@@ -226,6 +236,74 @@ async def test_shortened_lease_ends_sooner(site: Site) -> None:
 
 
 @story
+async def test_administrator_extends_a_lease_and_its_consumer_keeps_it(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic, lease_ms=HOUR_MS // 2))
+    delivery = await site.one(lease_ms=SPAN_MS)
+    assert_done(*await site.client.extend_held_leases([id_], lease_ms=HOUR_MS))
+    view = await site.client.item(id_)
+    assert view.lease_remaining_ms is not None
+    assert HOUR_MS - 60_000 < view.lease_remaining_ms <= HOUR_MS
+    await site.pass_ms(SPAN_MS)
+    assert await site.client.dequeue({site.topic: 1}) == []
+    assert_done(*await site.client.extend_held_leases([id_]))
+    view = await site.client.item(id_)
+    assert (view.state, view.attempt) == ("leased", 1)
+    assert view.lease_remaining_ms is not None
+    assert view.lease_remaining_ms <= HOUR_MS // 2
+    assert_done(*await site.client.ack([delivery]))
+    [gone] = await site.client.extend_held_leases([id_])
+    assert isinstance(gone.error, NotFound)
+
+
+@story
+async def test_extension_without_a_token_is_of_the_lease_that_the_item_has(site: Site) -> None:
+    await site.put(Item(site.topic))
+    first = await site.one(lease_ms=100)
+    await site.pass_ms(100)
+    second = await site.one(lease_ms=SPAN_MS)
+    assert_done(*await site.client.extend_held_leases([first.id], lease_ms=HOUR_MS))
+    await site.pass_ms(SPAN_MS)
+    assert [type(outcome.error) for outcome in await site.client.ack([first])] == [StaleLease]
+    assert_done(*await site.client.extend_held_leases([first.id], lease_ms=100))
+    await site.pass_ms(100)
+    third = await site.one()
+    assert (third.id, third.attempt) == (second.id, 3)
+
+
+@story
+async def test_item_without_a_lease_is_not_extended(site: Site) -> None:
+    dead, ready, deferred = ids = await site.put(
+        Item(site.topic), Item(site.topic, priority=1), Item(site.topic, delay_ms=HOUR_MS)
+    )
+    assert_done(*await site.client.nack([Nack(*lease(await site.one()), dead=True)]))
+    for outcome in await site.client.extend_held_leases(ids, lease_ms=100):
+        assert isinstance(outcome.error, StaleLease)
+        assert "the item is not leased" in outcome.error.message
+    assert await site.states([dead, ready, deferred]) == ["dead", "ready", "deferred"]
+
+
+@story
+async def test_lease_of_an_extension_without_a_token_has_the_limits_of_an_extension(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic))
+    delivery = await site.one()
+    longest = (await site.client.get_namespace()).lease_ms_max
+    assert longest is not None
+    for wrong, kind in ((0, InvalidArgument), (-1, InvalidArgument), (longest + 1, LimitExceeded)):
+        with pytest.raises(kind) as refused:
+            await site.client.extend_held_leases([id_], lease_ms=wrong)
+        assert refused.value.field == "lease_ms"
+        [outcome] = await site.client.extend([delivery], lease_ms=wrong)
+        assert type(outcome.error) is kind
+    first, again = await site.client.extend_held_leases([id_, id_], lease_ms=longest)
+    assert_done(first)
+    assert isinstance(again.error, InvalidArgument)
+    assert again.error.field == "ids[1]"
+    view = await site.client.item(id_)
+    assert view.lease_remaining_ms is not None
+    assert longest - 60_000 < view.lease_remaining_ms <= longest
+
+
+@story
 async def test_released_item_is_delivered_again_at_once_and_the_attempt_does_not_count(site: Site) -> None:
     await site.put(Item(site.topic, attempts_max=1))
     first = await site.one()
@@ -276,3 +354,4 @@ async def test_empty_list_needs_no_call(site: Site) -> None:
     assert await client.enqueue([]) == []
     for call in (client.ack, client.nack, client.extend, client.release, client.cancel, client.redrive):
         assert await call([]) == []
+    assert await client.extend_held_leases([]) == []

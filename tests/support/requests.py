@@ -55,6 +55,7 @@ _GOOD: Final[Mapping[str, Callable[[Names], Any]]] = {
     "explain": lambda n: ttypes.GetItemRequest(n.namespace, n.id),
     "cancel": lambda n: ttypes.CancelRequest(n.namespace, [n.id]),
     "update": lambda n: ttypes.UpdateRequest(n.namespace, [n.id], ttypes.Change(7)),
+    "extendHeldLeases": lambda n: ttypes.ExtendHeldLeasesRequest(n.namespace, [n.id]),
     "countItems": lambda n: ttypes.CountItemsRequest(n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY])),
     "bulk": lambda n: ttypes.BulkRequest(
         n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY]), 2, ttypes.Change(7), ttypes.Page(5)

@@ -157,6 +157,17 @@ class Iface(object):
         """
         pass
 
+    def extendHeldLeases(self, request):
+        """
+        Moves the end of the leases that items have, as extendLease does, without their tokens: for administrators. The
+        consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
+
+        Parameters:
+         - request
+
+        """
+        pass
+
     def countItems(self, request):
         """
         Counts the items that match a filter, before a bulk call.
@@ -997,6 +1008,43 @@ class Client(Iface):
         if result.failed is not None:
             raise result.failed
         raise TApplicationException(TApplicationException.MISSING_RESULT, "update failed: unknown result")
+
+    def extendHeldLeases(self, request):
+        """
+        Moves the end of the leases that items have, as extendLease does, without their tokens: for administrators. The
+        consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
+
+        Parameters:
+         - request
+
+        """
+        self.send_extendHeldLeases(request)
+        return self.recv_extendHeldLeases()
+
+    def send_extendHeldLeases(self, request):
+        self._oprot.writeMessageBegin('extendHeldLeases', TMessageType.CALL, self._seqid)
+        args = extendHeldLeases_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_extendHeldLeases(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = extendHeldLeases_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "extendHeldLeases failed: unknown result")
 
     def countItems(self, request):
         """
@@ -2336,6 +2384,7 @@ class Processor(Iface, TProcessor):
         self._processMap["explain"] = Processor.process_explain
         self._processMap["cancel"] = Processor.process_cancel
         self._processMap["update"] = Processor.process_update
+        self._processMap["extendHeldLeases"] = Processor.process_extendHeldLeases
         self._processMap["countItems"] = Processor.process_countItems
         self._processMap["bulk"] = Processor.process_bulk
         self._processMap["startBulkJob"] = Processor.process_startBulkJob
@@ -2729,6 +2778,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("update", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_extendHeldLeases(self, seqid, iprot, oprot):
+        args = extendHeldLeases_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = extendHeldLeases_result()
+        try:
+            result.success = self._handler.extendHeldLeases(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("extendHeldLeases", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -5773,6 +5848,166 @@ class update_result(object):
         return not (self == other)
 all_structs.append(update_result)
 update_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [OutcomesReply, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class extendHeldLeases_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = ExtendHeldLeasesRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('extendHeldLeases_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(extendHeldLeases_args)
+extendHeldLeases_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [ExtendHeldLeasesRequest, None], None, ),  # 1
+)
+
+
+class extendHeldLeases_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = OutcomesReply()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('extendHeldLeases_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(extendHeldLeases_result)
+extendHeldLeases_result.thrift_spec = (
     (0, TType.STRUCT, 'success', [OutcomesReply, None], None, ),  # 0
     (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
 )

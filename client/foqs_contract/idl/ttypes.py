@@ -4743,6 +4743,130 @@ class ListItemsReply(object):
         return not (self == other)
 
 
+class ExtendHeldLeasesRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - ids: Required: 1 to the items-per-call limit; each id once.
+     - lease_ms: The leases end this long from now. Limits are those of Extension. Missing: the items' own lease durations.
+     - timeout_ms
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'ids',
+        'lease_ms',
+        'timeout_ms',
+        'forwarded',
+    )
+
+
+    def __init__(self, namespace_name=None, ids=None, lease_ms=None, timeout_ms=None, forwarded=None,):
+        self.namespace_name = namespace_name
+        self.ids = ids
+        self.lease_ms = lease_ms
+        self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.ids = []
+                    (_etype157, _size154) = iprot.readListBegin()
+                    for _i158 in range(_size154):
+                        _elem159 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem159)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.lease_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ExtendHeldLeasesRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.ids is not None:
+            oprot.writeFieldBegin('ids', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRING, len(self.ids))
+            for iter160 in self.ids:
+                oprot.writeString(iter160.encode('utf-8') if sys.version_info[0] == 2 else iter160)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.lease_ms is not None:
+            oprot.writeFieldBegin('lease_ms', TType.I64, 3)
+            oprot.writeI64(self.lease_ms)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 4)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 5)
+            oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class CountItemsRequest(object):
     """
     Attributes:
@@ -4803,10 +4927,10 @@ class CountItemsRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype157, _size154) = iprot.readListBegin()
-                    for _i158 in range(_size154):
-                        _elem159 = iprot.readI32()
-                        self.shards.append(_elem159)
+                    (_etype164, _size161) = iprot.readListBegin()
+                    for _i165 in range(_size161):
+                        _elem166 = iprot.readI32()
+                        self.shards.append(_elem166)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4839,8 +4963,8 @@ class CountItemsRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter160 in self.shards:
-                oprot.writeI32(iter160)
+            for iter167 in self.shards:
+                oprot.writeI32(iter167)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5037,10 +5161,10 @@ class BulkRequest(object):
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype164, _size161) = iprot.readListBegin()
-                    for _i165 in range(_size161):
-                        _elem166 = iprot.readI32()
-                        self.shards.append(_elem166)
+                    (_etype171, _size168) = iprot.readListBegin()
+                    for _i172 in range(_size168):
+                        _elem173 = iprot.readI32()
+                        self.shards.append(_elem173)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5090,8 +5214,8 @@ class BulkRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 8)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter167 in self.shards:
-                oprot.writeI32(iter167)
+            for iter174 in self.shards:
+                oprot.writeI32(iter174)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.move_to is not None:
@@ -5827,11 +5951,11 @@ class ListBulkJobsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.jobs = []
-                    (_etype171, _size168) = iprot.readListBegin()
-                    for _i172 in range(_size168):
-                        _elem173 = BulkJob()
-                        _elem173.read(iprot)
-                        self.jobs.append(_elem173)
+                    (_etype178, _size175) = iprot.readListBegin()
+                    for _i179 in range(_size175):
+                        _elem180 = BulkJob()
+                        _elem180.read(iprot)
+                        self.jobs.append(_elem180)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5848,8 +5972,8 @@ class ListBulkJobsReply(object):
         if self.jobs is not None:
             oprot.writeFieldBegin('jobs', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.jobs))
-            for iter174 in self.jobs:
-                iter174.write(oprot)
+            for iter181 in self.jobs:
+                iter181.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6057,10 +6181,10 @@ class ListDeadRequest(object):
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype178, _size175) = iprot.readListBegin()
-                    for _i179 in range(_size175):
-                        _elem180 = iprot.readI32()
-                        self.shards.append(_elem180)
+                    (_etype185, _size182) = iprot.readListBegin()
+                    for _i186 in range(_size182):
+                        _elem187 = iprot.readI32()
+                        self.shards.append(_elem187)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6101,8 +6225,8 @@ class ListDeadRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter181 in self.shards:
-                oprot.writeI32(iter181)
+            for iter188 in self.shards:
+                oprot.writeI32(iter188)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6171,10 +6295,10 @@ class RedriveRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype185, _size182) = iprot.readListBegin()
-                    for _i186 in range(_size182):
-                        _elem187 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem187)
+                    (_etype192, _size189) = iprot.readListBegin()
+                    for _i193 in range(_size189):
+                        _elem194 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem194)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6205,8 +6329,8 @@ class RedriveRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter188 in self.ids:
-                oprot.writeString(iter188.encode('utf-8') if sys.version_info[0] == 2 else iter188)
+            for iter195 in self.ids:
+                oprot.writeString(iter195.encode('utf-8') if sys.version_info[0] == 2 else iter195)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -6289,10 +6413,10 @@ class MoveItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype192, _size189) = iprot.readListBegin()
-                    for _i193 in range(_size189):
-                        _elem194 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem194)
+                    (_etype199, _size196) = iprot.readListBegin()
+                    for _i200 in range(_size196):
+                        _elem201 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem201)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6333,8 +6457,8 @@ class MoveItemsRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter195 in self.ids:
-                oprot.writeString(iter195.encode('utf-8') if sys.version_info[0] == 2 else iter195)
+            for iter202 in self.ids:
+                oprot.writeString(iter202.encode('utf-8') if sys.version_info[0] == 2 else iter202)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.topic is not None:
@@ -6500,11 +6624,11 @@ class MoveItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.outcomes = []
-                    (_etype199, _size196) = iprot.readListBegin()
-                    for _i200 in range(_size196):
-                        _elem201 = MoveOutcome()
-                        _elem201.read(iprot)
-                        self.outcomes.append(_elem201)
+                    (_etype206, _size203) = iprot.readListBegin()
+                    for _i207 in range(_size203):
+                        _elem208 = MoveOutcome()
+                        _elem208.read(iprot)
+                        self.outcomes.append(_elem208)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6521,8 +6645,8 @@ class MoveItemsReply(object):
         if self.outcomes is not None:
             oprot.writeFieldBegin('outcomes', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
-            for iter202 in self.outcomes:
-                iter202.write(oprot)
+            for iter209 in self.outcomes:
+                iter209.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6831,11 +6955,11 @@ class RestoreItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype206, _size203) = iprot.readListBegin()
-                    for _i207 in range(_size203):
-                        _elem208 = RestoredItem()
-                        _elem208.read(iprot)
-                        self.items.append(_elem208)
+                    (_etype213, _size210) = iprot.readListBegin()
+                    for _i214 in range(_size210):
+                        _elem215 = RestoredItem()
+                        _elem215.read(iprot)
+                        self.items.append(_elem215)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6866,8 +6990,8 @@ class RestoreItemsRequest(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter209 in self.items:
-                iter209.write(oprot)
+            for iter216 in self.items:
+                iter216.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -7286,10 +7410,10 @@ class NamespaceRequest(object):
             elif fid == 4:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype213, _size210) = iprot.readListBegin()
-                    for _i214 in range(_size210):
-                        _elem215 = iprot.readI32()
-                        self.shards.append(_elem215)
+                    (_etype220, _size217) = iprot.readListBegin()
+                    for _i221 in range(_size217):
+                        _elem222 = iprot.readI32()
+                        self.shards.append(_elem222)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7318,8 +7442,8 @@ class NamespaceRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 4)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter216 in self.shards:
-                oprot.writeI32(iter216)
+            for iter223 in self.shards:
+                oprot.writeI32(iter223)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7458,11 +7582,11 @@ class NamespacesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.namespaces = []
-                    (_etype220, _size217) = iprot.readListBegin()
-                    for _i221 in range(_size217):
-                        _elem222 = NamespaceSettings()
-                        _elem222.read(iprot)
-                        self.namespaces.append(_elem222)
+                    (_etype227, _size224) = iprot.readListBegin()
+                    for _i228 in range(_size224):
+                        _elem229 = NamespaceSettings()
+                        _elem229.read(iprot)
+                        self.namespaces.append(_elem229)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7484,8 +7608,8 @@ class NamespacesReply(object):
         if self.namespaces is not None:
             oprot.writeFieldBegin('namespaces', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.namespaces))
-            for iter223 in self.namespaces:
-                iter223.write(oprot)
+            for iter230 in self.namespaces:
+                iter230.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7578,10 +7702,10 @@ class UsageReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.topic_names = []
-                    (_etype227, _size224) = iprot.readListBegin()
-                    for _i228 in range(_size224):
-                        _elem229 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topic_names.append(_elem229)
+                    (_etype234, _size231) = iprot.readListBegin()
+                    for _i235 in range(_size231):
+                        _elem236 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topic_names.append(_elem236)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7614,8 +7738,8 @@ class UsageReply(object):
         if self.topic_names is not None:
             oprot.writeFieldBegin('topic_names', TType.LIST, 5)
             oprot.writeListBegin(TType.STRING, len(self.topic_names))
-            for iter230 in self.topic_names:
-                oprot.writeString(iter230.encode('utf-8') if sys.version_info[0] == 2 else iter230)
+            for iter237 in self.topic_names:
+                oprot.writeString(iter237.encode('utf-8') if sys.version_info[0] == 2 else iter237)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7686,10 +7810,10 @@ class Grant(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.permissions = []
-                    (_etype234, _size231) = iprot.readListBegin()
-                    for _i235 in range(_size231):
-                        _elem236 = Permission(iprot.readI32()).name
-                        self.permissions.append(_elem236)
+                    (_etype241, _size238) = iprot.readListBegin()
+                    for _i242 in range(_size238):
+                        _elem243 = Permission(iprot.readI32()).name
+                        self.permissions.append(_elem243)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7714,8 +7838,8 @@ class Grant(object):
         if self.permissions is not None:
             oprot.writeFieldBegin('permissions', TType.LIST, 3)
             oprot.writeListBegin(TType.I32, len(self.permissions))
-            for iter237 in self.permissions:
-                oprot.writeI32(Permission[iter237].value)
+            for iter244 in self.permissions:
+                oprot.writeI32(Permission[iter244].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7854,11 +7978,11 @@ class GrantsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.grants = []
-                    (_etype241, _size238) = iprot.readListBegin()
-                    for _i242 in range(_size238):
-                        _elem243 = Grant()
-                        _elem243.read(iprot)
-                        self.grants.append(_elem243)
+                    (_etype248, _size245) = iprot.readListBegin()
+                    for _i249 in range(_size245):
+                        _elem250 = Grant()
+                        _elem250.read(iprot)
+                        self.grants.append(_elem250)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7880,8 +8004,8 @@ class GrantsReply(object):
         if self.grants is not None:
             oprot.writeFieldBegin('grants', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.grants))
-            for iter244 in self.grants:
-                iter244.write(oprot)
+            for iter251 in self.grants:
+                iter251.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7972,10 +8096,10 @@ class TopicRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype248, _size245) = iprot.readListBegin()
-                    for _i249 in range(_size245):
-                        _elem250 = iprot.readI32()
-                        self.shards.append(_elem250)
+                    (_etype255, _size252) = iprot.readListBegin()
+                    for _i256 in range(_size252):
+                        _elem257 = iprot.readI32()
+                        self.shards.append(_elem257)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8008,8 +8132,8 @@ class TopicRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter251 in self.shards:
-                oprot.writeI32(iter251)
+            for iter258 in self.shards:
+                oprot.writeI32(iter258)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8083,10 +8207,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype255, _size252) = iprot.readListBegin()
-                    for _i256 in range(_size252):
-                        _elem257 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem257)
+                    (_etype262, _size259) = iprot.readListBegin()
+                    for _i263 in range(_size259):
+                        _elem264 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem264)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8116,8 +8240,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter258 in self.regions:
-                oprot.writeString(iter258.encode('utf-8') if sys.version_info[0] == 2 else iter258)
+            for iter265 in self.regions:
+                oprot.writeString(iter265.encode('utf-8') if sys.version_info[0] == 2 else iter265)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -8605,11 +8729,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype262, _size259) = iprot.readListBegin()
-                    for _i263 in range(_size259):
-                        _elem264 = ShardInfo()
-                        _elem264.read(iprot)
-                        self.shards.append(_elem264)
+                    (_etype269, _size266) = iprot.readListBegin()
+                    for _i270 in range(_size266):
+                        _elem271 = ShardInfo()
+                        _elem271.read(iprot)
+                        self.shards.append(_elem271)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8631,8 +8755,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter265 in self.shards:
-                iter265.write(oprot)
+            for iter272 in self.shards:
+                iter272.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -9128,11 +9252,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype269, _size266) = iprot.readListBegin()
-                    for _i270 in range(_size266):
-                        _elem271 = HostInfo()
-                        _elem271.read(iprot)
-                        self.hosts.append(_elem271)
+                    (_etype276, _size273) = iprot.readListBegin()
+                    for _i277 in range(_size273):
+                        _elem278 = HostInfo()
+                        _elem278.read(iprot)
+                        self.hosts.append(_elem278)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9154,8 +9278,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter272 in self.hosts:
-                iter272.write(oprot)
+            for iter279 in self.hosts:
+                iter279.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -9430,22 +9554,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype276, _size273) = iprot.readListBegin()
-                    for _i277 in range(_size273):
-                        _elem278 = HostInfo()
-                        _elem278.read(iprot)
-                        self.hosts.append(_elem278)
+                    (_etype283, _size280) = iprot.readListBegin()
+                    for _i284 in range(_size280):
+                        _elem285 = HostInfo()
+                        _elem285.read(iprot)
+                        self.hosts.append(_elem285)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype282, _size279) = iprot.readListBegin()
-                    for _i283 in range(_size279):
-                        _elem284 = ShardInfo()
-                        _elem284.read(iprot)
-                        self.shards.append(_elem284)
+                    (_etype289, _size286) = iprot.readListBegin()
+                    for _i290 in range(_size286):
+                        _elem291 = ShardInfo()
+                        _elem291.read(iprot)
+                        self.shards.append(_elem291)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9462,30 +9586,30 @@ class GetRoutingReply(object):
             elif fid == 6:
                 if ftype == TType.LIST:
                     self.removed_hosts = []
-                    (_etype288, _size285) = iprot.readListBegin()
-                    for _i289 in range(_size285):
-                        _elem290 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.removed_hosts.append(_elem290)
+                    (_etype295, _size292) = iprot.readListBegin()
+                    for _i296 in range(_size292):
+                        _elem297 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.removed_hosts.append(_elem297)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.removed_shards = []
-                    (_etype294, _size291) = iprot.readListBegin()
-                    for _i295 in range(_size291):
-                        _elem296 = iprot.readI32()
-                        self.removed_shards.append(_elem296)
+                    (_etype301, _size298) = iprot.readListBegin()
+                    for _i302 in range(_size298):
+                        _elem303 = iprot.readI32()
+                        self.removed_shards.append(_elem303)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.loads = []
-                    (_etype300, _size297) = iprot.readListBegin()
-                    for _i301 in range(_size297):
-                        _elem302 = iprot.readDouble()
-                        self.loads.append(_elem302)
+                    (_etype307, _size304) = iprot.readListBegin()
+                    for _i308 in range(_size304):
+                        _elem309 = iprot.readDouble()
+                        self.loads.append(_elem309)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9506,15 +9630,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter303 in self.hosts:
-                iter303.write(oprot)
+            for iter310 in self.hosts:
+                iter310.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter304 in self.shards:
-                iter304.write(oprot)
+            for iter311 in self.shards:
+                iter311.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -9528,22 +9652,22 @@ class GetRoutingReply(object):
         if self.removed_hosts is not None:
             oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
             oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
-            for iter305 in self.removed_hosts:
-                oprot.writeString(iter305.encode('utf-8') if sys.version_info[0] == 2 else iter305)
+            for iter312 in self.removed_hosts:
+                oprot.writeString(iter312.encode('utf-8') if sys.version_info[0] == 2 else iter312)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.removed_shards is not None:
             oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.removed_shards))
-            for iter306 in self.removed_shards:
-                oprot.writeI32(iter306)
+            for iter313 in self.removed_shards:
+                oprot.writeI32(iter313)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.loads is not None:
             oprot.writeFieldBegin('loads', TType.LIST, 8)
             oprot.writeListBegin(TType.DOUBLE, len(self.loads))
-            for iter307 in self.loads:
-                oprot.writeDouble(iter307)
+            for iter314 in self.loads:
+                oprot.writeDouble(iter314)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -10249,21 +10373,21 @@ class ListAuditReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.entries = []
-                    (_etype311, _size308) = iprot.readListBegin()
-                    for _i312 in range(_size308):
-                        _elem313 = AuditEntry()
-                        _elem313.read(iprot)
-                        self.entries.append(_elem313)
+                    (_etype318, _size315) = iprot.readListBegin()
+                    for _i319 in range(_size315):
+                        _elem320 = AuditEntry()
+                        _elem320.read(iprot)
+                        self.entries.append(_elem320)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.missing_hosts = []
-                    (_etype317, _size314) = iprot.readListBegin()
-                    for _i318 in range(_size314):
-                        _elem319 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.missing_hosts.append(_elem319)
+                    (_etype324, _size321) = iprot.readListBegin()
+                    for _i325 in range(_size321):
+                        _elem326 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.missing_hosts.append(_elem326)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10280,15 +10404,15 @@ class ListAuditReply(object):
         if self.entries is not None:
             oprot.writeFieldBegin('entries', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.entries))
-            for iter320 in self.entries:
-                iter320.write(oprot)
+            for iter327 in self.entries:
+                iter327.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.missing_hosts is not None:
             oprot.writeFieldBegin('missing_hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.missing_hosts))
-            for iter321 in self.missing_hosts:
-                oprot.writeString(iter321.encode('utf-8') if sys.version_info[0] == 2 else iter321)
+            for iter328 in self.missing_hosts:
+                oprot.writeString(iter328.encode('utf-8') if sys.version_info[0] == 2 else iter328)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -10476,11 +10600,11 @@ class GossipReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype325, _size322) = iprot.readListBegin()
-                    for _i326 in range(_size322):
-                        _elem327 = TopicUpdate()
-                        _elem327.read(iprot)
-                        self.topics.append(_elem327)
+                    (_etype332, _size329) = iprot.readListBegin()
+                    for _i333 in range(_size329):
+                        _elem334 = TopicUpdate()
+                        _elem334.read(iprot)
+                        self.topics.append(_elem334)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10497,11 +10621,11 @@ class GossipReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.namespace_reports = []
-                    (_etype331, _size328) = iprot.readListBegin()
-                    for _i332 in range(_size328):
-                        _elem333 = NamespaceReport()
-                        _elem333.read(iprot)
-                        self.namespace_reports.append(_elem333)
+                    (_etype338, _size335) = iprot.readListBegin()
+                    for _i339 in range(_size335):
+                        _elem340 = NamespaceReport()
+                        _elem340.read(iprot)
+                        self.namespace_reports.append(_elem340)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10523,11 +10647,11 @@ class GossipReply(object):
             elif fid == 9:
                 if ftype == TType.LIST:
                     self.topic_rates = []
-                    (_etype337, _size334) = iprot.readListBegin()
-                    for _i338 in range(_size334):
-                        _elem339 = TopicRate()
-                        _elem339.read(iprot)
-                        self.topic_rates.append(_elem339)
+                    (_etype344, _size341) = iprot.readListBegin()
+                    for _i345 in range(_size341):
+                        _elem346 = TopicRate()
+                        _elem346.read(iprot)
+                        self.topic_rates.append(_elem346)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10548,8 +10672,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter340 in self.topics:
-                iter340.write(oprot)
+            for iter347 in self.topics:
+                iter347.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -10563,8 +10687,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter341 in self.namespace_reports:
-                iter341.write(oprot)
+            for iter348 in self.namespace_reports:
+                iter348.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -10582,8 +10706,8 @@ class GossipReply(object):
         if self.topic_rates is not None:
             oprot.writeFieldBegin('topic_rates', TType.LIST, 9)
             oprot.writeListBegin(TType.STRUCT, len(self.topic_rates))
-            for iter342 in self.topic_rates:
-                iter342.write(oprot)
+            for iter349 in self.topic_rates:
+                iter349.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -11161,6 +11285,15 @@ ListItemsReply.thrift_spec = (
     (1, TType.LIST, 'items', (TType.STRUCT, [ItemView, None], False), None, ),  # 1
     (2, TType.STRING, 'next_cursor', 'UTF8', None, ),  # 2
     (3, TType.I64, 'now_ms', None, None, ),  # 3
+)
+all_structs.append(ExtendHeldLeasesRequest)
+ExtendHeldLeasesRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.LIST, 'ids', (TType.STRING, 'UTF8', False), None, ),  # 2
+    (3, TType.I64, 'lease_ms', None, None, ),  # 3
+    (4, TType.I64, 'timeout_ms', None, None, ),  # 4
+    (5, TType.BOOL, 'forwarded', None, None, ),  # 5
 )
 all_structs.append(CountItemsRequest)
 CountItemsRequest.thrift_spec = (

@@ -1,4 +1,4 @@
-"""The commands that change existing items, by id or by filter: cancel, update and move."""
+"""The commands that change existing items, by id or by filter: cancel, update and move; and extend, by id."""
 
 from __future__ import annotations
 
@@ -64,6 +64,20 @@ def item_update(
         apply_to_ids(session, ids, lambda client, part: client.update(part, change), "updated")
     else:
         apply_to_matching(session, only, BulkWork("update", change, removes_matches=False), how)
+
+
+@click.command(
+    "extend",
+    epilog="\b\nExamples:\n  foqs item extend 2-8796093022209 --lease 5m\n  foqs item extend 2-8796093022209",
+)
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option(
+    "--lease", type=DURATION, default=None, help="The leases end this long from now. Default: the items' own durations."
+)
+@host_call_options
+def item_extend(session: HostSession, ids: Sequence[str], lease: int | None) -> None:
+    """Move the end of the leases of items by their IDs. The consumer of an item keeps it."""
+    apply_to_ids(session, ids, lambda client, part: client.extend_held_leases(part, lease_ms=lease), "extended")
 
 
 @click.command(

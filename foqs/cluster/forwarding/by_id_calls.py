@@ -43,6 +43,7 @@ _ENTRIES: Final = {
     "release": _Entries("leases"),
     "cancel": _Entries("ids"),
     "update": _Entries("ids"),
+    "extendHeldLeases": _Entries("ids"),
     "redrive": _Entries("ids"),
     "moveItems": _Entries("ids", ttypes.MoveItemsReply, ttypes.MoveOutcome),
 }

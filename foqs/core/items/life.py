@@ -62,7 +62,8 @@ class RetryPolicy:
 class Event:
     """One event for one item. Must not be changed.
 
-    `token`: the lease the caller holds (ACK, NACK, EXTEND, RELEASE).
+    `token`: the lease the caller holds (ACK, NACK, EXTEND, RELEASE). None: an EXTEND of the lease that the item has, by
+        its current holder.
     `namespace`: the caller's; None for the shard's own events.
     `delay_ms` / `deliver_after_ms`: NACK and UPDATE. If both are None, a NACK backs off and an UPDATE keeps the time.
     `jitter`: NACK; a number in [0, 1) drawn by the caller, so that rules stay pure.
@@ -79,7 +80,7 @@ class Event:
     kind: EventKind
     id: int
     namespace: str | None = None
-    token: int = 0
+    token: int | None = 0
     delay_ms: int | None = None
     deliver_after_ms: int | None = None
     jitter: float = 0.0
@@ -356,10 +357,17 @@ def _nack(event: Event, row: Row, context: FlushContext) -> Transition:
 
 
 def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
-    if event.token != row.token:
+    if event.token is not None and event.token != row.token:
         return _stale_lease()
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
     return _to_changed(row, row.state, min(context.now_ms + lease, TIME_MS_MAX))
+
+
+def _reject_extend(event: Event, row: Row, context: FlushContext) -> Transition:
+    if event.token is not None:
+        return _stale_lease()
+    message = "the item is not leased, so no lease can be extended; explain says why it is not delivered"
+    return Transition(Effect.UNCHANGED, error=StaleLease(message))
 
 
 def _release(event: Event, row: Row, context: FlushContext) -> Transition:
@@ -502,7 +510,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_D, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _D),)),
     (_D, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _D))),
     (_D, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _D),)),
-    (_D, EventKind.EXTEND): Rule(_reject_stale_lease, (("STALE_LEASE", _D),)),
+    (_D, EventKind.EXTEND): Rule(_reject_extend, (("STALE_LEASE", _D),)),
     (_D, EventKind.RELEASE): Rule(_reject_stale_lease, (("STALE_LEASE", _D),)),
     (_D, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_D, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _D),)),
@@ -516,7 +524,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_R, EventKind.DELIVER): Rule(_deliver, (("", _L), ("TTL ended", None))),
     (_R, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
     (_R, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
-    (_R, EventKind.EXTEND): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
+    (_R, EventKind.EXTEND): Rule(_reject_extend, (("STALE_LEASE", _R),)),
     (_R, EventKind.RELEASE): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
     (_R, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_R, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _R),)),
@@ -558,7 +566,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_X, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _X),)),
     (_X, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
     (_X, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _X),)),
-    (_X, EventKind.EXTEND): Rule(_reject_stale_lease, (("STALE_LEASE", _X),)),
+    (_X, EventKind.EXTEND): Rule(_reject_extend, (("STALE_LEASE", _X),)),
     (_X, EventKind.RELEASE): Rule(_reject_stale_lease, (("STALE_LEASE", _X),)),
     (_X, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_X, EventKind.REDRIVE): Rule(_redrive, (("", _R),)),

@@ -16,7 +16,7 @@ WHO = {
     ENQUEUE: ["enqueue"],
     CONSUME: ["dequeue", "ack", "nack", "extendLease", "release"],
     ADMIN: [
-        "cancel", "update", "bulk", "redrive", "moveItems", "restoreItems", "getUsage",
+        "cancel", "update", "extendHeldLeases", "bulk", "redrive", "moveItems", "restoreItems", "getUsage",
         "setGrant", "listGrants", "pauseTopic", "resumeTopic", "purgeTopic", "bindTopic", "startBulkJob", "controlBulkJob",
     ],
 }  # fmt: skip

@@ -86,6 +86,7 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "item list": ("0 --topic mail", "list_items", ItemPage([VIEW], None, 1)),
     "item cancel": ("0-7", "cancel", DONE),
     "item update": ("0-7 --priority 1", "update", DONE),
+    "item extend": ("0-7 --lease 5m", "extend_held_leases", DONE),
     "item move": ("0-7 --to mail", "move", [Enqueued("0-9")]),
     "dead list": ("", "dead", ItemPage([VIEW], None)),
     "dead redrive": ("0-7", "redrive", DONE),

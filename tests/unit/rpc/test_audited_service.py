@@ -22,6 +22,7 @@ from foqs_contract.method_table import METHODS
 NOTED = {
     "cancel",
     "update",
+    "extendHeldLeases",
     "bulk",
     "redrive",
     "moveItems",

@@ -22,6 +22,7 @@ from foqs_client import (
     ItemPage,
     NotFound,
     Outcome,
+    StaleLease,
     Unavailable,
 )
 from tests.unit.cli.commands.test_item_commands import VIEW, FakeClient, client, run
@@ -86,6 +87,21 @@ def test_ids_are_changed_without_a_question(run: Run, client: FakeClient) -> Non
         ("update", (("0-7",), Change(-5, 0, metadata=b"m"))),
         ("redrive", (("0-7",),)),
     ]
+
+
+def test_leases_are_extended_by_id_only(run: Run, client: FakeClient) -> None:
+    client.answers["extend_held_leases"] = [Outcome(), Outcome(StaleLease("the item is not leased"))]
+    result = run("item", "extend", "0-7", "0-8", "--lease", "5m", "-o", "json")
+    assert result.exit_code == 1
+    assert [row["outcome"] for row in json.loads(result.stdout)] == ["extended", "STALE_LEASE"]
+    client.answers["extend_held_leases"] = [Outcome()]
+    assert run("item", "extend", "0-7").exit_code == 0
+    assert client.calls == [
+        ("extend_held_leases", (("0-7", "0-8"),), {"lease_ms": 300_000}),
+        ("extend_held_leases", (("0-7",),), {"lease_ms": None}),
+    ]
+    assert run("item", "extend").exit_code == 2
+    assert run("item", "extend", "--topic", "mail").exit_code == 2
 
 
 def test_moved_items_are_shown_with_their_new_ids(run: Run, client: FakeClient) -> None:

@@ -52,11 +52,14 @@ def test_any_host_serves_changes_by_id() -> None:
         ids = [id for id, _ in held]
         extended = ttypes.ExtendLeaseRequest("default", [ttypes.Extension(*each, 50_000) for each in held])
         assert codes(await world.ask(one, "extendLease", extended)) == [None] * 8
+        held_longer = ttypes.ExtendHeldLeasesRequest("default", ids, 70_000)
+        assert codes(await world.ask(two, "extendHeldLeases", held_longer)) == [None] * 8
         dead = ttypes.NackRequest("default", [ttypes.Nack(*each, dead=True) for each in held])
         assert codes(await world.ask(two, "nack", dead)) == [None] * 8
         assert states(world) == [State.DEAD] * 8
         assert codes(await world.ask(three, "redrive", ttypes.RedriveRequest("default", ids))) == [None] * 8
         assert states(world) == [State.READY] * 8
+        assert codes(await world.ask(two, "extendHeldLeases", held_longer)) == [CODE.STALE_LEASE] * 8
         put_off = ttypes.UpdateRequest("default", ids, ttypes.Change(delay_ms=60_000))
         assert codes(await world.ask(one, "update", put_off)) == [None] * 8
         assert states(world) == [State.DEFERRED] * 8

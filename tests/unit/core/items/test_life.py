@@ -91,7 +91,10 @@ def rows(state: State) -> Iterator[Row]:
 
 def events(kind: EventKind) -> Iterator[Event]:
     """Yield every variant of an event."""
-    tokens = (OLD, OLD - 1, 0) if kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE) else (0,)
+    by_lease = kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE)
+    tokens: tuple[int | None, ...] = (OLD, OLD - 1, 0) if by_lease else (0,)
+    if kind is EventKind.EXTEND:
+        tokens += (None,)
     for token in tokens:
         event = Event(kind, BASE.id, "n", token=token, topic="other" if kind is EventKind.MOVE else "")
         yield event
@@ -234,8 +237,32 @@ def test_an_item_that_was_never_delivered_cannot_be_acked() -> None:
 def test_a_lease_is_used_only_by_its_holder_and_only_while_it_lasts(kind: EventKind) -> None:
     for state in State:
         for event, _, transition in transitions(state, kind):
-            allowed = state is State.LEASED and event.token == OLD
+            allowed = state is State.LEASED and event.token in ((OLD, None) if kind is EventKind.EXTEND else (OLD,))
             assert (transition.error is None) == allowed
+
+
+@pytest.mark.parametrize("lease_ms", [None, 1, 700])
+def test_extension_without_a_token_does_what_that_of_the_holder_does(lease_ms: int | None) -> None:
+    for row in rows(State.LEASED):
+        by_holder = Event(EventKind.EXTEND, row.id, "n", token=row.token, lease_ms=lease_ms)
+        assert apply_event(replace(by_holder, token=None), row, CONTEXT) == apply_event(by_holder, row, CONTEXT)
+
+
+@pytest.mark.parametrize("state", [State.DEFERRED, State.READY, State.DEAD])
+def test_extension_without_a_token_of_an_item_without_a_lease_names_the_remedy(state: State) -> None:
+    for row in rows(state):
+        transition = apply_event(Event(EventKind.EXTEND, row.id, "n", token=None), row, CONTEXT)
+        assert transition.error is not None and transition.error.number is ErrorCode.STALE_LEASE
+        assert "the item is not leased" in transition.error.message
+        assert "explain" in transition.error.message
+
+
+@pytest.mark.parametrize("kind", [EventKind.ACK, EventKind.NACK, EventKind.RELEASE])
+def test_only_an_extension_may_come_without_a_token(kind: EventKind) -> None:
+    for state in State:
+        for row in rows(state):
+            transition = apply_event(Event(kind, row.id, "n", token=None), row, CONTEXT)
+            assert transition.error is not None and transition.error.number is ErrorCode.STALE_LEASE
 
 
 @pytest.mark.parametrize("kind", [EventKind.DUE, EventKind.DELIVER, EventKind.NACK, EventKind.RELEASE])
