@@ -76,6 +76,9 @@ def test_changes_are_noted_with_their_principal_and_nothing_secret(guarded: Guar
             item_id = result.require()
             await boss.dequeue({"other": 1})
             await boss.update([item_id], Change(3, metadata=b"secret metadata"))
+            [delivery] = await boss.dequeue({"mail": 1}, wait_ms=5_000)
+            await boss.extend([delivery])
+            await boss.extend_held_leases([item_id], lease_ms=60_000)
             await boss.set_grant("orders", ["consume"])
             with pytest.raises(PermissionDenied):
                 async with Client(guarded.address, token=ORDERS, timeout_ms=5_000) as orders:
@@ -87,16 +90,24 @@ def test_changes_are_noted_with_their_principal_and_nothing_secret(guarded: Guar
     assert [(entry.call, entry.outcome) for entry in found] == [
         ("pauseTopic", "OK"),
         ("setGrant", "OK"),
+        ("extendHeldLeases", "OK"),
         ("update", "OK"),
     ]
     assert {entry.principal for entry in found} == {"boss"}
     assert all(entry.peer.startswith("127.0.0.1:") for entry in found)
     assert found[0].namespace == "default"
     assert found[1].target == "grant.principal=orders grant.permissions=consume"
+    assert found[2].target.startswith("ids=")
+    assert found[2].target.endswith(" lease_ms=60000")
     assert guarded.stop() == 0
     lines = [json.loads(line) for line in guarded.log.splitlines()]
     noted = [line for line in lines if line["logger"] == "foqs.audit"]
-    assert [line["message"] for line in noted] == ["update: OK", "setGrant: OK", "pauseTopic: OK"]
+    assert [line["message"] for line in noted] == [
+        "update: OK",
+        "extendHeldLeases: OK",
+        "setGrant: OK",
+        "pauseTopic: OK",
+    ]
     assert noted[0]["principal"] == "boss"
     for word in ("secret payload", "secret metadata", BOSS, ORDERS, LATER):
         assert word not in guarded.log

@@ -270,6 +270,29 @@ def test_the_tour_works_by_keyboard_and_without_javascript(host: OpenHost, brows
     browser.run(tour)
 
 
+def test_a_lease_is_extended_by_keyboard_and_without_javascript(host: OpenHost, browser: BrowserThread) -> None:
+    (item_id,) = put(host, Item("keyed", lease_ms=3_600_000))
+    calls(host, lambda client: client.dequeue({"keyed": 1}, lease_ms=60_000, wait_ms=5_000))
+
+    def extend(opened: Browser) -> None:
+        context = opened.new_context(java_script_enabled=False)
+        page = context.new_page()
+        page.goto(url(host, f"/item?id={item_id}"))
+        _type(page, "Lease from now on", "2h")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/item?*done=extended*")
+        assert "The lease has a new end" in page.inner_text("main")
+        assert "2.0h" in page.inner_text("table.fields")
+        _press_button(page, "Extend")
+        assert "2.0h" not in page.inner_text("table.fields")
+        context.close()
+
+    browser.run(extend)
+    left_ms = calls(host, lambda client: client.item(item_id)).lease_remaining_ms
+    assert left_ms is not None
+    assert 3_000_000 < left_ms <= 3_600_000
+
+
 def test_a_stranger_finds_out_why_an_item_waits_and_mends_it(host: OpenHost, browser: BrowserThread) -> None:
     put(host, Item("invoices", b"of ann"))
     calls(host, lambda client: client.pause_topic("invoices"))
