@@ -137,37 +137,6 @@ def test_an_item_says_why_it_is_not_delivered_and_is_mended(host: OpenHost, brow
     assert "no such item" in browser.get("/item", id=item_id).text
 
 
-def test_a_lease_is_extended_and_its_consumer_keeps_the_item(host: OpenHost, browser: Browser) -> None:
-    (item_id,) = put(host, Item("lasting", lease_ms=3_600_000))
-    form = 'name="lease"'
-    assert form not in browser.get("/item", id=item_id).body
-    not_leased = browser.post("/item", id=item_id, action="extend", lease="5m")
-    assert not_leased.status == 409
-    assert "the item is not leased" in not_leased.text
-    (delivery,) = calls(host, lambda client: client.dequeue({"lasting": 1}, lease_ms=60_000, wait_ms=5_000))
-    assert form in browser.get("/item", id=item_id).body
-    done = browser.post("/item", id=item_id, action="extend", lease="2h")
-    assert "The lease has a new end" in done.text
-    left_ms = calls(host, lambda client: client.item(item_id)).lease_remaining_ms
-    assert left_ms is not None
-    assert 7_100_000 < left_ms <= 7_200_000
-    assert "The lease has a new end" in browser.post("/item", id=item_id, action="extend", lease="").text
-    left_ms = calls(host, lambda client: client.item(item_id)).lease_remaining_ms
-    assert left_ms is not None
-    assert 3_500_000 < left_ms <= 3_600_000
-    for wrong, text in (
-        ("5 apples", "lease: '5 apples' is not a duration"),
-        ("999999999999d", "lease_ms"),
-        ("0", "lease_ms"),
-    ):
-        refused = browser.post("/item", id=item_id, action="extend", lease=wrong)
-        assert refused.status == 400, refused.text
-        assert text in refused.text
-    (acked,) = calls(host, lambda client: client.ack([delivery]))
-    assert acked.error is None
-    assert browser.post("/item", id=item_id, action="extend", lease="5m").status == 404
-
-
 def test_an_item_is_put_first_and_its_paused_topic_is_resumed(host: OpenHost, browser: Browser) -> None:
     first, last = put(host, Item("remedy", priority=3), Item("remedy", priority=9))
     calls(host, lambda client: client.pause_topic("remedy"))
@@ -511,7 +480,7 @@ def test_grants_decide_what_is_shown_and_done(guarded: GuardedConsole) -> None:
             (hidden,) = await boss.enqueue([Item("hidden", b"hidden payload")])
         async with Client(guarded.address, token=BOSS, namespace="orders") as boss:
             await boss.enqueue([Item("held")])
-            (held,) = await boss.dequeue({"held": 1}, wait_ms=5_000)
+            (held,) = await boss.dequeue({"held": 1}, lease_ms=3_600_000, wait_ms=5_000)
         return hidden.require(), held.id
 
     hidden, held = run(prepare())

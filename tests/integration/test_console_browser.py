@@ -272,7 +272,7 @@ def test_the_tour_works_by_keyboard_and_without_javascript(host: OpenHost, brows
 
 def test_a_lease_is_extended_by_keyboard_and_without_javascript(host: OpenHost, browser: BrowserThread) -> None:
     (item_id,) = put(host, Item("keyed", lease_ms=3_600_000))
-    calls(host, lambda client: client.dequeue({"keyed": 1}, lease_ms=60_000, wait_ms=5_000))
+    calls(host, lambda client: client.dequeue({"keyed": 1}, lease_ms=600_000, wait_ms=5_000))
 
     def extend(opened: Browser) -> None:
         context = opened.new_context(java_script_enabled=False)
