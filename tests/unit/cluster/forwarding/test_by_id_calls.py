@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import State, format_id
+from foqs.sqs.in_host_calls import InHostCalls
+from foqs_contract.contract_version import FIRST_VERSION
 from foqs_contract.errors import NotFound, NotOwner
 from foqs_contract.idl import ttypes
 from tests.support.builders import changed
@@ -22,6 +24,12 @@ def codes(reply: Any) -> list[int | None]:
 
 def states(world: RpcTierWorld) -> list[State]:
     return [row.state for table in world.database.tables.values() for row in table.rows.values()]
+
+
+def lease_ends(world: RpcTierWorld) -> dict[str, int | None]:
+    """Return when the lease of each item ends, by id."""
+    tables = world.database.tables.items()
+    return {format_id(shard, row.id): row.due_ms for shard, table in tables for row in table.rows.values()}
 
 
 async def leases(world: RpcTierWorld, hosts: list[ClusterHost]) -> list[tuple[str, int]]:
@@ -65,6 +73,25 @@ def test_any_host_serves_changes_by_id() -> None:
         assert states(world) == [State.DEFERRED] * 8
         assert codes(await world.ask(two, "cancel", ttypes.CancelRequest("default", ids))) == [None] * 8
         assert states(world) == []
+
+    run_rpc_tier(story)
+
+
+def test_older_owner_is_not_asked_to_extend_a_lease_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        held = await leases(world, hosts)
+        before = lease_ends(world)
+        calls = InHostCalls(world.services["one"], 0.2)
+        request = ttypes.ExtendHeldLeasesRequest(b"default", [id.encode() for id, _ in held], 900_000)
+        outcomes = codes(await calls.call("extendHeldLeases", request, 5.0, None))
+        own = {id for id, _ in held if int(id.split("-")[0]) in hosts[0].engine.shards}
+        assert outcomes == [None if id in own else CODE.NOT_IMPLEMENTED for id, _ in held]
+        assert 0 < len(own) < 8
+        after = lease_ends(world)
+        assert {id for id in before if after[id] != before[id]} == own
 
     run_rpc_tier(story)
 
