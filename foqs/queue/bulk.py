@@ -1,4 +1,4 @@
-"""Calls on all items that match a filter: list, count and change, one page per call.
+"""Calls on all items that match a filter: list and change, one page per call.
 
 A page is read outside of the flushes (`filter_walk`). A change submits an
 ordinary event per item, which carries the filter: the flush checks the filter
@@ -11,27 +11,21 @@ page belong to one shard, so all or none are queued.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
 from foqs.core.items.item import TIME_MS_MAX, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.queue.filter_walk import Walk, WalkCursor, parse_walk_cursor
+from foqs.queue.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.queue.payload_pages import count_fitting, load_payloads
-from foqs.queue.port import BulkPage, ItemCount, ItemView, Outcome, PendingCall
+from foqs.queue.port import BulkPage, ItemView, Outcome, PendingCall
 from foqs.shard.shard import Shard
-from foqs_contract.errors import DeadlineExceeded, InvalidArgument, LimitExceeded, NotFound, UnknownOutcome
+from foqs_contract.errors import InvalidArgument, LimitExceeded, NotFound, UnknownOutcome
 
 READS_MAX: Final = 20
 """A page ends after this many reads, because they may find few matches."""
-
-COUNT_ROWS_PER_READ: Final = 1_000
-"""Rows that one read of a count looks at. A longer read would delay the shard's other reads."""
-COUNT_TOPICS_PER_STEP: Final = 1_000
-"""Topics whose counts are added in one turn of the event loop: about a millisecond."""
 
 ApplyEvents: TypeAlias = Callable[
     [str, Sequence[tuple[int, Event]], float, Callable[[list[Outcome]], None]],
@@ -52,7 +46,7 @@ async def list_matching(
     """See `Queue.list_matching`. `bytes_max` limits a page with payloads; None reads no payloads."""
     walk = Walk(shards, namespace, item_filter, _parse_cursor(cursor))
     found: list[ItemView] = []
-    async with _read_deadline(deadline):
+    async with read_deadline(deadline):
         await walk.start()
         for _ in range(READS_MAX):
             if walk.cursor is None or len(found) == limit:
@@ -65,24 +59,6 @@ async def list_matching(
                 next_cursor = _format_cursor(walk.cursor_before(found[count]))
             found = await load_payloads(shards, namespace, found[:count])
     return found, next_cursor
-
-
-async def count_matching(
-    shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, deadline: float
-) -> ItemCount:
-    """See `Queue.count_matching`."""
-    if item_filter.is_by_topic_and_state and not any(shard.counts.is_lagging for shard in shards):
-        async with _read_deadline(deadline):
-            return ItemCount(sum([await _sum_counts(shard, namespace, item_filter) for shard in shards]), None)
-    walk = Walk(shards, namespace, item_filter, None)
-    items = payload_bytes = 0
-    async with _read_deadline(deadline):
-        await walk.start()
-        while walk.cursor is not None:
-            rows = [item.row for item in await walk.read(COUNT_ROWS_PER_READ)]
-            items += len(rows)
-            payload_bytes += sum(row.payload_bytes for row in rows)
-    return ItemCount(items, payload_bytes)
 
 
 async def change_matching(
@@ -99,7 +75,7 @@ async def change_matching(
     walk = Walk(shards, namespace, item_filter, _parse_cursor(cursor))
     event = _with_absolute_time(change, walk.item_filter)
     found: list[ItemView] = []
-    async with _read_deadline(deadline):
+    async with read_deadline(deadline):
         await walk.start()
         shard = walk.shard_number
         for _ in range(READS_MAX):
@@ -175,34 +151,9 @@ def _is_already_changed(item: ItemView, event: Event) -> bool:
     )
 
 
-async def _sum_counts(shard: Shard, namespace: str, item_filter: ItemFilter) -> int:
-    """Add up the counts. Yields to the event loop between many topics."""
-    names = item_filter.topic_names
-    topics = shard.memory.topics(namespace) if names is None else names
-    items = 0
-    for start in range(0, len(topics), COUNT_TOPICS_PER_STEP):
-        if start:
-            await asyncio.sleep(0)
-        part = topics[start : start + COUNT_TOPICS_PER_STEP]
-        items += sum([shard.counts.count((namespace, topic), state) for topic in part for state in item_filter.states])
-    return items
-
-
 def _parse_cursor(cursor: str | None) -> WalkCursor | None:
     return None if cursor is None else parse_walk_cursor(cursor)
 
 
 def _format_cursor(cursor: WalkCursor | None) -> str | None:
     return None if cursor is None else str(cursor)
-
-
-@asynccontextmanager
-async def _read_deadline(deadline: float) -> AsyncIterator[None]:
-    """Limit the time of reads. Raises `DeadlineExceeded`."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            yield
-    except TimeoutError:
-        raise DeadlineExceeded(
-            "the time ran out while items were read; nothing was changed; narrow the filter or give the call more time"
-        ) from None

@@ -10,7 +10,8 @@ twice. Changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from foqs.core.items.item import (
@@ -29,7 +30,7 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.core.memory.sorted_names import merge_names
 from foqs.queue.port import ItemView
 from foqs.shard.shard import Shard
-from foqs_contract.errors import InvalidArgument
+from foqs_contract.errors import DeadlineExceeded, InvalidArgument
 
 
 @dataclass(slots=True, frozen=True)
@@ -154,20 +155,23 @@ class Walk:
         for shard in shards:
             if cursor is not None and shard.number < cursor.shard:
                 continue
-            start = cursor if cursor is not None and shard.number == cursor.shard else None
-            for topic in self._topics_from(shard, "" if start is None else start.topic):
-                if topic is None:
-                    yield None
-                    continue
-                for state in sorted(self.item_filter.states):
-                    after = self._first_key
-                    if start is not None:
-                        if (topic, state) < (start.topic, start.state):
-                            continue
-                        if (topic, state) == (start.topic, start.state):
-                            after = max(after, start.after_key)
-                    if shard.counts.is_lagging or shard.counts.count((self._namespace, topic), state):
-                        yield shard, WalkCursor(self.item_filter.at_ms, shard.number, state, after, topic)
+            yield from self._ranges_of(shard, cursor if cursor is not None and shard.number == cursor.shard else None)
+
+    def _ranges_of(self, shard: Shard, start: WalkCursor | None) -> Iterator[tuple[Shard, WalkCursor] | None]:
+        """Yield the ranges of one shard, from a place on."""
+        for topic in self._topics_from(shard, "" if start is None else start.topic):
+            if topic is None:
+                yield None
+                continue
+            for state in sorted(self.item_filter.states):
+                after = self._first_key
+                if start is not None:
+                    if (topic, state) < (start.topic, start.state):
+                        continue
+                    if (topic, state) == (start.topic, start.state):
+                        after = max(after, start.after_key)
+                if shard.counts.is_lagging or shard.counts.count((self._namespace, topic), state):
+                    yield shard, WalkCursor(self.item_filter.at_ms, shard.number, state, after, topic)
 
     def _topics_from(self, shard: Shard, first_name: str) -> Iterator[str | None]:
         names = self.item_filter.topic_names
@@ -176,3 +180,15 @@ class Walk:
         return (
             name for name in sorted(names) if name >= first_name and shard.memory.has_topic((self._namespace, name))
         )
+
+
+@asynccontextmanager
+async def read_deadline(deadline: float) -> AsyncIterator[None]:
+    """Limit the time of the reads of a walk. Raises `DeadlineExceeded`."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded(
+            "the time ran out while items were read; nothing was changed; narrow the filter or give the call more time"
+        ) from None

@@ -291,7 +291,7 @@ class Queue(Protocol):
     async def change_matching(
         self,
         namespace: str,
-        change: Event,
+        change: Event | None,
         item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
@@ -299,6 +299,8 @@ class Queue(Protocol):
         shards: Collection[int] | None = None,
     ) -> BulkPage:
         """Apply `change` to a page of the items that match. The id of `change` is not used.
+
+        None changes nothing: the matching items are counted. Such a page ends after a bounded time, not at `limit`.
 
         Items that have the result already, and those that this walk has redriven before, are skipped.
 

@@ -25,7 +25,8 @@ from foqs.core.memory.ready_index import ReadyIndex
 from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.availability import Availability
-from foqs.queue.bulk import change_matching, count_matching, list_matching
+from foqs.queue.bulk import change_matching, list_matching
+from foqs.queue.counting import count_matching, count_page
 from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.explainer import Explainer
 from foqs.queue.listings import ListedShards, list_topics
@@ -542,7 +543,7 @@ class QueueService:
     async def change_matching(
         self,
         namespace: str,
-        change: Event,
+        change: Event | None,
         item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
@@ -550,6 +551,8 @@ class QueueService:
         shards: Collection[int] | None = None,
     ) -> BulkPage:
         owned = self._owned_shards(shards)
+        if change is None:
+            return await count_page(owned, namespace, item_filter, cursor, limit, deadline)
         return await change_matching(owned, self.apply, namespace, change, item_filter, cursor, limit, deadline)
 
     async def purge_topic(

@@ -251,7 +251,7 @@ class FakeQueue:
     async def change_matching(
         self,
         namespace: str,
-        change: Event,
+        change: Event | None,
         item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
@@ -260,6 +260,8 @@ class FakeQueue:
     ) -> BulkPage:
         await self._record_call("bulk", (change, item_filter, cursor, limit))
         rows = [row for row in self.rows.values() if item_filter.matches(row)]
+        if change is None:
+            return BulkPage(0, 0, None, None, len(rows))
         for row in rows[:limit]:
             del self.rows[row.id]
         return BulkPage(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)

@@ -10,7 +10,8 @@ import pytest
 from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.queue import bulk
+from foqs.queue import bulk, counting
+from foqs.queue.counting import CountWalk
 from foqs.queue.filter_walk import parse_walk_cursor
 from foqs.queue.port import BulkPage, ItemView
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
@@ -65,6 +66,24 @@ async def count(caller: Caller, only: ItemFilter = ANY) -> int:
     return (await caller.queue.count_matching("default", only, caller.world.deadline_in(5))).items
 
 
+async def counted_page(caller: Caller, only: ItemFilter, cursor: str | None, limit: int = 100) -> BulkPage:
+    return await caller.queue.change_matching("default", None, only, cursor, limit, caller.world.deadline_in(5))
+
+
+class MethodCount:
+    """Counts the calls of a method."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str) -> None:
+        self.calls = 0
+        method = getattr(owner, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            self.calls += 1
+            return method(*args, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+
 async def various(world: World, caller: Caller) -> None:
     """Put items of each state and of several priorities and ages into two topics."""
     for topic in ("t", "u"):
@@ -110,6 +129,58 @@ def test_filter_finds_and_counts_each_matching_item_once(only: ItemFilter, limit
         assert sorted(seen.row.id for seen in found) == expected
         assert {seen.row.payload for seen in found} <= {None}
         assert await count(caller, only) == len(expected)
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("is_by_id", [True, False])
+@pytest.mark.parametrize("only", FILTERS)
+def test_pages_of_a_count_find_each_matching_item_once(
+    only: ItemFilter, is_by_id: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
+    monkeypatch.setattr(counting, "ROWS_PER_READ", 2)
+    monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 2)
+    by_id = MethodCount(monkeypatch, MemoryReads, "rows_by_id")
+    if only.topic is None:
+        monkeypatch.setattr(CountWalk, "_is_faster_by_id", lambda self, shard: is_by_id)
+
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        await various(world, caller)
+        now = replace(only, at_ms=max(shard.now_ms() for shard in engine.shards.values()))
+        before = stored(world)
+        counted, cursors = 0, [(await counted_page(caller, only, None, limit=0)).next_cursor]
+        while cursors[-1] is not None:
+            await world.pass_s(0.01)
+            await caller.put("t", priority=5)  # after the start of the count
+            found = await counted_page(caller, only, cursors[-1])
+            assert (found.changed, found.refused) == (0, 0)
+            counted += found.matched
+            cursors.append(found.next_cursor)
+            assert len(cursors) < 100
+        assert counted == sum(map(now.matches, before))
+        assert [row for row in stored(world) if row.enqueued_at_ms <= now.at_ms] == before
+        assert (by_id.calls > 0) == (is_by_id and only.topic is None)
+
+    run_in_world(story)
+
+
+def test_few_items_in_many_topics_are_counted_by_id_and_many_in_few_by_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_id = MethodCount(monkeypatch, MemoryReads, "rows_by_id")
+    by_topic = MethodCount(monkeypatch, MemoryReads, "list_rows")
+
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(engine_settings(1))
+        caller = Caller(world, engine)
+        for number in range(20):
+            await caller.put(f"t{number}", priority=3)
+        assert await count(caller, ItemFilter(priority_min=3)) == 20
+        assert (by_id.calls, by_topic.calls) == (1, 0)
+        assert await count(caller, ItemFilter("t7", priority_min=3)) == 1
+        assert await count(caller, ItemFilter(states=(State.DEAD,), priority_min=3)) == 0
+        assert (by_id.calls, by_topic.calls) == (1, 1)
 
     run_in_world(story)
 

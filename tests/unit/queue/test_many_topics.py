@@ -10,7 +10,7 @@ from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.memory.sorted_names import NAMES_PER_STEP_MAX
 from foqs.core.memory.topic_counts import TopicCounts
-from foqs.queue.bulk import COUNT_TOPICS_PER_STEP
+from foqs.queue.counting import COUNT_TOPICS_PER_STEP
 from foqs.queue.engine import Engine
 from tests.support.builders import engine_settings
 from tests.support.engines import World, run_in_world
