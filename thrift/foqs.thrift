@@ -619,6 +619,11 @@ struct BulkRequest {
   8: optional list<i32> shards,
   /** In place of an action: moves the items to this topic, as moveItems does. The filter names the topic of the items. */
   9: optional string move_to,
+  /**
+   * In place of an action: changes nothing, and counts the items that match, as `matched`. Its page ends after about
+   * half a second, whatever the limit is; a limit of 0 reads nothing.
+   */
+  10: optional bool count,
 }
 
 struct BulkReply {
@@ -633,7 +638,7 @@ struct BulkReply {
   3: optional i64 refused,
   /** Why the first of them was refused. */
   4: optional Error refusal,
-  /** The items of this page that matched: changed, refused, or gone meanwhile. Missing from an older host. */
+  /** The items of this page that matched: changed, refused, counted, or gone meanwhile. Missing from an older host. */
   5: optional i64 matched,
 }
 
@@ -679,6 +684,11 @@ struct StartBulkJobRequest {
   /** LIMIT_EXCEEDED while another job with the same action and topics is running or interrupted. */
   9: optional bool exclusive,
   10: optional i64 timeout_ms,
+  /**
+   * Changes nothing, and counts the items that match, as `seen`, however long that takes. Then action, `change`,
+   * `move_to` and rate say what the count is for: they are checked, and kept with the job. All of them may be missing.
+   */
+  11: optional bool count,
 }
 
 /** Times are milliseconds since 1970-01-01 UTC by the clock of the host that recorded them; they are for people. */
@@ -710,6 +720,8 @@ struct BulkJob {
   18: optional i64 started_at_ms,
   19: optional i64 changed_at_ms,
   20: optional i64 ended_at_ms,
+  /** See StartBulkJobRequest. */
+  21: optional bool count,
 }
 
 struct ListBulkJobsRequest {

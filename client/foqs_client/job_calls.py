@@ -25,7 +25,8 @@ _ACTIONS: Final = {
     "redrive": ttypes.BulkAction.REDRIVE,
     "move": None,
 }
-_ACTION_NAMES: Final = {number: name for name, number in _ACTIONS.items()}
+_COUNT: Final = "count"
+_ACTION_NAMES: Final = {number: name for name, number in _ACTIONS.items() if number is not None}
 _STATE_NAMES: Final = {state: state.name.lower() for state in ttypes.BulkJobState}
 _COMMANDS: Final = {command.name.lower(): command for command in ttypes.BulkJobCommand}
 
@@ -36,14 +37,15 @@ class BulkJob:
 
     Attributes:
         id: 16 hexadecimal digits.
-        action: "cancel", "update", "redrive" or "move".
+        action: "cancel", "update", "redrive", "move" or "count".
         only: which items.
         change: only with "update".
         move_to: only with "move": the topic of the new items.
+        counts_for: only with "count": the action that it was started for; `change` and `move_to` belong to it.
         rate_per_s: the most items to change in a second; None: as fast as the shards allow.
         expected: the number of matching items that the starter counted.
         state: "running", "interrupted", "done", "failed" or "cancelled".
-        seen: the items that matched when their page was read. Counts are about a second old.
+        seen: the items that matched when their page was read; the result of "count". Counts are about a second old.
         changed: the items that were changed.
         failed: the items that match but cannot be changed in this way.
         at_least: the counts may be too low, because the result of a page was lost.
@@ -72,6 +74,7 @@ class BulkJob:
     started_at_ms: int | None
     changed_at_ms: int | None
     ended_at_ms: int | None
+    counts_for: str | None = None
 
     @property
     def is_live(self) -> bool:
@@ -104,12 +107,13 @@ class JobCalls:
         expected: int | None = None,
         start_key: str | None = None,
         exclusive: bool = False,
+        counts_for: str | None = None,
         timeout_ms: int | None = None,
     ) -> BulkJob:
-        """Start a job that changes all items that match, and return it.
+        """Start a job that changes all items that match, or counts them, and return it.
 
         Args:
-            action: "cancel", "update", "redrive" or "move".
+            action: "cancel", "update", "redrive", "move" or "count". A count changes nothing, and may take as long as it needs.
             only: which items. Filter and change have at most about 4,000 bytes.
             change: only with "update".
             move_to: only with "move"; the filter then names the topic of the items.
@@ -117,23 +121,30 @@ class JobCalls:
             expected: how many items match, if you counted them; shown with the job.
             start_key: a second start with the same key returns the first one's job. None: the client draws one.
             exclusive: refuse the job while one with the same action and topics is running or interrupted.
+            counts_for: only with "count": the action to which `change` and `move_to` belong. The job keeps them for you.
 
         Raises:
             LimitExceeded: too many jobs are running or interrupted, or the filter is too long.
             UnknownOutcome: the job may be started. Call again with the same `start_key`, or list the jobs.
         """
-        if action not in _ACTIONS:
-            raise InvalidArgument(f"{action!r} is not an action; use one of {', '.join(_ACTIONS)}", field="action")
+        for field, name in (("action", action), ("counts_for", counts_for)):
+            known = _ACTIONS if field == "counts_for" else (*_ACTIONS, _COUNT)
+            if name is not None and name not in known:
+                raise InvalidArgument(f"{name!r} is not an action; use one of {', '.join(known)}", field=field)
+        if counts_for is not None and action != _COUNT:
+            raise InvalidArgument("only a count is made for another action; leave this out", field="counts_for")
+        changes = counts_for if action == _COUNT else action
         request = ttypes.StartBulkJobRequest(
             namespace_name=self.namespace,
             filter=conversion.item_filter(only),
-            action=_ACTIONS[action],
+            action=None if changes is None else _ACTIONS[changes],
             change=None if change is None else conversion.change(change),
             move_to=move_to,
             rate_per_s=rate_per_s,
             expected=expected,
             start_key=f"{self._rng.getrandbits(128):032x}" if start_key is None else start_key,
             exclusive=exclusive or None,
+            count=action == _COUNT or None,
         )
         try:
             reply = await self._call(_START, request, timeout_ms)
@@ -176,9 +187,10 @@ class JobCalls:
 
 
 def _bulk_job(raw: Any) -> BulkJob:
+    action = _action_name(raw.action, raw.move_to)
     return BulkJob(
         id=raw.id or "",
-        action="move" if raw.move_to is not None else _ACTION_NAMES.get(raw.action, str(raw.action)),
+        action=_COUNT if raw.count else action,
         only=ItemFilter() if raw.filter is None else _item_filter(raw.filter),
         change=None if raw.change is None else _change(raw.change),
         move_to=raw.move_to,
@@ -196,7 +208,13 @@ def _bulk_job(raw: Any) -> BulkJob:
         started_at_ms=raw.started_at_ms,
         changed_at_ms=raw.changed_at_ms,
         ended_at_ms=raw.ended_at_ms,
+        counts_for=None if not raw.count or raw.action is raw.move_to is None else action,
     )
+
+
+def _action_name(number: int | None, move_to: str | None) -> str:
+    """Return the name of an action; a move has no number."""
+    return "move" if number is None and move_to is not None else _ACTION_NAMES.get(number, str(number))
 
 
 def _item_filter(raw: Any) -> ItemFilter:

@@ -6,6 +6,7 @@ calls.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, Final
 
 from foqs.core.items import validation
@@ -36,6 +37,7 @@ _ACTIONS: Final = {
     JobAction.UPDATE: ttypes.BulkAction.UPDATE,
     JobAction.REDRIVE: ttypes.BulkAction.REDRIVE,
     JobAction.MOVE: None,
+    JobAction.COUNT: None,
 }
 _ACTION_OF_KIND: Final = {
     EventKind.CANCEL: JobAction.CANCEL,
@@ -66,7 +68,8 @@ def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int)
         namespace_name=spec.namespace.encode(),
         page=ttypes.Page(limit, None if cursor is None else cursor.encode()),
         timeout_ms=timeout_ms,
-        **_work_fields(spec),
+        count=spec.is_count or None,
+        **_work_fields(spec.item_filter, spec.change),
     )
 
 
@@ -76,7 +79,8 @@ def job_struct(job: Job) -> Any:
     return ttypes.BulkJob(
         id=job.id,
         namespace_name=spec.namespace,
-        **_work_fields(spec),
+        count=spec.is_count or None,
+        **_work_fields(spec.item_filter, spec.counts_for or spec.change),
         rate_per_s=spec.rate_per_s,
         expected=spec.expected,
         state=_STATES[job.state],
@@ -94,12 +98,11 @@ def job_struct(job: Job) -> Any:
     )
 
 
-def _work_fields(spec: JobSpec) -> dict[str, Any]:
+def _work_fields(only: ItemFilter, change: JobChange) -> dict[str, Any]:
     """Return the fields that say what is done to which items."""
-    change = spec.change
     is_update = change.action is JobAction.UPDATE
     return {
-        "filter": _filter_struct(spec.item_filter),
+        "filter": _filter_struct(only),
         "action": _ACTIONS[change.action],
         "change": ttypes.Change(
             priority=change.priority,
@@ -131,19 +134,34 @@ def _filter_struct(only: ItemFilter) -> Any:
 
 def parse_start(request: Any, namespace: str, settings: NamespaceOptions, started_by: str | None) -> JobSpec:
     """Parse a `StartBulkJobRequest`. Raises FoqsError."""
-    event, item_filter = filters.parse_bulk(request, namespace, settings)
+    change, counts_for, item_filter = _parse_work(request, namespace, settings)
     rate = request.rate_per_s
     expected = request.expected
     return JobSpec(
         namespace=namespace,
         item_filter=item_filter,
-        change=_parse_change(event),
+        change=change,
+        counts_for=counts_for,
         start_key=_parse_text(request.start_key, START_KEY_BYTES_MAX, "start_key"),
         rate_per_s=None if rate is None else validation.check_number(rate, 1, RATE_MAX, "rate_per_s"),
         expected=None if expected is None else validation.check_number(expected, 0, _COUNT_MAX, "expected"),
         started_by=started_by,
         is_exclusive=bool(request.exclusive),
     )
+
+
+def _parse_work(
+    request: Any, namespace: str, settings: NamespaceOptions
+) -> tuple[JobChange, JobChange | None, ItemFilter]:
+    """Return what the job does, for which change it counts, and to which items. Raises FoqsError."""
+    has_change = not (request.action is request.change is request.move_to is None)
+    if request.count and has_change:
+        meant = copy(request)
+        meant.count = None
+        counts_for, _, item_filter = _parse_work(meant, namespace, settings)
+        return JobChange(JobAction.COUNT), counts_for, item_filter
+    event, item_filter = filters.parse_bulk(request, namespace, settings)
+    return JobChange(JobAction.COUNT) if event is None else _parse_change(event), None, item_filter
 
 
 def _parse_change(event: Event) -> JobChange:

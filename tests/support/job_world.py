@@ -136,6 +136,11 @@ class NotedItems(JobPages):
             self._walk_count += 1
             return BulkPage(0, 0, None, f"{self._walk_count}:0" if self.walks else None)
         walk, place = map(int, cursor.split(":"))
+        following = place + limit
+        next_cursor = None if following >= len(self.walks) else f"{walk}:{following}"
+        if spec.is_count:
+            await asyncio.sleep(self.page_s / 2)
+            return BulkPage(0, 0, None, next_cursor, len(self.walks[place:following]))
         found = [item for item in range(place, min(place + limit, len(self.walks))) if walk not in self.walks[item]]
         changed = [item for item in found if item not in self.refused]
         for item in changed:
@@ -145,12 +150,11 @@ class NotedItems(JobPages):
         if is_lost:
             raise UnknownOutcome("the result is lost")
         refused = len(found) - len(changed)
-        following = place + limit
         return BulkPage(
             changed=len(changed),
             refused=refused,
             refusal=InvalidArgument("it is leased") if refused else None,
-            next_cursor=None if following >= len(self.walks) else f"{walk}:{following}",
+            next_cursor=next_cursor,
             matched=len(found),
         )
 

@@ -32,6 +32,8 @@ class JobAction(enum.Enum):
     UPDATE = "update"
     REDRIVE = "redrive"
     MOVE = "move"
+    COUNT = "count"
+    """Nothing; the job counts the items."""
 
 
 class JobState(enum.Enum):
@@ -110,6 +112,7 @@ class JobSpec:
         started_by: the principal; None if the host does not authenticate.
         start_key: a start with the key of an existing job of the namespace returns that job. The caller draws it.
         is_exclusive: refused while another job of the same action on the same topic is live.
+        counts_for: COUNT; the change on which the caller decides by the number. The job only keeps it.
     """
 
     namespace: str
@@ -120,6 +123,12 @@ class JobSpec:
     expected: int | None = None
     started_by: str | None = None
     is_exclusive: bool = False
+    counts_for: JobChange | None = None
+
+    @property
+    def is_count(self) -> bool:
+        """Whether the job changes nothing."""
+        return self.change.action is JobAction.COUNT
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobState, shorten
+from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobSpec, JobState, shorten
 from foqs_contract.errors import InvalidArgument, KeyConflict, LimitExceeded, NotFound
 
 LIVE_MAX: Final = 32
@@ -57,7 +57,7 @@ def start(jobs: Jobs, job: Job) -> tuple[Jobs, Job]:
     same_namespace = jobs.of_namespace(spec.namespace)
     for other in same_namespace:
         if other.spec.start_key == spec.start_key:
-            if (other.spec.item_filter, other.spec.change) != (spec.item_filter, spec.change):
+            if _work(other.spec) != _work(spec):
                 raise KeyConflict("another job was started with this key; draw a new one", field="start_key")
             return jobs, other
     live = [other for other in same_namespace if other.state.is_live]
@@ -73,6 +73,10 @@ def start(jobs: Jobs, job: Job) -> tuple[Jobs, Job]:
             field="is_exclusive",
         )
     return _without_oldest(replace(jobs, by_id={**jobs.by_id, job.id: job})), job
+
+
+def _work(spec: JobSpec) -> tuple[object, ...]:
+    return spec.item_filter, spec.change, spec.counts_for
 
 
 def _is_alike(other: Job, job: Job) -> bool:
@@ -136,7 +140,7 @@ def take_jobs(
         is_lost = job.owner is not None and job.owner.nonce in missing
         if job.tier != tier or not (job.owner is None or is_lost):
             continue
-        counts = replace(job.counts, at_least=True) if is_lost else job.counts
+        counts = _without_last_pages(job) if is_lost else job.counts
         if job.state is not JobState.RUNNING:
             if is_lost:
                 by_id[job.id] = replace(job, owner=None, counts=counts, changed_at_ms=now_ms)
@@ -183,11 +187,13 @@ def release(jobs: Jobs, nonce: str, now_ms: int) -> Jobs:
     owned = [job for job in jobs.by_id.values() if job.owner is not None and job.owner.nonce == nonce]
     if not owned:
         return jobs
-    freed = {
-        job.id: replace(job, owner=None, counts=replace(job.counts, at_least=True), changed_at_ms=now_ms)
-        for job in owned
-    }
+    freed = {job.id: replace(job, owner=None, counts=_without_last_pages(job), changed_at_ms=now_ms) for job in owned}
     return replace(jobs, by_id={**jobs.by_id, **freed})
+
+
+def _without_last_pages(job: Job) -> JobCounts:
+    """Return the counts of a job whose last pages may not be recorded. Only a count finds the same items again."""
+    return job.counts if job.spec.is_count else replace(job.counts, at_least=True)
 
 
 def _with(jobs: Jobs, job: Job) -> Jobs:

@@ -76,23 +76,27 @@ def _job_to_json(job: Job) -> dict[str, Any]:
 
 
 def _spec_to_json(spec: JobSpec) -> dict[str, Any]:
-    change = spec.change
     return _without_none(
         namespace=spec.namespace,
         filter=_filter_to_json(spec.item_filter),
-        change=_without_none(
-            action=change.action.value,
-            priority=change.priority,
-            delay_ms=change.delay_ms,
-            deliver_after_ms=change.deliver_after_ms,
-            metadata=None if change.metadata is None else base64.b64encode(change.metadata).decode(),
-            move_to=change.move_to,
-        ),
+        change=_change_to_json(spec.change),
+        counts_for=None if spec.counts_for is None else _change_to_json(spec.counts_for),
         start_key=spec.start_key,
         rate_per_s=spec.rate_per_s,
         expected=spec.expected,
         started_by=spec.started_by,
         is_exclusive=spec.is_exclusive or None,
+    )
+
+
+def _change_to_json(change: JobChange) -> dict[str, Any]:
+    return _without_none(
+        action=change.action.value,
+        priority=change.priority,
+        delay_ms=change.delay_ms,
+        deliver_after_ms=change.deliver_after_ms,
+        metadata=None if change.metadata is None else base64.b64encode(change.metadata).decode(),
+        move_to=change.move_to,
     )
 
 
@@ -189,6 +193,7 @@ class _JobForm(Form):
     namespace: str
     filter: _FilterForm
     change: Annotated[_ChangeForm, build(JobChange)]
+    counts_for: Annotated[_ChangeForm, build(JobChange)] | None = None
     start_key: str
     rate_per_s: Annotated[int, Field(ge=1)] | None = None
     expected: _Count | None = None
@@ -212,7 +217,16 @@ class _JobsForm(Form):
     jobs: dict[Annotated[str, AfterValidator(_check_id)], Any] = Field(default_factory=dict)
 
 
-_SPEC_FIELDS: Final = ("namespace", "change", "start_key", "rate_per_s", "expected", "started_by", "is_exclusive")
+_SPEC_FIELDS: Final = (
+    "namespace",
+    "change",
+    "counts_for",
+    "start_key",
+    "rate_per_s",
+    "expected",
+    "started_by",
+    "is_exclusive",
+)
 
 
 def parse_jobs(text: bytes) -> Jobs:

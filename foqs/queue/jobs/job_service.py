@@ -99,7 +99,9 @@ class JobService(BulkJobs):
 
 def _checked(spec: JobSpec) -> JobSpec:
     """Return what is recorded of a job. Raises `InvalidArgument`, `LimitExceeded`."""
-    item_filter, change = spec.item_filter, spec.change
+    item_filter, change = spec.item_filter, spec.counts_for or spec.change
+    if spec.counts_for is not None and (not spec.is_count or change.action is JobAction.COUNT):
+        raise InvalidArgument("only a count is made for a change", field="counts_for")
     if change.action is JobAction.MOVE and (item_filter.topic is None or change.move_to in (None, item_filter.topic)):
         raise InvalidArgument("a move needs a topic of the items and another one to move them to", field="move_to")
     if spec.rate_per_s is not None and spec.rate_per_s < 1:

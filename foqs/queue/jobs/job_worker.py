@@ -31,10 +31,12 @@ GONE_S: Final = 10.0
 
 
 class JobPages(Protocol):
-    """Changes the items of a job, in all shards of the tier."""
+    """Changes or counts the items of a job, in all shards of the tier."""
 
     async def change_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
         """Change a page of at most `limit` items, and return the result. A limit of 0 only starts the walk.
+
+        A page of a count has as many items as can be read in about half a second.
 
         Raises:
             FoqsError: nothing was changed, unless it is an `UnknownOutcome`.
@@ -150,12 +152,13 @@ class JobWorker:
             refusal = page.refusal.message
         cursor = progress.cursor if page.next_cursor is None else page.next_cursor
         self._progress = replace(progress, cursor=cursor, counts=counts, refusal=refusal, problem=None)
-        self._tools.observer.bulk_items(self._job.spec.change.action.value, page.changed, page.refused)
+        if not self._job.spec.is_count:
+            self._tools.observer.bulk_items(self._job.spec.change.action.value, page.changed, page.refused)
 
     async def _on_error(self, error: FoqsError) -> bool:
         """Record why the job cannot go on. Returns whether it shall be tried again, after a pause."""
         progress = self._progress
-        if error.hides_write:
+        if error.hides_write and not self._job.spec.is_count:
             progress = replace(progress, counts=replace(progress.counts, at_least=True))
         is_new = progress.problem != error.message
         self._progress = replace(progress, problem=error.message)

@@ -91,6 +91,20 @@ def test_move_has_a_target_and_no_action_of_its_own() -> None:
     run_story(story)
 
 
+def test_count_keeps_the_change_that_it_is_made_for() -> None:
+    async def story(jobs: Jobs, client: Client) -> None:
+        job = await client.start_bulk_job("count", ItemFilter("t"), move_to="u", counts_for="move")
+        assert (job.action, job.counts_for, job.move_to) == ("count", "move", "u")
+        assert jobs.specs[0].change == JobChange(JobAction.COUNT)
+        assert jobs.specs[0].counts_for == JobChange(JobAction.MOVE, move_to="u")
+        job = await client.start_bulk_job("count", ItemFilter("t"), Change(4), counts_for="update")
+        assert (job.action, job.counts_for, job.change) == ("count", "update", Change(4))
+        job = await client.start_bulk_job("count", ItemFilter("t"))
+        assert (job.action, job.counts_for, job.move_to) == ("count", None, None)
+
+    run_story(story)
+
+
 def test_start_whose_answer_is_lost_is_sent_once_more_with_the_same_key() -> None:
     async def story(jobs: Jobs, client: Client) -> None:
         jobs.errors = [UnknownOutcome("lost")]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item_filter import ItemFilter
-from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobOwner, JobSpec, JobState
+from foqs.queue import counting
+from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, JobSpec, JobState
 from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import JobStore
 from foqs.rpc.job_pages import BulkCallPages
@@ -134,6 +135,26 @@ def test_owner_that_dies_at_any_moment_is_followed_by_another(seed: int) -> None
     run_story(story)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_count_of_a_tier_is_exact_although_its_owner_dies(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
+    monkeypatch.setattr(counting, "ROWS_PER_READ", 1)
+    monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 1)
+
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        rng = Random(seed)
+        only = ItemFilter("t" if seed % 2 else None)
+        await world.start(replace(MOVE, item_filter=only, change=JobChange(JobAction.COUNT)))
+        await world.seen(lambda job: job.cursor is not None)
+        await world.pass_s(rng.uniform(0.0, 0.1))
+        await world.kill(host_of(hosts, await world.job()))
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert (job.state, job.run, job.counts) == (JobState.DONE, 2, JobCounts(seen=80))
+        assert (world.count("t"), world.count("u")) == (80, 0)
+
+    run_story(story, moved=False)
+
+
 @pytest.mark.parametrize("cut_s", [1.0, 5.0, 20.0])
 def test_owner_that_is_cut_off_and_works_on_moves_nothing_twice(cut_s: float) -> None:
     async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
@@ -177,6 +198,18 @@ def test_job_changes_the_items_of_older_hosts_too() -> None:
         job = await world.seen(lambda job: not job.state.is_live)
         assert (job.state, job.counts.changed) == (JobState.DONE, 80)
         assert (world.count("t"), world.count("u")) == (0, 0)
+
+    run_story(story, moved=False)
+
+
+@pytest.mark.usefixtures("older_peers")
+def test_count_beside_older_hosts_fails_and_changes_nothing() -> None:
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        await world.start(replace(MOVE, change=JobChange(JobAction.COUNT), counts_for=JobChange(JobAction.CANCEL)))
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert job.state is JobState.FAILED
+        assert "upgrade the hosts first" in (job.problem or "")
+        assert world.count("t") == 80
 
     run_story(story, moved=False)
 

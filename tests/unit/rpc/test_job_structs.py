@@ -69,11 +69,32 @@ def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: JobSpec) -> None:
         change=request.change,
         move_to=request.move_to,
         start_key=b"key",
+        count=request.count,
     )
     assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
     assert only == spec.item_filter
-    assert event.namespace == spec.namespace
+    assert (event is None) == (spec.change.action is JobAction.COUNT)
+    assert event is None or event.namespace == spec.namespace
     assert (request.page.limit, request.page.cursor, request.timeout_ms) == (7, b"cursor", 5_000)
+
+
+@given(specs().filter(lambda spec: spec.change.action is not JobAction.COUNT))
+def test_count_keeps_the_change_that_it_is_made_for(meant: JobSpec) -> None:
+    spec = replace(meant, change=JobChange(JobAction.COUNT), counts_for=meant.change)
+    shown = job_struct(job_of(1, **{name: getattr(spec, name) for name in JobSpec.__dataclass_fields__}))
+    assert shown.count
+    start = ttypes.StartBulkJobRequest(
+        namespace_name=b"default",
+        filter=shown.filter,
+        action=shown.action,
+        change=shown.change,
+        move_to=shown.move_to,
+        start_key=b"key",
+        count=shown.count,
+    )
+    assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
+    request = bulk_request(spec, None, 7, 5_000)
+    assert filters.parse_bulk(request, spec.namespace, NAMESPACE) == (None, spec.item_filter)
 
 
 def good() -> Any:
@@ -107,6 +128,30 @@ def test_wrong_start_is_refused_with_the_field(field: str, value: object) -> Non
     setattr(request, field, value)
     with pytest.raises(FoqsError) as refused:
         parse_start(request, "default", NAMESPACE, None)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"action": 9}, "action"), ({"action": 2}, "change"), ({"action": None, "change": ttypes.Change()}, "action")],
+)
+def test_count_for_what_is_no_change_is_refused_with_the_field(changes: dict[str, Any], field: str) -> None:
+    request = good()
+    request.count = True
+    for name, value in changes.items():
+        setattr(request, name, value)
+    with pytest.raises(InvalidArgument) as refused:
+        parse_start(request, "default", NAMESPACE, None)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("field", ["action", "change", "move_to"])
+def test_page_of_a_count_changes_nothing(field: str) -> None:
+    request = ttypes.BulkRequest(b"default", ttypes.ItemFilter(b"t"), count=True)
+    assert filters.parse_bulk(request, "default", NAMESPACE)[0] is None
+    setattr(request, field, {"action": 1, "change": ttypes.Change(1), "move_to": b"u"}[field])
+    with pytest.raises(InvalidArgument) as refused:
+        filters.parse_bulk(request, "default", NAMESPACE)
     assert refused.value.field == field
 
 

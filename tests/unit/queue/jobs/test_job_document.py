@@ -57,6 +57,7 @@ def jobs(draw: st.DrawFn, number: int = 1) -> Job:
         number,
         item_filter=draw(FILTERS),
         change=draw(CHANGES),
+        counts_for=draw(st.none() | CHANGES),
         rate_per_s=draw(st.none() | st.integers(1, 10**6)),
         expected=draw(st.none() | st.integers(0, 10**12)),
         started_by=draw(st.none() | NAMES),

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from foqs.queue.jobs import job_worker
-from foqs.queue.jobs.bulk_job import Job, JobCommand, Jobs, JobState
+from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobCounts, Jobs, JobState
 from foqs.queue.jobs.job_changes import JobProgress, report
 from foqs.queue.jobs.job_host import JOBS_PER_HOST_MAX, MISSING_S, READ_INTERVAL_S
 from foqs.queue.jobs.job_worker import GONE_S, PAGE_ITEMS_MAX, WRITE_INTERVAL_S
@@ -22,7 +22,7 @@ from foqs_contract.errors import (
     UnknownOutcome,
 )
 from shardmgr.registry.port import VersionedDocument
-from tests.support.job_world import NETWORK_S, JobWorld, NotedItems
+from tests.support.job_world import NETWORK_S, REDRIVE, JobWorld, NotedItems
 from tests.support.virtual_time import SimulatedLoop, run_virtual
 
 PAGES: Final = 30
@@ -493,7 +493,7 @@ def test_unexpected_error_does_not_end_the_work_of_a_host(caplog: pytest.LogCapt
 # ------------------------------------------------------- a death at each moment
 
 
-def _run_with_a_death(step: int) -> tuple[JobWorld, Job, int]:
+def _run_with_a_death(step: int, change: JobChange = REDRIVE) -> tuple[JobWorld, Job, int]:
     """Run a job of two hosts, and kill the first one before this step of the program. Returns the number of steps too."""
     found: list[tuple[JobWorld, Job, int]] = []
 
@@ -502,7 +502,7 @@ def _run_with_a_death(step: int) -> tuple[JobWorld, Job, int]:
         assert isinstance(loop, SimulatedLoop)
         world = JobWorld(NotedItems(3 * PAGE_ITEMS_MAX))
         world.items.page_s = 0.5
-        await world.start()
+        await world.start(change=change)
         first = world.add("a")
         await world.until(lambda: world.job().owner is not None)
         second_step = loop.steps + step
@@ -538,6 +538,34 @@ def test_each_item_is_changed_once_whenever_the_owner_dies() -> None:
         _assert_done(world, job)
         runs.add(job.run)
     assert runs == {1, 2}
+
+
+def test_count_is_exact_and_changes_nothing_whenever_the_owner_dies() -> None:
+    count = JobChange(JobAction.COUNT)
+    _, job, steps = _run_with_a_death(10**9, count)
+    runs = set()
+    for step in range(1, steps):
+        world, job, _ = _run_with_a_death(step, count)
+        assert (job.state, job.counts) == (JobState.DONE, JobCounts(seen=len(world.items.walks)))
+        assert not any(world.items.walks)
+        runs.add(job.run)
+    assert runs == {1, 2}
+
+
+def test_count_whose_page_is_lost_or_interrupted_goes_on_exactly() -> None:
+    async def story(world: JobWorld) -> None:
+        world.items.errors = [UnknownOutcome("x"), Unavailable("y")]
+        world.add("a")
+        await world.start(change=JobChange(JobAction.COUNT))
+        await world.until(lambda: world.job().counts.seen > 0)
+        await world.control(JobCommand.INTERRUPT)
+        await world.until(lambda: world.job().owner is None)
+        assert 0 < world.job().counts.seen < COUNT
+        await world.control(JobCommand.RESUME)
+        job = await world.ended()
+        assert (job.state, job.counts) == (JobState.DONE, JobCounts(seen=COUNT))
+
+    run_story(story)
 
 
 def test_worker_that_does_not_record_the_start_of_its_walk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
