@@ -21,7 +21,7 @@ PREVIEW_S_MAX: Final = 0.3
 COUNT_WAIT_S: Final = 0.3
 """A page waits this long for the number of items, and then says that they are still being counted."""
 COUNT_S_MAX: Final = 8
-"""The longest count. More items than that are changed without a number."""
+"""The longest count of a page. A longer one is a bulk job."""
 
 ACTIONS: Final = {
     "redrive": "Redrive: make dead items ready again",
@@ -72,8 +72,12 @@ async def _act(visit: Visit) -> web.StreamResponse:
     action = visit.text("action")
     if action == "preview":
         return await _preview(visit)
+    if action == "count":
+        return await _start_count(visit)
     if action == "start":
         return await _start(visit)
+    if action == "start_counted":
+        return await _start_counted(visit)
     if action == "cancel" and visit.text("confirmed") != "1":
         job_id = visit.require("job")
         return visit.page(
@@ -118,15 +122,52 @@ async def _preview(visit: Visit) -> web.StreamResponse:
 async def _start(visit: Visit) -> web.StreamResponse:
     what = _what(visit)
     change, move_to = _change(visit, what)
+    expected = visit.number("expected")
+    if expected is None:
+        raise InvalidArgument("count the items first", field="expected")
     job = await visit.client.start_bulk_job(
         what,
         _filter(visit),
         change,
         move_to=move_to,
         rate_per_s=visit.number("rate"),
-        expected=visit.number("expected"),
+        expected=expected,
         # The form has the key, so sending it twice starts one job.
         start_key=visit.require("key"),
+    )
+    visit.see("/bulk", job=job.id)
+
+
+async def _start_count(visit: Visit) -> web.StreamResponse:
+    """Count by a job, which remembers for which change."""
+    what = _what(visit)
+    change, move_to = _change(visit, what)
+    job = await visit.client.start_bulk_job(
+        "count",
+        _filter(visit),
+        change,
+        move_to=move_to,
+        rate_per_s=visit.number("rate"),
+        start_key=f"count-{visit.require('key')}",
+        counts_for=what,
+    )
+    visit.see("/bulk", job=job.id)
+
+
+async def _start_counted(visit: Visit) -> web.StreamResponse:
+    """Make the change for which a job has counted."""
+    count = await visit.client.bulk_job(visit.require("job"))
+    if count.counts_for is None or count.state != "done":
+        raise InvalidArgument("this job has not counted items for a change", field="job")
+    job = await visit.client.start_bulk_job(
+        count.counts_for,
+        count.only,
+        count.change,
+        move_to=count.move_to,
+        rate_per_s=count.rate_per_s,
+        expected=count.seen,
+        # One count, one change: two tabs start one job.
+        start_key=f"counted-{count.id}",
     )
     visit.see("/bulk", job=job.id)
 

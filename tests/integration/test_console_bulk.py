@@ -18,7 +18,8 @@ SCRIPT = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenHost]:
-    with OpenHost(tmp_path_factory.mktemp("bulk") / "host") as found:
+    folder = tmp_path_factory.mktemp("bulk")
+    with OpenHost(folder / "host", f"sqlite:{folder / 'data'}") as found:
         found.start()
         yield found
 
@@ -67,6 +68,30 @@ def test_job_is_started_once_and_followed_to_its_end(host: OpenHost, browser: Br
     assert f"{job_id_of(first)} redrive sad done 7 7 0" in listed.text
 
 
+def test_job_counts_first_and_remembers_what_for(host: OpenHost, browser: Browser) -> None:
+    put(host, *[Item("many", b"x", priority=7)] * 9)
+    put(host, *[Item("many", b"x")] * 2)
+    fields = hidden_fields(preview(browser, what="move", topic="many", priority_min="7", move_to="few"), "start")
+    count = {**fields, "action": "count"}
+    first, second = browser.submit("/bulk", count), browser.submit("/bulk", count)
+    assert job_id_of(first) == job_id_of(second)
+    done = ended(browser, job_id_of(first))
+    assert "counted 9" in done.text
+    assert "Go: move 9 items" in done.text
+    assert calls(host, lambda client: client.count(ItemFilter("few"))).items == 0
+
+    host.stop()
+    host.start()
+
+    tab, other_tab = Browser(host.console_port), Browser(host.console_port)
+    go = [hidden_fields(each.get("/bulk", job=job_id_of(first)), "start_counted") for each in (tab, other_tab)]
+    moves = [tab.submit("/bulk", go[0]), other_tab.submit("/bulk", go[1])]
+    assert job_id_of(moves[0]) == job_id_of(moves[1]) != job_id_of(first)
+    assert "changed 9 of 9" in ended(tab, job_id_of(moves[0])).text
+    assert calls(host, lambda client: client.count(ItemFilter("few"))).items == 9
+    assert calls(host, lambda client: client.count(ItemFilter("many"))).items == 2
+
+
 def test_job_is_interrupted_resumed_and_cancelled(host: OpenHost, browser: Browser) -> None:
     put(host, *[Item("slow", b"x")] * 50)
     go = hidden_fields(preview(browser, what="cancel", topic="slow", rate="1"), "start")
@@ -107,7 +132,7 @@ def test_items_are_moved_and_changed_by_the_form(host: OpenHost, browser: Browse
     ],
 )
 def test_wrong_forms_are_refused_with_the_reason(browser: Browser, fields: dict[str, str], text: str) -> None:
-    key = {"key": "k"} if "move_to" in fields else {}
+    key = {"key": "k", "expected": "1"} if "move_to" in fields else {}
     answer = browser.submit("/bulk", {"action": "start" if key else "preview", **fields, **key})
     assert answer.status == 400
     assert text in answer.text

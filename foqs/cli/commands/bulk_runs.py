@@ -84,7 +84,7 @@ def bulk_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, how: BulkOptions) -> None:
     """Count the matching items, ask, and change them by a bulk job."""
-    matched = session.run(lambda client: _count(client, only))
+    matched = session.run(lambda client: _count(client, only, work))
     if matched and not how.yes:
         click.confirm(f"{work.action.capitalize()} {matched} items?", abort=True, err=True)
     if not matched:
@@ -117,7 +117,7 @@ def _follow_to_end(session: HostSession, job: BulkJob, only: ItemFilter, work: B
 
     async def follow(client: Client) -> int:
         await _follow(client, progress)
-        return await _count(client, only) if progress.job.state == "done" and work.removes_matches else 0
+        return await _count(client, only, work) if progress.job.state == "done" and work.removes_matches else 0
 
     left = 0
     try:
@@ -160,8 +160,22 @@ async def _read_job(client: Client, job_id: str) -> BulkJob:
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _count(client: Client, only: ItemFilter) -> int:
-    return (await client.count(only)).items
+async def _count(client: Client, only: ItemFilter, work: BulkWork) -> int:
+    """Count the matching items, by a job if a call does not suffice. Raises FoqsError, CommandFailed."""
+    from foqs_client import DeadlineExceeded
+
+    try:
+        return (await client.count(only)).items
+    except DeadlineExceeded:
+        job = await client.start_bulk_job("count", only, work.change, move_to=work.move_to, counts_for=work.action)
+    print_message(f"The count takes longer than a call; it goes on as the job {job.id}.")
+    progress = _Progress(job, None)
+    try:
+        await _follow(client, progress)
+    finally:
+        progress.finish()
+    _fail_unless_done(progress.job)
+    return progress.job.seen
 
 
 def _fail_unless_done(job: BulkJob) -> None:
@@ -189,7 +203,7 @@ def _show_result(session: HostSession, job: BulkJob | None, matched: int, left: 
 class _Progress:
     """The job as it was seen last, shown on a terminal."""
 
-    def __init__(self, job: BulkJob, matched: int) -> None:
+    def __init__(self, job: BulkJob, matched: int | None) -> None:
         self.job = job
         self._matched = matched
         self._is_shown = False
@@ -198,7 +212,8 @@ class _Progress:
         self.job = job
         if sys.stderr.isatty():
             waits = f"; it waits: {job.problem}" if job.problem else ""
-            click.echo(f"\r\033[K{job.changed} of {self._matched} items{waits}", nl=False, err=True)
+            done = f"{job.seen} items match" if self._matched is None else f"{job.changed} of {self._matched} items"
+            click.echo(f"\r\033[K{done}{waits}", nl=False, err=True)
             self._is_shown = True
 
     def finish(self) -> None:

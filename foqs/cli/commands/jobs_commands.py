@@ -25,7 +25,10 @@ _COLUMNS: Final[list[Column]] = [
     ("STARTED", lambda row: row["started_at"] or "-"),
     ("BY", lambda row: row["started_by"] or "-"),
     ("HOST", lambda row: row["owner"] or "-"),
-    ("NOTE", lambda row: row["problem"] or row["refusal"] or ""),
+    (
+        "NOTE",
+        lambda row: row["problem"] or row["refusal"] or (f"{row['seen']} match" if row["action"] == "count" else ""),
+    ),
 ]
 
 

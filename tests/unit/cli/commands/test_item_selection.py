@@ -15,6 +15,7 @@ from foqs.cli.commands import bulk_runs
 from foqs_client import (
     BulkJob,
     Change,
+    DeadlineExceeded,
     Enqueued,
     InvalidArgument,
     ItemCount,
@@ -153,6 +154,30 @@ def test_job_is_watched_until_it_has_ended(run: Run, client: FakeClient) -> None
     only = ItemFilter("mail", ["ready", "dead"], -1, 4, 3_600_000, 2 * 86_400_000)
     assert started(client) == (("cancel", only, None), {"move_to": None, "rate_per_s": 100, "expected": 5})
     assert names(client) == ["count", "start_bulk_job", *["bulk_job"] * 4, "count"]
+
+
+def test_items_that_a_call_cannot_count_are_counted_by_a_job(run: Run, client: FakeClient) -> None:
+    client.answers["count"] = DeadlineExceeded("too many")
+    client.answers["start_bulk_job"] = pages(job(action="count"), job())
+    client.answers["bulk_job"] = pages(job(action="count", seen=3), job("done", action="count", seen=5))
+    result = run("dead", "redrive", "--all", "--background", "-o", "json", stdin="y\n")
+    assert result.exit_code == 0
+    assert "Redrive 5 items?" in result.stderr
+    assert json.loads(result.stdout)[0]["matched"] == 5
+    counting, starting = [(args, options) for name, args, options in client.calls if name == "start_bulk_job"]
+    assert counting == (("count", DEAD, None), {"move_to": None, "counts_for": "redrive"})
+    assert (starting[0], starting[1]["expected"]) == (("redrive", DEAD, None), 5)
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled", "interrupted"])
+def test_nothing_is_changed_if_the_count_does_not_end(run: Run, client: FakeClient, state: str) -> None:
+    client.answers["count"] = DeadlineExceeded("too many")
+    client.answers["start_bulk_job"] = pages(job(action="count"))
+    client.answers["bulk_job"] = job(state, action="count", seen=5)
+    result = run("dead", "redrive", "--all", "--yes")
+    assert result.exit_code == 1
+    assert f"The job is {state}" in result.stderr
+    assert names(client).count("start_bulk_job") == 1
 
 
 def test_job_in_the_background_is_started_and_not_watched(run: Run, client: FakeClient) -> None:

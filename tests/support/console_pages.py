@@ -1,0 +1,63 @@
+"""Pages of the console drawn without a host: a visit whose client gives prepared answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from multidict import MultiDict
+
+from foqs.console.server import _templates
+from foqs.console.shared_reads import SharedReads
+from foqs.console.static_files import StaticFiles
+from foqs.console.visit import Rights, Visit
+from tests.support.console import Answer
+
+
+class AnsweringClient:
+    """A client that gives a prepared answer to each call, or raises it; a function makes it from the arguments.
+
+    Attributes:
+        calls: (name, arguments, options) of each call.
+    """
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers = dict(answers)
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            self.calls.append((name, args, options))
+            answer = self.answers[name]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer(*args, **options) if callable(answer) else answer
+
+        return call
+
+
+def visit_of(
+    client: AnsweringClient, path: str = "/", *, form: Mapping[str, str] | None = None, host_name: str = "host1"
+) -> Visit:
+    """Return the visit of a page, or of a form, at a console without authentication. The namespace is `default`."""
+    settings = cast(Any, SimpleNamespace(host_name=host_name, is_cluster=True))
+    templates = _templates(settings, StaticFiles())
+
+    def render(template: str, **values: Any) -> web.Response:
+        text = templates.get_template(template).render(**{"done": None, "is_open": True, **values})
+        return web.Response(text=text, content_type="text/html")
+
+    request = make_mocked_request("GET" if form is None else "POST", path)
+    values: MultiDict[str] = MultiDict(request.query if form is None else form)
+    clients = cast(Any, SimpleNamespace(client=lambda authenticated, namespace: client))
+    board = cast(Any, SimpleNamespace(counts=SharedReads(60.0)))
+    return Visit(request, Rights(None, lambda principal, name: ()), values, clients, board, ["default"], render)
+
+
+def answer_of(response: web.StreamResponse) -> Answer:
+    """Return a page as a browser gets it."""
+    assert isinstance(response, web.Response)
+    return Answer(response.status, cast(Any, response.headers), response.text or "")
