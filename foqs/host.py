@@ -38,6 +38,7 @@ from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.tier_member import TierMember
 from foqs.console.host_figures import HostFigures, Tier
 from foqs.console.server import Console, ConsoleSettings
+from foqs.console.session_secret import SessionSecret
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.jobs.bulk_job import JobOwner
@@ -333,6 +334,11 @@ class Host:
             host_name=self._host_name(port),
             is_cluster=self._membership is not None,
             authenticator=self._authenticator,
+            secret=SessionSecret(
+                LocalDocuments(_jobs_folder(self._config), is_secret=True)
+                if self._membership is None
+                else self._membership.registry
+            ),
             permissions_of=self._engine.namespaces.permissions_of,
             namespaces=lambda: self._engine.admin.document().namespaces,
             tls=None if self._tls_acceptor is None else self._tls_acceptor.context,

@@ -14,8 +14,11 @@ class NotSynced(OSError):
     """The file was replaced, but may be the old one again after a crash."""
 
 
-def replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str, mode: int = 0o666) -> None:
     """Replace a file, and create its folder.
+
+    Args:
+        mode: the rights of the new file, less the umask.
 
     Raises:
         NotSynced: the file was replaced, but not durably.
@@ -23,7 +26,7 @@ def replace_file(path: Path, text: str) -> None:
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with fresh.open("w", encoding="utf-8") as file:
+    with open(fresh, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

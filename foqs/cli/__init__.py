@@ -16,6 +16,7 @@ from foqs.cli.commands.change_commands import item_cancel, item_extend, item_mov
 from foqs.cli.commands.cluster_commands import cluster
 from foqs.cli.commands.cluster_init import init as cluster_init
 from foqs.cli.commands.config_commands import config
+from foqs.cli.commands.console_commands import console
 from foqs.cli.commands.dead_commands import dead
 from foqs.cli.commands.enqueue_command import enqueue
 from foqs.cli.commands.explain_command import explain
@@ -96,6 +97,7 @@ for command in (
     audit,
     config,
     sqs,
+    console,
     schema,
     spark,
     upgrade,

@@ -34,6 +34,7 @@ from foqs.console.local_clients import Accept, LocalClients
 from foqs.console.namespace_pages import NAMESPACE_PAGES
 from foqs.console.overview_page import OVERVIEW_PAGES, OVERVIEW_PARTS
 from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal, stream_refusal
+from foqs.console.session_secret import SessionSecret
 from foqs.console.sessions import issue_cookie, read_cookie
 from foqs.console.static_files import StaticFiles
 from foqs.console.topic_pages import TOPIC_PAGES, TOPIC_PARTS
@@ -94,6 +95,7 @@ class ConsoleSettings:
         host_name: shown on each page.
         is_cluster: the host has peers to hand shards to.
         authenticator: checks logins; None: everybody may do everything.
+        secret: that of the sessions.
         permissions_of: the permissions of the principals.
         namespaces: returns the names of all namespaces, in no order.
         tls: for https; None: http.
@@ -106,6 +108,7 @@ class ConsoleSettings:
     host_name: str
     is_cluster: bool
     authenticator: Authenticator | None
+    secret: SessionSecret
     permissions_of: PermissionLookup
     namespaces: Callable[[], Collection[str]]
     tls: ssl.SSLContext | None
@@ -130,7 +133,7 @@ class Console:
         self._templates = _templates(settings, self._static)
         self._board = Board(settings.figures, settings.now_s, time.thread_time)
         self._hub = LiveHub(self._board.totals, self._draw, time.thread_time)
-        self._sampling: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._logins_in_flight = 0
         self._runner: web.AppRunner | None = None
         self._listener: ConsoleListener
@@ -168,7 +171,11 @@ class Console:
             await runner.cleanup()
             raise
         self._runner = runner
-        self._sampling = asyncio.get_running_loop().create_task(self._board.run())
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._board.run()))
+        if settings.authenticator is not None:
+            await settings.secret.refresh()
+            self._tasks.append(loop.create_task(settings.secret.run()))
         return bound_port
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:
@@ -178,9 +185,9 @@ class Console:
     async def stop(self) -> None:
         """Close the port and the clients. May be called twice."""
         await self._hub.close()
-        if self._sampling is not None:
-            self._sampling.cancel()
-            await asyncio.gather(self._sampling, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._runner is not None:
             runner, self._runner = self._runner, None
             self._listener.close()
@@ -247,8 +254,10 @@ class Console:
         settings = self._settings
         if settings.authenticator is None:
             return Rights(None, settings.permissions_of)
-        cookie = request.cookies.get(self._cookie_name, "")
-        authenticated = read_cookie(cookie, settings.authenticator, settings.now_s()) if cookie else None
+        cookie, secret = request.cookies.get(self._cookie_name, ""), settings.secret.value
+        if not cookie or secret is None:
+            return None
+        authenticated = read_cookie(cookie, settings.authenticator, settings.now_s(), secret)
         return None if authenticated is None else Rights(authenticated, settings.permissions_of)
 
     # ----------------------------------------------------------------- streams
@@ -305,6 +314,9 @@ class Console:
         authenticator = self._settings.authenticator
         if authenticator is None:
             raise web.HTTPSeeOther(path)
+        secret = self._settings.secret.value
+        if secret is None:
+            return self._error_page(request, 503, "The secret of the sessions cannot be read; the host's log says why.")
         if self._logins_in_flight >= LOGINS_IN_FLIGHT_MAX:
             return self._error_page(request, 429, "Too many logins fail at the moment; wait a second and try again.")
         authenticated = authenticator.authenticate_token(str(form.get("token", "")).strip().encode())
@@ -314,7 +326,7 @@ class Console:
                 "login.html", status=403, title="Log in", next=path, problem="This token belongs to no principal."
             )
         authenticator.observer.authenticated(authenticated.principal.name)
-        raise self._with_cookie(web.HTTPSeeOther(path), authenticated)
+        raise self._with_cookie(web.HTTPSeeOther(path), authenticated, secret)
 
     async def _delay_failure(self, authenticator: Authenticator) -> None:
         authenticator.observer.authentication_failed()
@@ -324,11 +336,13 @@ class Console:
         finally:
             self._logins_in_flight -= 1
 
-    def _with_cookie(self, response: web.HTTPException, authenticated: AuthenticatedPrincipal) -> web.HTTPException:
+    def _with_cookie(
+        self, response: web.HTTPException, authenticated: AuthenticatedPrincipal, secret: bytes
+    ) -> web.HTTPException:
         ends_at_s = int(self._settings.now_s()) + SESSION_S
         response.set_cookie(
             self._cookie_name,
-            issue_cookie(authenticated, ends_at_s),
+            issue_cookie(authenticated, ends_at_s, secret),
             max_age=SESSION_S,
             path="/",
             httponly=True,

@@ -1,8 +1,9 @@
 """The sessions of the console: a cookie that names a principal, and a code that proves it.
 
 Always true: a cookie is valid only while its token is in the keyring and its end has
-not come; nothing about a session is stored. The code's key is derived from the SHA-256
-of the token, so every host with the token accepts the cookie. Reads no clock.
+not come; nothing about a session is stored. The code's key is derived from the secret
+of the cluster and the SHA-256 of the token, so every host with both accepts the cookie,
+and neither alone suffices to forge one. Reads no clock.
 """
 
 from __future__ import annotations
@@ -14,24 +15,27 @@ from typing import Final
 
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 
-_VERSION: Final = "1"
+_VERSION: Final = "2"
 _KEY_PURPOSE: Final = b"foqs console session"
 COOKIE_BYTES_MAX: Final = 1_024
 
 
-def issue_cookie(authenticated: AuthenticatedPrincipal, ends_at_s: int) -> str:
+def issue_cookie(authenticated: AuthenticatedPrincipal, ends_at_s: int, secret: bytes) -> str:
     """Return the value of a cookie for a principal that was authenticated by a token.
 
     Args:
+        secret: that of the cluster.
         ends_at_s: seconds since 1970-01-01 UTC.
     """
     name = authenticated.principal.name
-    code = _code(authenticated.credential_digest, name, ends_at_s)
+    code = _code(secret, authenticated.credential_digest, name, ends_at_s)
     return ".".join((_VERSION, _encode(name.encode()), str(ends_at_s), _encode(code)))
 
 
-def read_cookie(cookie: str, authenticator: Authenticator, now_s: float) -> AuthenticatedPrincipal | None:
-    """Return the principal of a cookie; None if it is malformed, forged, over, or its token was removed."""
+def read_cookie(
+    cookie: str, authenticator: Authenticator, now_s: float, secret: bytes
+) -> AuthenticatedPrincipal | None:
+    """Return the principal of a cookie; None if it is malformed, forged, over, or its token or secret was removed."""
     parts = cookie.split(".")
     if len(cookie) > COOKIE_BYTES_MAX or len(parts) != 4 or parts[0] != _VERSION:
         return None
@@ -47,13 +51,13 @@ def read_cookie(cookie: str, authenticator: Authenticator, now_s: float) -> Auth
         return None
     found = None
     for authenticated in authenticator.authenticated_by_token(name):
-        if hmac.compare_digest(_code(authenticated.credential_digest, name, ends_at_s), raw_code):
+        if hmac.compare_digest(_code(secret, authenticated.credential_digest, name, ends_at_s), raw_code):
             found = authenticated
     return found
 
 
-def _code(credential_digest: bytes, name: str, ends_at_s: int) -> bytes:
-    key = hmac.digest(credential_digest, _KEY_PURPOSE, hashlib.sha256)
+def _code(secret: bytes, credential_digest: bytes, name: str, ends_at_s: int) -> bytes:
+    key = hmac.digest(secret, _KEY_PURPOSE + credential_digest, hashlib.sha256)
     return hmac.digest(key, f"{ends_at_s}.{name}".encode(), hashlib.sha256)
 
 

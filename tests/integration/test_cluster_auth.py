@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from foqs.cli import root
 from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
+from tests.support.console import Browser
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
+from tests.support.ports import free_port
 from tests.support.processes import RestartableHost
 from tests.support.raw_calls import call_once, enqueue_once
 from tests.support.real_cluster import RealCluster
@@ -25,6 +30,7 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pyt
 NAMES = ("one", "two", "three")
 SHOWN = {"one": "secret-of-the-hosts", "two": "", "three": "secret-of-nobody"}
 """The token that each host sends to the others: a valid one, none beside its certificate, and an unknown one."""
+CONSOLE_PORTS = {name: free_port() for name in NAMES}
 BOSS, ORDERS = "secret-of-the-boss", "secret-of-orders"
 ENQUEUE = ThriftMethod("enqueue")
 
@@ -69,6 +75,8 @@ def guarded(cluster: RealCluster, name: str, authority: Authority, folder: Path)
         "server.tls_key_file": str(files.key),
         "server.tls_client_ca_file": str(authority.file),
         "cluster.ca_file": str(authority.file),
+        "server.console": True,
+        "server.console_port": CONSOLE_PORTS[name],
     }
     if SHOWN[name]:
         options["cluster.token_file"] = str(secret_file(folder / f"{name}-shows", SHOWN[name].encode()))
@@ -138,3 +146,32 @@ def test_a_tenant_that_marks_its_call_as_forwarded_is_refused(
                     assert all(result.require() for result in results)
 
     run(story())
+
+
+def test_hosts_accept_each_others_sessions_until_all_sessions_are_ended(
+    hosts: dict[str, RestartableHost], authority: Authority
+) -> None:
+    context = ssl.create_default_context(cafile=str(authority.file))
+
+    def browser(name: str, cookies: dict[str, str]) -> Browser:
+        return Browser(CONSOLE_PORTS[name], context, dict(cookies))
+
+    first = browser("one", {})
+    assert first.get("/cluster").status == 303
+    assert first.post("/login", token=BOSS, next="/cluster").status == 200
+    for name in NAMES:
+        assert browser(name, first.cookies).get("/cluster").status == 200, name
+
+    hosts["two"].stop()
+    hosts["two"].start()
+    assert browser("two", first.cookies).get("/cluster").status == 200, "a restart ends no session"
+
+    done = CliRunner().invoke(root, ["console", "end-sessions", "--config", str(hosts["three"].config)])
+    assert done.exit_code == 0, done.output
+
+    def everywhere(status: int) -> bool:
+        return all(browser(name, first.cookies).get("/cluster").status == status for name in NAMES)
+
+    until(lambda: everywhere(303), "all hosts refuse the sessions")
+    assert first.post("/login", token=BOSS, next="/cluster").status == 200
+    until(lambda: everywhere(200), "all hosts know the new secret")

@@ -107,10 +107,15 @@ class JobStore:
 
 
 class LocalDocuments:
-    """The documents of a host alone: files of a folder, or None: its memory. One process uses them. See `Documents`."""
+    """The documents of a host alone: files of a folder, or None: its memory. One process writes them. See `Documents`.
 
-    def __init__(self, folder: Path | None) -> None:
+    Args:
+        is_secret: only this user may read the files. They are read each time, because a person may delete one.
+    """
+
+    def __init__(self, folder: Path | None, *, is_secret: bool = False) -> None:
         self._folder = folder
+        self._is_secret = is_secret
         self._found: dict[str, VersionedDocument | None] = {}
         self._lock = asyncio.Lock()
         self._on_change: list[Callable[[], None]] = []
@@ -142,14 +147,14 @@ class LocalDocuments:
         return (version or 0) + 1
 
     async def _read(self, name: str) -> VersionedDocument | None:
-        if name not in self._found:
+        if name not in self._found or (self._is_secret and self._folder is not None):
             data = None if self._folder is None else await asyncio.to_thread(_read_file, self._path(name, self._folder))
             self._found[name] = None if data is None else VersionedDocument(data, 1)
         return self._found[name]
 
     async def _write(self, path: Path, text: str) -> None:
         try:
-            await asyncio.to_thread(replace_file, path, text)
+            await asyncio.to_thread(replace_file, path, text, 0o600 if self._is_secret else 0o666)
         except NotSynced as error:
             # The caller repeats its change, which writes the file again.
             raise RegistryOutcomeUnknown(f"{path.parent} cannot be synced: {error.strerror}") from error

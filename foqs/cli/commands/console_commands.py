@@ -1,0 +1,69 @@
+"""The commands about the console.
+
+Always true: they need a host's configuration, and no host that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
+from foqs.cli.output import print_message
+
+if TYPE_CHECKING:
+    from foqs.options.config import Config
+
+
+@click.group()
+def console() -> None:
+    """The console: its sessions."""
+
+
+@console.command("end-sessions", epilog="\b\nExample:\n  foqs console end-sessions --config /etc/foqs/foqs.toml")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    envvar="FOQS_CONFIG",
+    required=True,
+    help="A host's configuration: of the cluster, or of the host alone.",
+)
+def end_sessions(file: Path) -> None:
+    """End the sessions of all principals, at all hosts of the cluster.
+
+    Everybody logs in again. To end the sessions of one principal, remove its token.
+    """
+    from foqs.console.session_secret import secret_file
+
+    config = configuration(file)
+    if config.cluster.zookeeper:
+        asyncio.run(_replace_secret(config))
+    elif config.catalog_file is None:
+        raise CommandFailed("The host keeps nothing on disk; a restart ends all sessions.", USAGE)
+    else:
+        path = secret_file(config.catalog_file.parent)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CommandFailed(f"cannot delete {path}: {error.strerror}") from None
+    print_message("All sessions end within 10 seconds.")
+
+
+async def _replace_secret(config: Config) -> None:
+    from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
+    from foqs.console.session_secret import replace_secret
+    from foqs.runtime.clock import SystemClock
+    from shardmgr.registry.port import RegistryError
+
+    registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
+    try:
+        await registry.open()
+        await replace_secret(registry)
+    except RegistryError as error:
+        raise CommandFailed(str(error), UNREACHABLE) from None
+    finally:
+        await registry.close()
