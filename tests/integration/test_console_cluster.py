@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from foqs.dev.host_process import HostProcess
 from foqs.dev.local_cluster import LocalCluster
+from foqs.runtime.clock import SystemClock
 from foqs_client import Client, Item
+from shardmgr.documents import render_member
+from shardmgr.model import Member
+from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.aio import run
 from tests.support.cluster import cluster
-from tests.support.console import Browser, hidden_fields
+from tests.support.console import Answer, Browser, elements, hidden_fields
 from tests.support.event_stream import EventStream
 from tests.support.poll import until
 
@@ -98,6 +103,51 @@ def test_a_shard_is_moved_and_drained(running: LocalCluster) -> None:
     browser.post("/cluster", action="undrain_shard", shard="0")
     until(lambda: "accepts no new items" not in shard(), "the shard accepts items")
     assert "shard: this is missing" in browser.post("/cluster", action="move_shard").text
+
+
+async def _announced(running: LocalCluster, names: Sequence[str], look: Callable[[], None]) -> None:
+    """Let members with these names be in the coordinator's folder while `look` runs."""
+    registry = ZooKeeperRegistry(running.zookeeper.address, "/foqs/v1", 30_000, SystemClock().monotonic_ms)
+    await registry.open()
+    try:
+        for number, name in enumerate(names):
+            member = Member(name, f"{number:032x}", f"{name}:1", tier="elsewhere", region=name)
+            await registry.announce("members", member.nonce, render_member(member))
+        await asyncio.to_thread(look)
+    finally:
+        await registry.close()
+
+
+def _dangerous(page: Answer) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the elements that load or run something. The charts of a page may have grown."""
+    names = ("script", "img", "iframe", "object", "link", "form")
+    return [
+        (tag, attributes)
+        for tag, attributes in elements(page.body)
+        if tag in names or any(name.startswith("on") for name in attributes)
+    ]
+
+
+def test_a_member_with_markup_in_its_name_makes_no_element(running: LocalCluster) -> None:
+    browser = browser_of(running.hosts[0])
+    hostile, harmless = "<script>alert(1)</script>\"><img src=x onerror=alert(1)>'", "harmless"
+    pages: dict[str, list[Answer]] = {}
+
+    for name in (hostile, harmless):
+
+        def look(name: str = name) -> None:
+            until(lambda: browser.get("/cluster").text.count(name) >= 2, "the members are shown", 60.0)
+            # Two hosts of one name are a problem that the overview finds.
+            until(lambda: name in browser.get("/").text, "the overview names them", 60.0)
+            pages[name] = [browser.get("/cluster"), browser.get("/")]
+
+        run(_announced(running, [name, name], look))
+        until(lambda name=name: name not in browser.get("/cluster").text, "the members are gone", 60.0)  # type: ignore[misc]
+    for shown, plain in zip(pages[hostile], pages[harmless], strict=True):
+        assert hostile not in shown.body
+        assert hostile in shown.text
+        assert _dangerous(shown) == _dangerous(plain)
+    assert elements(pages[hostile][0].body) == elements(pages[harmless][0].body)
 
 
 def test_a_killed_host_is_what_the_overview_finds(running: LocalCluster) -> None:

@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from urllib.parse import urlencode
 
 OWN_FORM = {"Sec-Fetch-Site": "same-origin"}
@@ -79,6 +80,22 @@ def hidden_fields(answer: Answer, action: str) -> dict[str, str]:
         if fields.get("action") == action:
             return fields
     raise AssertionError(f"the page has no form of the action {action}")
+
+
+class _Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, tuple[str, ...]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, tuple(name for name, _ in attrs)))
+
+
+def elements(body: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the elements of a page in their order, each with the names of its attributes."""
+    parser = _Elements()
+    parser.feed(body)
+    return parser.found
 
 
 def job_id_of(answer: Answer) -> str:
