@@ -571,7 +571,7 @@ struct ExtendHeldLeasesRequest {
   1: optional string namespace_name,
   /** Required: 1 to the items-per-call limit; each id once. */
   2: optional list<string> ids,
-  /** The leases end this long from now. Limits are those of Extension. Missing: the items' own lease durations. */
+  /** The leases end this long from now, or later if they do already. Limits are those of Extension. Missing: the items' own lease durations. */
   3: optional i64 lease_ms,
   4: optional i64 timeout_ms,
   /** Set by a host that forwards the call. Such a call is not forwarded again. */
@@ -1271,8 +1271,8 @@ service Foqs {
   OutcomesReply update(1: UpdateRequest request) throws (1: CallFailed failed),
 
   /**
-   * Moves the end of the leases that items have, as extendLease does, without their tokens: for administrators. The
-   * consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
+   * Moves the end of the leases that items have, never to an earlier time, without their tokens: for administrators.
+   * The consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
    */
   OutcomesReply extendHeldLeases(1: ExtendHeldLeasesRequest request) throws (1: CallFailed failed),
 

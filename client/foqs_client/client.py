@@ -357,9 +357,9 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
     async def extend_held_leases(
         self, ids: Sequence[str], *, lease_ms: int | None = None, timeout_ms: int | None = None
     ) -> list[Outcome]:
-        """Make the leases of these items end `lease_ms` from now, without their tokens: for administrators.
+        """Make the leases of these items last until `lease_ms` from now at least, without their tokens: for administrators.
 
-        None: after the lease duration of each item. The consumer of an item keeps it, with its token. An
+        None: the lease duration of each item. The consumer of an item keeps it, with its token. An
         item that is not leased is `StaleLease`. The client retries the call as it does `extend`.
         """
         return await self._call_by_id(

@@ -249,7 +249,7 @@ async def test_administrator_extends_a_lease_and_its_consumer_keeps_it(site: Sit
     view = await site.client.item(id_)
     assert (view.state, view.attempt) == ("leased", 1)
     assert view.lease_remaining_ms is not None
-    assert view.lease_remaining_ms <= HOUR_MS // 2
+    assert view.lease_remaining_ms > HOUR_MS // 2
     assert_done(*await site.client.ack([delivery]))
     [gone] = await site.client.extend_held_leases([id_])
     assert isinstance(gone.error, NotFound)
@@ -265,9 +265,9 @@ async def test_extension_without_a_token_is_of_the_lease_that_the_item_has(site:
     await site.pass_ms(SPAN_MS)
     assert [type(outcome.error) for outcome in await site.client.ack([first])] == [StaleLease]
     assert_done(*await site.client.extend_held_leases([first.id], lease_ms=100))
-    await site.pass_ms(100)
-    third = await site.one()
-    assert (third.id, third.attempt) == (second.id, 3)
+    await site.pass_ms(200)
+    assert await site.client.dequeue({site.topic: 1}) == []
+    assert_done(*await site.client.ack([second]))
 
 
 @story

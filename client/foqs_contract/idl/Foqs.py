@@ -159,8 +159,8 @@ class Iface(object):
 
     def extendHeldLeases(self, request):
         """
-        Moves the end of the leases that items have, as extendLease does, without their tokens: for administrators. The
-        consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
+        Moves the end of the leases that items have, never to an earlier time, without their tokens: for administrators.
+        The consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
 
         Parameters:
          - request
@@ -1011,8 +1011,8 @@ class Client(Iface):
 
     def extendHeldLeases(self, request):
         """
-        Moves the end of the leases that items have, as extendLease does, without their tokens: for administrators. The
-        consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
+        Moves the end of the leases that items have, never to an earlier time, without their tokens: for administrators.
+        The consumer that holds an item keeps it with its token. An item that is not leased is STALE_LEASE.
 
         Parameters:
          - request

@@ -4748,7 +4748,7 @@ class ExtendHeldLeasesRequest(object):
     Attributes:
      - namespace_name: Required.
      - ids: Required: 1 to the items-per-call limit; each id once.
-     - lease_ms: The leases end this long from now. Limits are those of Extension. Missing: the items' own lease durations.
+     - lease_ms: The leases end this long from now, or later if they do already. Limits are those of Extension. Missing: the items' own lease durations.
      - timeout_ms
      - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 

@@ -72,11 +72,11 @@ def item_update(
 )
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.option(
-    "--lease", type=DURATION, default=None, help="The leases end this long from now. Default: the items' own durations."
+    "--lease", type=DURATION, default=None, help="The leases last this long from now at least. Default: the items' own durations."
 )
 @host_call_options
 def item_extend(session: HostSession, ids: Sequence[str], lease: int | None) -> None:
-    """Move the end of the leases of items by their IDs. The consumer of an item keeps it."""
+    """Extend the leases of items by their IDs. The consumer of an item keeps it."""
     apply_to_ids(session, ids, lambda client, part: client.extend_held_leases(part, lease_ms=lease), "extended")
 
 

@@ -360,7 +360,9 @@ def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.token is not None and event.token != row.token:
         return _stale_lease()
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
-    return _to_changed(row, row.state, min(context.now_ms + lease, TIME_MS_MAX))
+    end_ms = min(context.now_ms + lease, TIME_MS_MAX)
+    # The holder does not learn of an extension by others, so theirs never takes time away from it.
+    return _to_changed(row, row.state, end_ms if event.token is not None else max(end_ms, row.due_ms or 0))
 
 
 def _reject_extend(event: Event, row: Row, context: FlushContext) -> Transition:

@@ -210,7 +210,8 @@ def test_due_follows_from_the_state(state: State, kind: EventKind) -> None:
             continue
         if new.state is State.LEASED:
             lease_ms = row.lease_ms if event.lease_ms is None else event.lease_ms
-            assert new.due_ms == min(NOW + lease_ms, TIME_MS_MAX)
+            end_ms = min(NOW + lease_ms, TIME_MS_MAX)
+            assert new.due_ms == (end_ms if event.token is not None else max(end_ms, row.due_ms or 0))
         else:
             assert new.due_ms == expected_due_ms(new, NOW)
         for moment in (new.due_ms, new.deliver_after_ms, new.expires_at_ms):
@@ -242,10 +243,19 @@ def test_a_lease_is_used_only_by_its_holder_and_only_while_it_lasts(kind: EventK
 
 
 @pytest.mark.parametrize("lease_ms", [None, 1, 700])
-def test_extension_without_a_token_does_what_that_of_the_holder_does(lease_ms: int | None) -> None:
+def test_extension_without_a_token_does_what_that_of_the_holder_does_but_never_shortens_the_lease(
+    lease_ms: int | None,
+) -> None:
+    kept = 0
     for row in rows(State.LEASED):
         by_holder = Event(EventKind.EXTEND, row.id, "n", token=row.token, lease_ms=lease_ms)
-        assert apply_event(replace(by_holder, token=None), row, CONTEXT) == apply_event(by_holder, row, CONTEXT)
+        expected = apply_event(by_holder, row, CONTEXT)
+        found = apply_event(replace(by_holder, token=None), row, CONTEXT)
+        assert expected.row is not None and found.row is not None
+        end_ms = max(expected.row.due_ms or 0, row.due_ms or 0)
+        assert found == replace(expected, row=replace(expected.row, due_ms=end_ms))
+        kept += found.row != expected.row
+    assert kept or lease_ms != 1
 
 
 @pytest.mark.parametrize("state", [State.DEFERRED, State.READY, State.DEAD])
