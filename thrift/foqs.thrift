@@ -623,7 +623,7 @@ struct BulkRequest {
    * In place of an action: changes nothing, and counts the items that match, as `matched`. Its page ends after about
    * half a second, whatever the limit is; a limit of 0 reads nothing.
    */
-  10: optional bool count,
+  10: optional bool count_only,
 }
 
 struct BulkReply {
@@ -688,7 +688,7 @@ struct StartBulkJobRequest {
    * Changes nothing, and counts the items that match, as `seen`, however long that takes. Then action, `change`,
    * `move_to` and rate say what the count is for: they are checked, and kept with the job. All of them may be missing.
    */
-  11: optional bool count,
+  11: optional bool count_only,
 }
 
 /** Times are milliseconds since 1970-01-01 UTC by the clock of the host that recorded them; they are for people. */
@@ -721,7 +721,7 @@ struct BulkJob {
   19: optional i64 changed_at_ms,
   20: optional i64 ended_at_ms,
   /** See StartBulkJobRequest. */
-  21: optional bool count,
+  21: optional bool count_only,
 }
 
 struct ListBulkJobsRequest {

@@ -144,7 +144,7 @@ class JobCalls:
             expected=expected,
             start_key=f"{self._rng.getrandbits(128):032x}" if start_key is None else start_key,
             exclusive=exclusive or None,
-            count=action == _COUNT or None,
+            count_only=action == _COUNT or None,
         )
         try:
             reply = await self._call(_START, request, timeout_ms)
@@ -190,7 +190,7 @@ def _bulk_job(raw: Any) -> BulkJob:
     action = _action_name(raw.action, raw.move_to)
     return BulkJob(
         id=raw.id or "",
-        action=_COUNT if raw.count else action,
+        action=_COUNT if raw.count_only else action,
         only=ItemFilter() if raw.filter is None else _item_filter(raw.filter),
         change=None if raw.change is None else _change(raw.change),
         move_to=raw.move_to,
@@ -208,7 +208,7 @@ def _bulk_job(raw: Any) -> BulkJob:
         started_at_ms=raw.started_at_ms,
         changed_at_ms=raw.changed_at_ms,
         ended_at_ms=raw.ended_at_ms,
-        counts_for=None if not raw.count or raw.action is raw.move_to is None else action,
+        counts_for=None if not raw.count_only or raw.action is raw.move_to is None else action,
     )
 
 

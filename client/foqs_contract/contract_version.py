@@ -22,7 +22,7 @@ FIRST_VERSION: Final = 1
 
 ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
     ttypes.NewItem: {"group": 2, "trace_context": 2},
-    ttypes.BulkRequest: {"count": 2, "move_to": 2},
+    ttypes.BulkRequest: {"count_only": 2, "move_to": 2},
     ttypes.ItemFilter: {"topics": 2},
 }
 """By struct and field: the first version with the field."""

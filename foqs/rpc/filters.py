@@ -91,7 +91,7 @@ def _parse_topics(raw: Any) -> tuple[str, ...] | None:
 def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tuple[Event | None, ItemFilter]:
     """Parse a `BulkRequest` into its event (None: a count) and its filter. Raises FoqsError."""
     item_filter = parse_filter(request.filter)
-    if request.count:
+    if request.count_only:
         for field in ("action", "change", "move_to"):
             if getattr(request, field) is not None:
                 raise InvalidArgument("a count changes nothing; leave this out", field=field)
@@ -100,7 +100,7 @@ def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tupl
         return _parse_bulk_move(request, namespace, item_filter), item_filter
     kind = _KINDS.get(request.action)
     if kind is None:
-        raise InvalidArgument("give CANCEL, UPDATE or REDRIVE, or move_to or count in its place", field="action")
+        raise InvalidArgument("give CANCEL, UPDATE or REDRIVE, or move_to or count_only in its place", field="action")
     if kind is EventKind.UPDATE:
         return replace(parse_change(request.change, settings), namespace=namespace), item_filter
     if request.change is not None:

@@ -68,7 +68,7 @@ def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int)
         namespace_name=spec.namespace.encode(),
         page=ttypes.Page(limit, None if cursor is None else cursor.encode()),
         timeout_ms=timeout_ms,
-        count=spec.is_count or None,
+        count_only=spec.is_count or None,
         **_work_fields(spec.item_filter, spec.change),
     )
 
@@ -79,7 +79,7 @@ def job_struct(job: Job) -> Any:
     return ttypes.BulkJob(
         id=job.id,
         namespace_name=spec.namespace,
-        count=spec.is_count or None,
+        count_only=spec.is_count or None,
         **_work_fields(spec.item_filter, spec.counts_for or spec.change),
         rate_per_s=spec.rate_per_s,
         expected=spec.expected,
@@ -155,9 +155,9 @@ def _parse_work(
 ) -> tuple[JobChange, JobChange | None, ItemFilter]:
     """Return what the job does, for which change it counts, and to which items. Raises FoqsError."""
     has_change = not (request.action is request.change is request.move_to is None)
-    if request.count and has_change:
+    if request.count_only and has_change:
         meant = copy(request)
-        meant.count = None
+        meant.count_only = None
         counts_for, _, item_filter = _parse_work(meant, namespace, settings)
         return JobChange(JobAction.COUNT), counts_for, item_filter
     event, item_filter = filters.parse_bulk(request, namespace, settings)

@@ -5084,7 +5084,7 @@ class BulkRequest(object):
      - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
      - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
      - move_to: In place of an action: moves the items to this topic, as moveItems does. The filter names the topic of the items.
-     - count: In place of an action: changes nothing, and counts the items that match, as `matched`. Its page ends after about
+     - count_only: In place of an action: changes nothing, and counts the items that match, as `matched`. Its page ends after about
     half a second, whatever the limit is; a limit of 0 reads nothing.
 
     """
@@ -5099,11 +5099,11 @@ class BulkRequest(object):
         'forwarded',
         'shards',
         'move_to',
-        'count',
+        'count_only',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None, shards=None, move_to=None, count=None,):
+    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None, shards=None, move_to=None, count_only=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.action = action
@@ -5113,7 +5113,7 @@ class BulkRequest(object):
         self.forwarded = forwarded
         self.shards = shards
         self.move_to = move_to
-        self.count = count
+        self.count_only = count_only
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5179,7 +5179,7 @@ class BulkRequest(object):
                     iprot.skip(ftype)
             elif fid == 10:
                 if ftype == TType.BOOL:
-                    self.count = iprot.readBool()
+                    self.count_only = iprot.readBool()
                 else:
                     iprot.skip(ftype)
             else:
@@ -5231,9 +5231,9 @@ class BulkRequest(object):
             oprot.writeFieldBegin('move_to', TType.STRING, 9)
             oprot.writeString(self.move_to.encode('utf-8') if sys.version_info[0] == 2 else self.move_to)
             oprot.writeFieldEnd()
-        if self.count is not None:
-            oprot.writeFieldBegin('count', TType.BOOL, 10)
-            oprot.writeBool(self.count)
+        if self.count_only is not None:
+            oprot.writeFieldBegin('count_only', TType.BOOL, 10)
+            oprot.writeBool(self.count_only)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5392,7 +5392,7 @@ class StartBulkJobRequest(object):
     before. KEY_CONFLICT if that job does something else.
      - exclusive: LIMIT_EXCEEDED while another job with the same action and topics is running or interrupted.
      - timeout_ms
-     - count: Changes nothing, and counts the items that match, as `seen`, however long that takes. Then action, `change`,
+     - count_only: Changes nothing, and counts the items that match, as `seen`, however long that takes. Then action, `change`,
     `move_to` and rate say what the count is for: they are checked, and kept with the job. All of them may be missing.
 
     """
@@ -5408,11 +5408,11 @@ class StartBulkJobRequest(object):
         'start_key',
         'exclusive',
         'timeout_ms',
-        'count',
+        'count_only',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, start_key=None, exclusive=None, timeout_ms=None, count=None,):
+    def __init__(self, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, start_key=None, exclusive=None, timeout_ms=None, count_only=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.action = action
@@ -5423,7 +5423,7 @@ class StartBulkJobRequest(object):
         self.start_key = start_key
         self.exclusive = exclusive
         self.timeout_ms = timeout_ms
-        self.count = count
+        self.count_only = count_only
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5488,7 +5488,7 @@ class StartBulkJobRequest(object):
                     iprot.skip(ftype)
             elif fid == 11:
                 if ftype == TType.BOOL:
-                    self.count = iprot.readBool()
+                    self.count_only = iprot.readBool()
                 else:
                     iprot.skip(ftype)
             else:
@@ -5541,9 +5541,9 @@ class StartBulkJobRequest(object):
             oprot.writeFieldBegin('timeout_ms', TType.I64, 10)
             oprot.writeI64(self.timeout_ms)
             oprot.writeFieldEnd()
-        if self.count is not None:
-            oprot.writeFieldBegin('count', TType.BOOL, 11)
-            oprot.writeBool(self.count)
+        if self.count_only is not None:
+            oprot.writeFieldBegin('count_only', TType.BOOL, 11)
+            oprot.writeBool(self.count_only)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5595,7 +5595,7 @@ class BulkJob(object):
      - started_at_ms
      - changed_at_ms
      - ended_at_ms
-     - count: See StartBulkJobRequest.
+     - count_only: See StartBulkJobRequest.
 
     """
 
@@ -5620,11 +5620,11 @@ class BulkJob(object):
         'started_at_ms',
         'changed_at_ms',
         'ended_at_ms',
-        'count',
+        'count_only',
     )
 
 
-    def __init__(self, id=None, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, state=None, seen=None, changed=None, failed=None, at_least=None, refusal=None, problem=None, started_by=None, owner=None, started_at_ms=None, changed_at_ms=None, ended_at_ms=None, count=None,):
+    def __init__(self, id=None, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, state=None, seen=None, changed=None, failed=None, at_least=None, refusal=None, problem=None, started_by=None, owner=None, started_at_ms=None, changed_at_ms=None, ended_at_ms=None, count_only=None,):
         self.id = id
         self.namespace_name = namespace_name
         self.filter = filter
@@ -5645,7 +5645,7 @@ class BulkJob(object):
         self.started_at_ms = started_at_ms
         self.changed_at_ms = changed_at_ms
         self.ended_at_ms = ended_at_ms
-        self.count = count
+        self.count_only = count_only
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5760,7 +5760,7 @@ class BulkJob(object):
                     iprot.skip(ftype)
             elif fid == 21:
                 if ftype == TType.BOOL:
-                    self.count = iprot.readBool()
+                    self.count_only = iprot.readBool()
                 else:
                     iprot.skip(ftype)
             else:
@@ -5853,9 +5853,9 @@ class BulkJob(object):
             oprot.writeFieldBegin('ended_at_ms', TType.I64, 20)
             oprot.writeI64(self.ended_at_ms)
             oprot.writeFieldEnd()
-        if self.count is not None:
-            oprot.writeFieldBegin('count', TType.BOOL, 21)
-            oprot.writeBool(self.count)
+        if self.count_only is not None:
+            oprot.writeFieldBegin('count_only', TType.BOOL, 21)
+            oprot.writeBool(self.count_only)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -11360,7 +11360,7 @@ BulkRequest.thrift_spec = (
     (7, TType.BOOL, 'forwarded', None, None, ),  # 7
     (8, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 8
     (9, TType.STRING, 'move_to', 'UTF8', None, ),  # 9
-    (10, TType.BOOL, 'count', None, None, ),  # 10
+    (10, TType.BOOL, 'count_only', None, None, ),  # 10
 )
 all_structs.append(BulkReply)
 BulkReply.thrift_spec = (
@@ -11384,7 +11384,7 @@ StartBulkJobRequest.thrift_spec = (
     (8, TType.STRING, 'start_key', 'UTF8', None, ),  # 8
     (9, TType.BOOL, 'exclusive', None, None, ),  # 9
     (10, TType.I64, 'timeout_ms', None, None, ),  # 10
-    (11, TType.BOOL, 'count', None, None, ),  # 11
+    (11, TType.BOOL, 'count_only', None, None, ),  # 11
 )
 all_structs.append(BulkJob)
 BulkJob.thrift_spec = (
@@ -11409,7 +11409,7 @@ BulkJob.thrift_spec = (
     (18, TType.I64, 'started_at_ms', None, None, ),  # 18
     (19, TType.I64, 'changed_at_ms', None, None, ),  # 19
     (20, TType.I64, 'ended_at_ms', None, None, ),  # 20
-    (21, TType.BOOL, 'count', None, None, ),  # 21
+    (21, TType.BOOL, 'count_only', None, None, ),  # 21
 )
 all_structs.append(ListBulkJobsRequest)
 ListBulkJobsRequest.thrift_spec = (

@@ -69,7 +69,7 @@ def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: JobSpec) -> None:
         change=request.change,
         move_to=request.move_to,
         start_key=b"key",
-        count=request.count,
+        count_only=request.count_only,
     )
     assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
     assert only == spec.item_filter
@@ -82,7 +82,7 @@ def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: JobSpec) -> None:
 def test_count_keeps_the_change_that_it_is_made_for(meant: JobSpec) -> None:
     spec = replace(meant, change=JobChange(JobAction.COUNT), counts_for=meant.change)
     shown = job_struct(job_of(1, **{name: getattr(spec, name) for name in JobSpec.__dataclass_fields__}))
-    assert shown.count
+    assert shown.count_only
     start = ttypes.StartBulkJobRequest(
         namespace_name=b"default",
         filter=shown.filter,
@@ -90,7 +90,7 @@ def test_count_keeps_the_change_that_it_is_made_for(meant: JobSpec) -> None:
         change=shown.change,
         move_to=shown.move_to,
         start_key=b"key",
-        count=shown.count,
+        count_only=shown.count_only,
     )
     assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
     request = bulk_request(spec, None, 7, 5_000)
@@ -137,7 +137,7 @@ def test_wrong_start_is_refused_with_the_field(field: str, value: object) -> Non
 )
 def test_count_for_what_is_no_change_is_refused_with_the_field(changes: dict[str, Any], field: str) -> None:
     request = good()
-    request.count = True
+    request.count_only = True
     for name, value in changes.items():
         setattr(request, name, value)
     with pytest.raises(InvalidArgument) as refused:
@@ -147,7 +147,7 @@ def test_count_for_what_is_no_change_is_refused_with_the_field(changes: dict[str
 
 @pytest.mark.parametrize("field", ["action", "change", "move_to"])
 def test_page_of_a_count_changes_nothing(field: str) -> None:
-    request = ttypes.BulkRequest(b"default", ttypes.ItemFilter(b"t"), count=True)
+    request = ttypes.BulkRequest(b"default", ttypes.ItemFilter(b"t"), count_only=True)
     assert filters.parse_bulk(request, "default", NAMESPACE)[0] is None
     setattr(request, field, {"action": 1, "change": ttypes.Change(1), "move_to": b"u"}[field])
     with pytest.raises(InvalidArgument) as refused:
