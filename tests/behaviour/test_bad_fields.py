@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import pytest
 from thrift.Thrift import TType
 
 from foqs.catalog.namespace_settings import SETTING_RANGES
@@ -18,6 +19,9 @@ from foqs_contract.idl import ttypes
 from foqs_contract.idl.ttypes import BulkAction, ItemState
 from tests.behaviour.wires import Outcome, WireSite, wire_story
 from tests.support.requests import METHODS, Field, Names, fields, good
+
+pytestmark = pytest.mark.timeout(400)
+"""A test makes some thousand calls."""
 
 I32_MIN, I32_MAX = -(1 << 31), (1 << 31) - 1
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1

@@ -72,7 +72,10 @@ def item_update(
 )
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.option(
-    "--lease", type=DURATION, default=None, help="The leases last this long from now at least. Default: the items' own durations."
+    "--lease",
+    type=DURATION,
+    default=None,
+    help="The leases last this long from now at least. Default: the items' own durations.",
 )
 @host_call_options
 def item_extend(session: HostSession, ids: Sequence[str], lease: int | None) -> None:
