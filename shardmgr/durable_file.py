@@ -26,7 +26,8 @@ def replace_file(path: Path, text: str, mode: int = 0o666) -> None:
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(fresh, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+    fresh.unlink(missing_ok=True)  # a file that a crash left behind keeps its rights
+    with open(fresh, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

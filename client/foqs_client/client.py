@@ -294,7 +294,7 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
 
     # Calls by id are retried as enqueues with a key are. A repeat is safe: a second ack or
     # cancel changes nothing. Most others name a lease by its token, and no token is used twice. A
-    # second update or extension without a token does to the item what the first one did.
+    # second update sets what the first one set, and a second extension without a token adds time.
 
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Delete delivered items, because the work on them is done.

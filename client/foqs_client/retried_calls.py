@@ -161,7 +161,9 @@ class RetriedCall(Generic[E, R]):
 
 
 class RetriedCallById(RetriedCall[Any, Outcome]):
-    """A nack, extension or release. It changes an item at most once, because it ends or needs its lease.
+    """A nack, extension, update or release. It ends or needs a lease, or a repeat sets what the first attempt set.
+
+    An extension without a token counts from the repeat on, for the consumer that has the item then.
 
     If a retry finds that the lease has ended, nothing shows whether the attempt before
     it was written. The outcome stays unknown.

@@ -163,6 +163,8 @@ class Console:
         )
         await runner.setup()
         assert runner.server is not None
+        if self._settings.authenticator is not None:
+            await self._settings.secret.refresh()
         settings = self._settings
         self._listener = ConsoleListener(runner.server, settings.limits, settings.tls, settings.on_handshake_failed)
         try:
@@ -174,7 +176,6 @@ class Console:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._board.run()))
         if settings.authenticator is not None:
-            await settings.secret.refresh()
             self._tasks.append(loop.create_task(settings.secret.run()))
         return bound_port
 

@@ -31,7 +31,7 @@ FORMAT: Final = 1
 SECRET_BYTES: Final = 32
 READ_INTERVAL_S_MIN: Final = 1.0
 READ_INTERVAL_S_MAX: Final = 10.0
-"""A file tells nobody that it has changed."""
+"""A file may change without a notification."""
 _ATTEMPTS_MAX: Final = 10
 
 
@@ -71,7 +71,10 @@ class SessionSecret:
                 async with asyncio.timeout(READ_INTERVAL_S_MAX - READ_INTERVAL_S_MIN):
                     await self._changed.wait()
             self._changed.clear()
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception:
+                log.exception("the secret of the console's sessions was not read again")
 
 
 async def replace_secret(documents: Documents) -> None:

@@ -154,7 +154,7 @@ _DONE: Mapping[str, str] = {
     "cancelled": "The item is deleted.",
     "already_gone": "The item was gone already.",
     "updated": "The item is changed.",
-    "extended": "The lease has a new end.",
+    "extended": "The lease is extended, unless it lasted longer already.",
     "redriven": "The item is ready again.",
     "redriven_many": "{count} items are ready again.",
     "enqueued": "The item is enqueued.",

@@ -116,7 +116,8 @@ class SqsListener:
         if reply.error is not None and (reply.status == 413 or reply.error in AUTHENTICATION_ERRORS):
             self._warn(_peer(request), f"an SQS request was refused: {reply.error}")
             response.force_close()
-        elif self._is_draining:
+        elif self._is_draining or (reply.error is not None and "Expect" in request.headers):
+            # A client that was refused before it was told to send its body may not send it.
             response.force_close()
         return response
 
@@ -179,9 +180,10 @@ class _Reservation:
 
 
 async def _ask_for_the_body(request: web.BaseRequest) -> None:
-    """Tell a client that waits for it to send the body of its request."""
+    """Send the interim reply for which a client waits before it sends its body."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # nothing of the reply itself is written
 
 
 def _overloaded() -> SqsError:

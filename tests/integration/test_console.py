@@ -515,7 +515,7 @@ def test_grants_decide_what_is_shown_and_done(guarded: GuardedConsole) -> None:
     boss, _ = logged_in(guarded.console_port, BOSS)
     assert "hidden payload" in boss.get("/item", namespace="secret", id=hidden).text
     extended = boss.post("/item", namespace="orders", id=held, action="extend", lease="5m")
-    assert "The lease has a new end" in extended.text
+    assert "The lease is extended" in extended.text
     assert "Cluster" in boss.get("/").text
 
 

@@ -47,10 +47,12 @@ def end_sessions(file: Path) -> None:
     else:
         path = secret_file(config.catalog_file.parent)
         try:
-            path.unlink(missing_ok=True)
+            path.unlink()
+        except FileNotFoundError:
+            raise CommandFailed(f"There is no {path}; no session began at a host with this folder.", USAGE) from None
         except OSError as error:
             raise CommandFailed(f"cannot delete {path}: {error.strerror}") from None
-    print_message("All sessions end within 10 seconds.")
+    print_message("All sessions end within 10 seconds; at a host without the coordinator, when it can reach it again.")
 
 
 async def _replace_secret(config: Config) -> None:

@@ -1,8 +1,8 @@
 """How well the order was kept: samples of deliveries by topic, with what each passed over.
 
 Holds `OrderSamples`. Bounded: the last samples of each topic, and the topics that were
-sampled last. A sample counts for all deliveries of its topic since the last one. Times are seconds of any clock that does not go back. Knows nothing of how
-a sample is measured.
+sampled last. A sample counts for all deliveries of its topic since the last one. Times
+are seconds of any clock that does not go back. Knows nothing of how a sample is measured.
 """
 
 from __future__ import annotations

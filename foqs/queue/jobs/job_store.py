@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from foqs.access.secret_files import UnusableFile, read_secret
 from foqs.queue.jobs.bulk_job import Jobs
 from foqs.queue.jobs.job_document import DOCUMENT_NAME, parse_jobs, render_jobs
 from shardmgr.durable_file import NotSynced, replace_file
@@ -28,6 +29,7 @@ from shardmgr.registry.port import (
 
 _T = TypeVar("_T")
 
+SECRET_FILE_BYTES_MAX: Final = 4_096
 ATTEMPTS_MAX: Final = 10
 """Other hosts may change the document at the same time, each about once a second for each job."""
 
@@ -148,9 +150,25 @@ class LocalDocuments:
 
     async def _read(self, name: str) -> VersionedDocument | None:
         if name not in self._found or (self._is_secret and self._folder is not None):
-            data = None if self._folder is None else await asyncio.to_thread(_read_file, self._path(name, self._folder))
+            data = (
+                None
+                if self._folder is None
+                else await asyncio.to_thread(self._read_file, self._path(name, self._folder))
+            )
             self._found[name] = None if data is None else VersionedDocument(data, 1)
         return self._found[name]
+
+    def _read_file(self, path: Path) -> bytes | None:
+        if not path.exists():
+            return None
+        try:
+            return read_secret(str(path), SECRET_FILE_BYTES_MAX) if self._is_secret else path.read_bytes()
+        except UnusableFile as error:
+            raise RegistryFailed(str(error)) from None
+        except OSError as error:
+            raise RegistryFailed(
+                f"{path} cannot be read: {error.strerror}; give this user the right to read and write it"
+            ) from error
 
     async def _write(self, path: Path, text: str) -> None:
         try:
@@ -164,14 +182,3 @@ class LocalDocuments:
     @staticmethod
     def _path(name: str, folder: Path) -> Path:
         return folder / f"{name}.json"
-
-
-def _read_file(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RegistryFailed(
-            f"{path} cannot be read: {error.strerror}; give this user the right to read and write it"
-        ) from error

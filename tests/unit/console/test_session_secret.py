@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,28 @@ def test_file_of_a_host_alone_is_for_its_user_only_and_survives_a_restart(tmp_pa
         assert path.stat().st_mode & 0o777 == 0o600
 
     asyncio.run(story())
+
+
+def test_file_that_others_may_read_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        await values(SessionSecret(LocalDocuments(tmp_path, is_secret=True)))
+        secret_file(tmp_path).chmod(0o644)
+        assert await values(SessionSecret(LocalDocuments(tmp_path, is_secret=True))) == {None}
+
+    asyncio.run(story())
+    assert "others than its owner may use it (mode 644); run: chmod 600" in caplog.text
+
+
+def test_what_a_crash_left_behind_does_not_make_the_file_readable(tmp_path: Path) -> None:
+    left = tmp_path / f"{DOCUMENT_NAME}.json.{os.getpid()}.new"
+    left.write_text("{}")
+    left.chmod(0o666)
+
+    async def story() -> None:
+        await values(SessionSecret(LocalDocuments(tmp_path, is_secret=True)))
+
+    asyncio.run(story())
+    assert secret_file(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
 def test_host_without_a_folder_keeps_its_secret_in_memory() -> None:
