@@ -661,6 +661,13 @@ enum BulkJobCommand {
   CANCEL = 3,
 }
 
+/** What a job shall do to each item: an action with its fields, as in StartBulkJobRequest. */
+struct BulkChange {
+  1: optional BulkAction action,
+  2: optional Change change,
+  3: optional string move_to,
+}
+
 struct StartBulkJobRequest {
   /** Required. */
   1: optional string namespace_name,
@@ -684,11 +691,13 @@ struct StartBulkJobRequest {
   /** LIMIT_EXCEEDED while another job with the same action and topics is running or interrupted. */
   9: optional bool exclusive,
   10: optional i64 timeout_ms,
-  /**
-   * Changes nothing, and counts the items that match, as `seen`, however long that takes. Then action, `change`,
-   * `move_to` and rate say what the count is for: they are checked, and kept with the job. All of them may be missing.
-   */
+  /** In place of an action: changes nothing, and counts the items that match, as `seen`, however long that takes. */
   11: optional bool count_only,
+  /**
+   * With `count_only`: the change on which the caller decides by the number. It is checked against the filter, and kept
+   * with the job, as the rate is. It is not made.
+   */
+  12: optional BulkChange counts_for,
 }
 
 /** Times are milliseconds since 1970-01-01 UTC by the clock of the host that recorded them; they are for people. */
@@ -722,6 +731,10 @@ struct BulkJob {
   20: optional i64 ended_at_ms,
   /** See StartBulkJobRequest. */
   21: optional bool count_only,
+  /** See StartBulkJobRequest. */
+  22: optional BulkChange counts_for,
+  /** That of its start. */
+  23: optional string start_key,
 }
 
 struct ListBulkJobsRequest {

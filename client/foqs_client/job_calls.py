@@ -42,6 +42,7 @@ class BulkJob:
         change: only with "update".
         move_to: only with "move": the topic of the new items.
         counts_for: only with "count": the action that it was started for; `change` and `move_to` belong to it.
+        start_key: that of its start; None from an older host.
         rate_per_s: the most items to change in a second; None: as fast as the shards allow.
         expected: the number of matching items that the starter counted.
         state: "running", "interrupted", "done", "failed" or "cancelled".
@@ -75,6 +76,7 @@ class BulkJob:
     changed_at_ms: int | None
     ended_at_ms: int | None
     counts_for: str | None = None
+    start_key: str | None = None
 
     @property
     def is_live(self) -> bool:
@@ -133,18 +135,22 @@ class JobCalls:
                 raise InvalidArgument(f"{name!r} is not an action; use one of {', '.join(known)}", field=field)
         if counts_for is not None and action != _COUNT:
             raise InvalidArgument("only a count is made for another action; leave this out", field="counts_for")
-        changes = counts_for if action == _COUNT else action
+        kind = _ACTIONS.get(action if counts_for is None else counts_for)
+        what = {
+            "action": kind,
+            "change": None if change is None else conversion.change(change),
+            "move_to": move_to,
+        }
         request = ttypes.StartBulkJobRequest(
             namespace_name=self.namespace,
             filter=conversion.item_filter(only),
-            action=None if changes is None else _ACTIONS[changes],
-            change=None if change is None else conversion.change(change),
-            move_to=move_to,
             rate_per_s=rate_per_s,
             expected=expected,
             start_key=f"{self._rng.getrandbits(128):032x}" if start_key is None else start_key,
             exclusive=exclusive or None,
             count_only=action == _COUNT or None,
+            # A host that does not know a count finds no action then, and refuses the call.
+            **(what if counts_for is None else {"counts_for": ttypes.BulkChange(**what)}),
         )
         try:
             reply = await self._call(_START, request, timeout_ms)
@@ -187,13 +193,14 @@ class JobCalls:
 
 
 def _bulk_job(raw: Any) -> BulkJob:
-    action = _action_name(raw.action, raw.move_to)
+    what = raw if raw.counts_for is None else raw.counts_for
+    action = _action_name(what.action, what.move_to)
     return BulkJob(
         id=raw.id or "",
         action=_COUNT if raw.count_only else action,
         only=ItemFilter() if raw.filter is None else _item_filter(raw.filter),
-        change=None if raw.change is None else _change(raw.change),
-        move_to=raw.move_to,
+        change=None if what.change is None else _change(what.change),
+        move_to=what.move_to,
         rate_per_s=raw.rate_per_s,
         expected=raw.expected,
         state=_STATE_NAMES.get(raw.state, str(raw.state)),
@@ -208,7 +215,8 @@ def _bulk_job(raw: Any) -> BulkJob:
         started_at_ms=raw.started_at_ms,
         changed_at_ms=raw.changed_at_ms,
         ended_at_ms=raw.ended_at_ms,
-        counts_for=None if not raw.count_only or raw.action is raw.move_to is None else action,
+        counts_for=None if raw.counts_for is None else action,
+        start_key=raw.start_key,
     )
 
 

@@ -6,7 +6,6 @@ calls.
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any, Final
 
 from foqs.core.items import validation
@@ -24,8 +23,8 @@ from foqs.queue.jobs.bulk_job import (
     JobState,
     is_job_id,
 )
-from foqs.rpc import filters
-from foqs_contract.errors import InvalidArgument
+from foqs.rpc import codec, filters
+from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
 
 START_KEY_BYTES_MAX: Final = 64
@@ -69,7 +68,8 @@ def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int)
         page=ttypes.Page(limit, None if cursor is None else cursor.encode()),
         timeout_ms=timeout_ms,
         count_only=spec.is_count or None,
-        **_work_fields(spec.item_filter, spec.change),
+        filter=_filter_struct(spec.item_filter),
+        **_change_fields(spec.change),
     )
 
 
@@ -80,7 +80,10 @@ def job_struct(job: Job) -> Any:
         id=job.id,
         namespace_name=spec.namespace,
         count_only=spec.is_count or None,
-        **_work_fields(spec.item_filter, spec.counts_for or spec.change),
+        filter=_filter_struct(spec.item_filter),
+        **_change_fields(spec.change),
+        counts_for=None if spec.counts_for is None else ttypes.BulkChange(**_change_fields(spec.counts_for)),
+        start_key=spec.start_key,
         rate_per_s=spec.rate_per_s,
         expected=spec.expected,
         state=_STATES[job.state],
@@ -98,11 +101,10 @@ def job_struct(job: Job) -> Any:
     )
 
 
-def _work_fields(only: ItemFilter, change: JobChange) -> dict[str, Any]:
-    """Return the fields that say what is done to which items."""
+def _change_fields(change: JobChange) -> dict[str, Any]:
+    """Return the fields that say what is done to each item."""
     is_update = change.action is JobAction.UPDATE
     return {
-        "filter": _filter_struct(only),
         "action": _ACTIONS[change.action],
         "change": ttypes.Change(
             priority=change.priority,
@@ -154,14 +156,30 @@ def _parse_work(
     request: Any, namespace: str, settings: NamespaceOptions
 ) -> tuple[JobChange, JobChange | None, ItemFilter]:
     """Return what the job does, for which change it counts, and to which items. Raises FoqsError."""
-    has_change = not (request.action is request.change is request.move_to is None)
-    if request.count_only and has_change:
-        meant = copy(request)
-        meant.count_only = None
-        counts_for, _, item_filter = _parse_work(meant, namespace, settings)
-        return JobChange(JobAction.COUNT), counts_for, item_filter
     event, item_filter = filters.parse_bulk(request, namespace, settings)
-    return JobChange(JobAction.COUNT) if event is None else _parse_change(event), None, item_filter
+    meant = request.counts_for
+    if event is not None:
+        if meant is not None:
+            raise InvalidArgument("only a count is made for another change; leave this out", field="counts_for")
+        return _parse_change(event), None, item_filter
+    if meant is None:
+        return JobChange(JobAction.COUNT), None, item_filter
+    return JobChange(JobAction.COUNT), *_parse_meant(request.filter, meant, namespace, settings)
+
+
+def _parse_meant(
+    raw_filter: Any, meant: Any, namespace: str, settings: NamespaceOptions
+) -> tuple[JobChange, ItemFilter]:
+    """Return a change that is not made yet, and the items that it will have. Raises FoqsError."""
+    request = ttypes.BulkRequest(filter=raw_filter, action=meant.action, change=meant.change, move_to=meant.move_to)
+    try:
+        event, item_filter = filters.parse_bulk(request, namespace, settings)
+    except FoqsError as error:
+        if error.field and not error.field.startswith("filter"):
+            raise codec.with_path("counts_for", error) from None
+        raise
+    assert event is not None
+    return _parse_change(event), item_filter
 
 
 def _parse_change(event: Event) -> JobChange:

@@ -5378,6 +5378,101 @@ class BulkReply(object):
         return not (self == other)
 
 
+class BulkChange(object):
+    """
+    What a job shall do to each item: an action with its fields, as in StartBulkJobRequest.
+
+    Attributes:
+     - action
+     - change
+     - move_to
+
+    """
+
+    __slots__ = (
+        'action',
+        'change',
+        'move_to',
+    )
+
+
+    def __init__(self, action=None, change=None, move_to=None,):
+        self.action = action
+        self.change = change
+        self.move_to = move_to
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.I32:
+                    self.action = BulkAction(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRUCT:
+                    self.change = Change()
+                    self.change.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.STRING:
+                    self.move_to = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('BulkChange')
+        if self.action is not None:
+            oprot.writeFieldBegin('action', TType.I32, 1)
+            oprot.writeI32(BulkAction[self.action].value)
+            oprot.writeFieldEnd()
+        if self.change is not None:
+            oprot.writeFieldBegin('change', TType.STRUCT, 2)
+            self.change.write(oprot)
+            oprot.writeFieldEnd()
+        if self.move_to is not None:
+            oprot.writeFieldBegin('move_to', TType.STRING, 3)
+            oprot.writeString(self.move_to.encode('utf-8') if sys.version_info[0] == 2 else self.move_to)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class StartBulkJobRequest(object):
     """
     Attributes:
@@ -5392,8 +5487,9 @@ class StartBulkJobRequest(object):
     before. KEY_CONFLICT if that job does something else.
      - exclusive: LIMIT_EXCEEDED while another job with the same action and topics is running or interrupted.
      - timeout_ms
-     - count_only: Changes nothing, and counts the items that match, as `seen`, however long that takes. Then action, `change`,
-    `move_to` and rate say what the count is for: they are checked, and kept with the job. All of them may be missing.
+     - count_only: In place of an action: changes nothing, and counts the items that match, as `seen`, however long that takes.
+     - counts_for: With `count_only`: the change on which the caller decides by the number. It is checked against the filter, and kept
+    with the job, as the rate is. It is not made.
 
     """
 
@@ -5409,10 +5505,11 @@ class StartBulkJobRequest(object):
         'exclusive',
         'timeout_ms',
         'count_only',
+        'counts_for',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, start_key=None, exclusive=None, timeout_ms=None, count_only=None,):
+    def __init__(self, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, start_key=None, exclusive=None, timeout_ms=None, count_only=None, counts_for=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.action = action
@@ -5424,6 +5521,7 @@ class StartBulkJobRequest(object):
         self.exclusive = exclusive
         self.timeout_ms = timeout_ms
         self.count_only = count_only
+        self.counts_for = counts_for
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5491,6 +5589,12 @@ class StartBulkJobRequest(object):
                     self.count_only = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 12:
+                if ftype == TType.STRUCT:
+                    self.counts_for = BulkChange()
+                    self.counts_for.read(iprot)
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5545,6 +5649,10 @@ class StartBulkJobRequest(object):
             oprot.writeFieldBegin('count_only', TType.BOOL, 11)
             oprot.writeBool(self.count_only)
             oprot.writeFieldEnd()
+        if self.counts_for is not None:
+            oprot.writeFieldBegin('counts_for', TType.STRUCT, 12)
+            self.counts_for.write(oprot)
+            oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
 
@@ -5596,6 +5704,8 @@ class BulkJob(object):
      - changed_at_ms
      - ended_at_ms
      - count_only: See StartBulkJobRequest.
+     - counts_for: See StartBulkJobRequest.
+     - start_key: That of its start.
 
     """
 
@@ -5621,10 +5731,12 @@ class BulkJob(object):
         'changed_at_ms',
         'ended_at_ms',
         'count_only',
+        'counts_for',
+        'start_key',
     )
 
 
-    def __init__(self, id=None, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, state=None, seen=None, changed=None, failed=None, at_least=None, refusal=None, problem=None, started_by=None, owner=None, started_at_ms=None, changed_at_ms=None, ended_at_ms=None, count_only=None,):
+    def __init__(self, id=None, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, state=None, seen=None, changed=None, failed=None, at_least=None, refusal=None, problem=None, started_by=None, owner=None, started_at_ms=None, changed_at_ms=None, ended_at_ms=None, count_only=None, counts_for=None, start_key=None,):
         self.id = id
         self.namespace_name = namespace_name
         self.filter = filter
@@ -5646,6 +5758,8 @@ class BulkJob(object):
         self.changed_at_ms = changed_at_ms
         self.ended_at_ms = ended_at_ms
         self.count_only = count_only
+        self.counts_for = counts_for
+        self.start_key = start_key
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5763,6 +5877,17 @@ class BulkJob(object):
                     self.count_only = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 22:
+                if ftype == TType.STRUCT:
+                    self.counts_for = BulkChange()
+                    self.counts_for.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 23:
+                if ftype == TType.STRING:
+                    self.start_key = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5856,6 +5981,14 @@ class BulkJob(object):
         if self.count_only is not None:
             oprot.writeFieldBegin('count_only', TType.BOOL, 21)
             oprot.writeBool(self.count_only)
+            oprot.writeFieldEnd()
+        if self.counts_for is not None:
+            oprot.writeFieldBegin('counts_for', TType.STRUCT, 22)
+            self.counts_for.write(oprot)
+            oprot.writeFieldEnd()
+        if self.start_key is not None:
+            oprot.writeFieldBegin('start_key', TType.STRING, 23)
+            oprot.writeString(self.start_key.encode('utf-8') if sys.version_info[0] == 2 else self.start_key)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -11371,6 +11504,13 @@ BulkReply.thrift_spec = (
     (4, TType.STRUCT, 'refusal', [Error, None], None, ),  # 4
     (5, TType.I64, 'matched', None, None, ),  # 5
 )
+all_structs.append(BulkChange)
+BulkChange.thrift_spec = (
+    None,  # 0
+    (1, TType.I32, 'action', None, None, ),  # 1
+    (2, TType.STRUCT, 'change', [Change, None], None, ),  # 2
+    (3, TType.STRING, 'move_to', 'UTF8', None, ),  # 3
+)
 all_structs.append(StartBulkJobRequest)
 StartBulkJobRequest.thrift_spec = (
     None,  # 0
@@ -11385,6 +11525,7 @@ StartBulkJobRequest.thrift_spec = (
     (9, TType.BOOL, 'exclusive', None, None, ),  # 9
     (10, TType.I64, 'timeout_ms', None, None, ),  # 10
     (11, TType.BOOL, 'count_only', None, None, ),  # 11
+    (12, TType.STRUCT, 'counts_for', [BulkChange, None], None, ),  # 12
 )
 all_structs.append(BulkJob)
 BulkJob.thrift_spec = (
@@ -11410,6 +11551,8 @@ BulkJob.thrift_spec = (
     (19, TType.I64, 'changed_at_ms', None, None, ),  # 19
     (20, TType.I64, 'ended_at_ms', None, None, ),  # 20
     (21, TType.BOOL, 'count_only', None, None, ),  # 21
+    (22, TType.STRUCT, 'counts_for', [BulkChange, None], None, ),  # 22
+    (23, TType.STRING, 'start_key', 'UTF8', None, ),  # 23
 )
 all_structs.append(ListBulkJobsRequest)
 ListBulkJobsRequest.thrift_spec = (

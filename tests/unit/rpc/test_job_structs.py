@@ -83,6 +83,7 @@ def test_count_keeps_the_change_that_it_is_made_for(meant: JobSpec) -> None:
     spec = replace(meant, change=JobChange(JobAction.COUNT), counts_for=meant.change)
     shown = job_struct(job_of(1, **{name: getattr(spec, name) for name in JobSpec.__dataclass_fields__}))
     assert shown.count_only
+    assert shown.start_key == spec.start_key
     start = ttypes.StartBulkJobRequest(
         namespace_name=b"default",
         filter=shown.filter,
@@ -91,10 +92,15 @@ def test_count_keeps_the_change_that_it_is_made_for(meant: JobSpec) -> None:
         move_to=shown.move_to,
         start_key=b"key",
         count_only=shown.count_only,
+        counts_for=shown.counts_for,
     )
     assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
     request = bulk_request(spec, None, 7, 5_000)
     assert filters.parse_bulk(request, spec.namespace, NAMESPACE) == (None, spec.item_filter)
+    start.count_only = start.counts_for = None
+    with pytest.raises(InvalidArgument) as refused:
+        parse_start(start, spec.namespace, NAMESPACE, None)
+    assert refused.value.field == "action", "a host that knows no counts finds no change to make"
 
 
 def good() -> Any:
@@ -133,11 +139,20 @@ def test_wrong_start_is_refused_with_the_field(field: str, value: object) -> Non
 
 @pytest.mark.parametrize(
     ("changes", "field"),
-    [({"action": 9}, "action"), ({"action": 2}, "change"), ({"action": None, "change": ttypes.Change()}, "action")],
+    [
+        ({"counts_for": ttypes.BulkChange(9)}, "counts_for.action"),
+        ({"counts_for": ttypes.BulkChange()}, "counts_for.action"),
+        ({"counts_for": ttypes.BulkChange(2, ttypes.Change(delay_ms=-1))}, "counts_for.change.delay_ms"),
+        ({"counts_for": ttypes.BulkChange(move_to=b"t")}, "counts_for.move_to"),
+        ({"filter": ttypes.ItemFilter(), "counts_for": ttypes.BulkChange(move_to=b"u")}, "filter.topic"),
+        ({"action": 1}, "action"),
+        ({"move_to": b"u"}, "move_to"),
+        ({"count_only": None, "action": 1, "counts_for": ttypes.BulkChange(1)}, "counts_for"),
+    ],
 )
 def test_count_for_what_is_no_change_is_refused_with_the_field(changes: dict[str, Any], field: str) -> None:
     request = good()
-    request.count_only = True
+    request.action, request.count_only = None, True
     for name, value in changes.items():
         setattr(request, name, value)
     with pytest.raises(InvalidArgument) as refused:
