@@ -8,7 +8,7 @@ can continue. Changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,12 +16,11 @@ from foqs.core.items.item import PRIORITY_MIN, Row, State, pack_order_key, unpac
 from foqs.core.items.item_filter import ItemFilter
 from foqs.queue.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.queue.port import BulkPage, ItemCount
-from foqs.queue.shard_pages import ROWS_PER_READ
 from foqs.shard.shard import Shard
 from foqs.store.port import IdRange
 
 COUNT_ROWS_PER_READ: Final = 1_000
-"""Rows that one read in the order of a walk looks at. A longer read would delay the shard's other reads."""
+"""Rows that one read looks at, in either order. A longer read would delay the shard's other reads, and the event loop."""
 COUNT_TOPICS_PER_STEP: Final = 1_000
 """Topics whose counts are added in one turn of the event loop: about a millisecond."""
 COUNT_PAGE_S_MAX: Final = 0.5
@@ -49,7 +48,7 @@ class CountWalk(Walk):
         assert shard is not None
         _, _, after = unpack_order_key(cursor.after_key)
         last = max(after, shard.numbers.next_number - 1)
-        ids = IdRange(after, last, ROWS_PER_READ, ROWS_PER_READ)
+        ids = IdRange(after, last, COUNT_ROWS_PER_READ, COUNT_ROWS_PER_READ)
         page = await shard.queries.in_id_range(self._namespace, self.item_filter, ids)
         if page.last_id is None:
             await self._advance()
@@ -61,20 +60,33 @@ class CountWalk(Walk):
         place = WalkCursor(self.item_filter.at_ms, shard.number, min(State), pack_order_key(PRIORITY_MIN, 0, 0), "")
         if start is not None and not start.topic and start.after_key > place.after_key:
             yield shard, replace(place, after_key=start.after_key)
-        elif (start is None or not start.topic) and self._is_faster_by_id(shard):
+        elif (start is None or not start.topic) and (yield from self._is_faster_by_id(shard)):
             yield shard, place
         else:
             yield from super()._ranges_of(shard, start)
 
-    def _is_faster_by_id(self, shard: Shard) -> bool:
-        """Return whether all rows of the shard need fewer reads than the topics with matching items, as far as counted."""
+    def _is_faster_by_id(self, shard: Shard) -> Generator[None, None, bool]:
+        """Return whether all rows of the shard need fewer reads than the topics with matching items, as far as counted.
+
+        Yields between many topics, to let other tasks run.
+        """
         if self.item_filter.topic_names is not None or shard.counts.is_lagging:
             return False
-        totals, states = shard.counts.totals, self.item_filter.states
-        topic_reads = min(
-            shard.counts.topic_count(self._namespace) * len(states), sum([totals[state] for state in states])
-        )
-        return topic_reads > sum(totals) / ROWS_PER_READ
+        reads_by_id = _reads_of(sum(shard.counts.totals))
+        reads_by_topic = 0
+        for place, topic in enumerate(shard.memory.topics(self._namespace)):
+            if place and not place % COUNT_TOPICS_PER_STEP:
+                yield
+            for state in self.item_filter.states:
+                reads_by_topic += _reads_of(shard.counts.count((self._namespace, topic), state))
+            if reads_by_topic > reads_by_id:
+                return True
+        return False
+
+
+def _reads_of(rows: int) -> int:
+    """Return how many reads this number of rows needs."""
+    return -(-rows // COUNT_ROWS_PER_READ)
 
 
 async def count_matching(
@@ -98,7 +110,7 @@ async def count_matching(
 async def count_page(
     shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, cursor: str | None, limit: int, deadline: float
 ) -> BulkPage:
-    """See `Queue.change_matching` without a change. A limit of 0 only starts the walk."""
+    """See `Queue.count_page`."""
     walk = CountWalk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
     loop = asyncio.get_running_loop()
     ends_at_s = loop.time() + COUNT_PAGE_S_MAX

@@ -288,10 +288,22 @@ class Queue(Protocol):
         """Count the items that match."""
         ...
 
+    async def count_page(
+        self,
+        namespace: str,
+        item_filter: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> BulkPage:
+        """Count a page of the items that match, as `matched`. It ends after a bounded time; a limit of 0 only starts the walk."""
+        ...
+
     async def change_matching(
         self,
         namespace: str,
-        change: Event | None,
+        change: Event,
         item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
@@ -299,8 +311,6 @@ class Queue(Protocol):
         shards: Collection[int] | None = None,
     ) -> BulkPage:
         """Apply `change` to a page of the items that match. The id of `change` is not used.
-
-        None changes nothing: the matching items are counted. Such a page ends after a bounded time, not at `limit`.
 
         Items that have the result already, and those that this walk has redriven before, are skipped.
 

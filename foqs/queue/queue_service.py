@@ -540,10 +540,21 @@ class QueueService:
     ) -> ItemCount:
         return await count_matching(self._owned_shards(shards), namespace, item_filter, deadline)
 
+    async def count_page(
+        self,
+        namespace: str,
+        item_filter: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> BulkPage:
+        return await count_page(self._owned_shards(shards), namespace, item_filter, cursor, limit, deadline)
+
     async def change_matching(
         self,
         namespace: str,
-        change: Event | None,
+        change: Event,
         item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
@@ -551,8 +562,6 @@ class QueueService:
         shards: Collection[int] | None = None,
     ) -> BulkPage:
         owned = self._owned_shards(shards)
-        if change is None:
-            return await count_page(owned, namespace, item_filter, cursor, limit, deadline)
         return await change_matching(owned, self.apply, namespace, change, item_filter, cursor, limit, deadline)
 
     async def purge_topic(

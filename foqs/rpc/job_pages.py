@@ -26,7 +26,7 @@ class BulkCallPages(JobPages):
     def __init__(self, call: CallInHost) -> None:
         self._call = call
 
-    async def change_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
+    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
         request = bulk_request(spec, cursor, limit, int(PAGE_TIMEOUT_S * 1_000))
         reply = await self._call("bulk", request, PAGE_TIMEOUT_S)
         changed, refused = reply.items or 0, reply.refused or 0

@@ -296,9 +296,11 @@ class QueueHandlers:
         namespace, settings = self._namespace(request)
         change, item_filter = filters.parse_bulk(request, namespace, settings)
         limit, cursor = parse_page(request.page, limit_min=0)
-        page = await self._queue.change_matching(
-            namespace, change, item_filter, cursor, limit, deadline, requested_shards(request)
-        )
+        shards = requested_shards(request)
+        if change is None:
+            page = await self._queue.count_page(namespace, item_filter, cursor, limit, deadline, shards)
+        else:
+            page = await self._queue.change_matching(namespace, change, item_filter, cursor, limit, deadline, shards)
         refusal = None if page.refusal is None else codec.error_struct(page.refusal)
         return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal, page.matched)
 

@@ -27,7 +27,7 @@ from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock
-from foqs.queue import bulk, queue_service
+from foqs.queue import counting, queue_service
 from foqs.queue.filter_walk import Walk
 from foqs.queue.port import BulkPage
 from foqs.shard import shard, writer
@@ -331,7 +331,7 @@ def walk_ends_early() -> None:
         return seen
 
     original = plant(Walk, "read", read)
-    plant(bulk, "COUNT_ROWS_PER_READ", 1)
+    plant(counting, "COUNT_ROWS_PER_READ", 1)
 
 
 def pauses_ignored() -> None:

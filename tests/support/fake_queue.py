@@ -248,10 +248,22 @@ class FakeQueue:
         rows = [row for row in self.rows.values() if item_filter.matches(row)]
         return ItemCount(len(rows), sum(row.payload_bytes for row in rows))
 
+    async def count_page(
+        self,
+        namespace: str,
+        item_filter: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> BulkPage:
+        await self._record_call("count_page", (item_filter, cursor, limit))
+        return BulkPage(0, 0, None, None, sum(map(item_filter.matches, self.rows.values())))
+
     async def change_matching(
         self,
         namespace: str,
-        change: Event | None,
+        change: Event,
         item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
@@ -260,8 +272,6 @@ class FakeQueue:
     ) -> BulkPage:
         await self._record_call("bulk", (change, item_filter, cursor, limit))
         rows = [row for row in self.rows.values() if item_filter.matches(row)]
-        if change is None:
-            return BulkPage(0, 0, None, None, len(rows))
         for row in rows[:limit]:
             del self.rows[row.id]
         return BulkPage(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)

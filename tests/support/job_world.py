@@ -127,7 +127,7 @@ class NotedItems(JobPages):
         self.page_s = PAGE_S
         self._walk_count = 0
 
-    async def change_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
+    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
         self.pages.append((asyncio.get_running_loop().time(), cursor, limit))
         await asyncio.sleep(self.page_s / 2)
         if self.errors:

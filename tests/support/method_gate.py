@@ -74,3 +74,17 @@ async def restarted(world: World, engine: Engine, settings: EngineSettings) -> E
 def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
     """Let the call continue concurrently with the test."""
     return asyncio.ensure_future(call)
+
+
+class MethodCount:
+    """Counts the calls of a method."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str) -> None:
+        self.calls = 0
+        method = getattr(owner, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            self.calls += 1
+            return method(*args, **options)
+
+        monkeypatch.setattr(owner, name, counted)

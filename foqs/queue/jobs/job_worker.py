@@ -33,8 +33,8 @@ GONE_S: Final = 10.0
 class JobPages(Protocol):
     """Changes or counts the items of a job, in all shards of the tier."""
 
-    async def change_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
-        """Change a page of at most `limit` items, and return the result. A limit of 0 only starts the walk.
+    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
+        """Change or count a page of at most `limit` items, and return the result. A limit of 0 only starts the walk.
 
         A page of a count has as many items as can be read in about half a second.
 
@@ -117,11 +117,13 @@ class JobWorker:
             if not await self._write(is_leaving=self._is_leaving):
                 return False
         spec, cursor = self._job.spec, self._progress.cursor
+        began_s = self._loop.time()
         try:
             self._check_incarnation()
-            page = await self._tools.pages.change_page(spec, cursor, 0 if cursor is None else _page_items(spec))
+            page = await self._tools.pages.make_page(spec, cursor, 0 if cursor is None else _page_items(spec))
         except FoqsError as error:
             return await self._on_error(error)
+        page_s = self._loop.time() - began_s
         self._failures, self._missing_since_s = 0, None
         self._add(page)
         if page.next_cursor is None:
@@ -129,7 +131,10 @@ class JobWorker:
         is_due = self._loop.time() - self._written_at_s >= WRITE_INTERVAL_S
         if (cursor is None or is_due) and not await self._write():
             return False
-        if spec.rate_per_s is not None and page.changed:
+        if spec.is_count:
+            # A count reads at most half of the time: the shard has other readers.
+            await self._pause(page_s)
+        elif spec.rate_per_s is not None and page.changed:
             await self._pause(page.changed / spec.rate_per_s)
         return True
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
+from foqs.core.items.item import Row
 from foqs.core.items.item_filter import ItemFilter
 from foqs.queue import counting
+from foqs.queue.counting import CountWalk
+from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
+from foqs.queue.jobs import job_worker
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, JobSpec, JobState
 from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import JobStore
@@ -138,19 +142,58 @@ def test_owner_that_dies_at_any_moment_is_followed_by_another(seed: int) -> None
 @pytest.mark.parametrize("seed", range(4))
 def test_count_of_a_tier_is_exact_although_its_owner_dies(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
-    monkeypatch.setattr(counting, "ROWS_PER_READ", 1)
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 1)
 
     async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
         rng = Random(seed)
-        only = ItemFilter("t" if seed % 2 else None)
-        await world.start(replace(MOVE, item_filter=only, change=JobChange(JobAction.COUNT)))
+        await world.start(replace(MOVE, change=JobChange(JobAction.COUNT)))
         await world.seen(lambda job: job.cursor is not None)
         await world.pass_s(rng.uniform(0.0, 0.1))
         await world.kill(host_of(hosts, await world.job()))
         job = await world.seen(lambda job: not job.state.is_live)
         assert (job.state, job.run, job.counts) == (JobState.DONE, 2, JobCounts(seen=80))
         assert (world.count("t"), world.count("u")) == (80, 0)
+
+    run_story(story, moved=False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
+    monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 2)
+    monkeypatch.setattr(job_worker, "WRITE_INTERVAL_S", 0.0)
+    read_by_id = CountWalk._read_by_id
+    reads_by_id: list[WalkCursor] = []
+
+    async def noted(walk: CountWalk, cursor: WalkCursor) -> Sequence[Row]:
+        reads_by_id.append(cursor)
+        return await read_by_id(walk, cursor)
+
+    monkeypatch.setattr(CountWalk, "_read_by_id", noted)
+
+    def is_within_a_shard(job: Job, seen_min: int) -> bool:
+        if job.cursor is None or job.counts.seen < seen_min:
+            return False
+        cursor = parse_walk_cursor(job.cursor)
+        return not cursor.topic and cursor.after_key > start_of_shard(cursor.started_ms, cursor.shard).after_key
+
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        for number in range(12):
+            await world.put(hosts, f"t{number}", 1)
+        seen_min = Random(seed).randrange(100)
+        await world.start(replace(MOVE, item_filter=ItemFilter(), change=JobChange(JobAction.COUNT)))
+        job = await world.seen(lambda job: is_within_a_shard(job, seen_min))
+        await world.kill(host_of(hosts, job))
+        job = await world.job()
+        assert job.cursor is not None
+        recorded = parse_walk_cursor(job.cursor)
+        reads_before = len(reads_by_id)
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert (job.state, job.run, job.counts) == (JobState.DONE, 2, JobCounts(seen=80 + 12 * 8))
+        assert reads_by_id[reads_before] == recorded
+        assert {cursor.shard for cursor in reads_by_id[reads_before:]} == set(range(recorded.shard, 8))
 
     run_story(story, moved=False)
 

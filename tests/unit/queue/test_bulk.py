@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.method_gate import MethodGate, closed, start_task, wait_until_idle
+from tests.support.method_gate import MethodCount, MethodGate, closed, start_task, wait_until_idle
 
 DAY_MS = 86_400_000
 ANY = ItemFilter()
@@ -67,21 +68,7 @@ async def count(caller: Caller, only: ItemFilter = ANY) -> int:
 
 
 async def counted_page(caller: Caller, only: ItemFilter, cursor: str | None, limit: int = 100) -> BulkPage:
-    return await caller.queue.change_matching("default", None, only, cursor, limit, caller.world.deadline_in(5))
-
-
-class MethodCount:
-    """Counts the calls of a method."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str) -> None:
-        self.calls = 0
-        method = getattr(owner, name)
-
-        def counted(*args: Any, **options: Any) -> Any:
-            self.calls += 1
-            return method(*args, **options)
-
-        monkeypatch.setattr(owner, name, counted)
+    return await caller.queue.count_page("default", only, cursor, limit, caller.world.deadline_in(5))
 
 
 async def various(world: World, caller: Caller) -> None:
@@ -133,17 +120,21 @@ def test_filter_finds_and_counts_each_matching_item_once(only: ItemFilter, limit
     run_in_world(story)
 
 
+def _answer(is_by_id: bool) -> Generator[None, None, bool]:
+    yield
+    return is_by_id
+
+
 @pytest.mark.parametrize("is_by_id", [True, False])
 @pytest.mark.parametrize("only", FILTERS)
 def test_pages_of_a_count_find_each_matching_item_once(
     only: ItemFilter, is_by_id: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
-    monkeypatch.setattr(counting, "ROWS_PER_READ", 2)
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 2)
     by_id = MethodCount(monkeypatch, MemoryReads, "rows_by_id")
     if only.topic is None:
-        monkeypatch.setattr(CountWalk, "_is_faster_by_id", lambda self, shard: is_by_id)
+        monkeypatch.setattr(CountWalk, "_is_faster_by_id", lambda self, shard: _answer(is_by_id))
 
     async def story(world: World) -> None:
         engine = await world.counted_engine(engine_settings(1, 2))

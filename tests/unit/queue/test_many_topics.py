@@ -6,15 +6,17 @@ import pytest
 
 from foqs.cluster.gossip.change_log import ChangeLog
 from foqs.cluster.gossip.local_topics import LocalTopics
-from foqs.core.items.item import State
+from foqs.core.items.item import State, TopicName
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.memory.sorted_names import NAMES_PER_STEP_MAX
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.queue.counting import COUNT_TOPICS_PER_STEP
 from foqs.queue.engine import Engine
+from foqs.store.in_memory.memory_store import MemoryReads
 from tests.support.builders import engine_settings
-from tests.support.engines import World, run_in_world
+from tests.support.engines import Caller, World, run_in_world
 from tests.support.loop_turns import calls_per_turn
+from tests.support.method_gate import MethodCount
 
 TOPICS = 6_000
 NAMES = sorted(f"t{number}" for number in range(TOPICS))
@@ -70,6 +72,54 @@ def test_items_of_many_topics_are_counted_in_several_turns(monkeypatch: pytest.M
     run_in_world(story)
 
 
+MANY_READY = [(("default", name), State.READY, 1) for name in NAMES]
+ONE_DEAD = (("default", "t0"), State.DEAD, 1)
+OTHERS = [(("other", "u"), State.READY, 9_000_000), (("other", "u"), State.DEAD, 1_000_000)]
+NO_TOPIC: list[tuple[TopicName, State, int]] = []
+
+
+@pytest.mark.parametrize(
+    ("counts", "state", "is_by_id"),
+    [
+        # A topic read each, or 6 reads by id.
+        (MANY_READY, State.READY, True),
+        # Another namespace makes the shard long: 10,000 reads by id.
+        ([*MANY_READY, ONE_DEAD, *OTHERS], State.DEAD, False),
+        ([*MANY_READY, ONE_DEAD, *OTHERS], State.READY, False),
+        # Long topics need as many reads in either order.
+        ([(("default", "u"), State.DEAD, 4_500)], State.DEAD, False),
+        ([*MANY_READY, (("default", "u"), State.READY, 50_000_000)], State.READY, True),
+        (NO_TOPIC, State.DEAD, False),
+    ],
+)
+def test_shard_is_counted_by_id_if_the_topics_that_match_need_more_reads(
+    counts: list[tuple[TopicName, State, int]], state: State, is_by_id: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_id = MethodCount(monkeypatch, MemoryReads, "rows_by_id")
+
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(engine_settings(1))
+        await Caller(world, engine).put(count=1)
+        engine.shards[1].counts.complete_initial(counts)
+        only = ItemFilter(states=(state,), priority_max=5)
+        await engine.queue.count_matching("default", only, world.deadline_in(60))
+        assert bool(by_id.calls) == is_by_id
+
+    run_in_world(story)
+
+
+def test_reads_of_many_topics_are_added_up_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await engine_with_many_topics(world)
+        engine.shards[1].counts.complete_initial([(("other", "u"), State.READY, 1_000 * TOPICS)])
+        operation = engine.queue.count_page("default", ItemFilter(priority_max=5), None, 0, world.deadline_in(5))
+        _, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
+        assert lookups >= len(State) * TOPICS
+        assert most_per_turn <= len(State) * COUNT_TOPICS_PER_STEP + len(State)
+
+    run_in_world(story)
+
+
 def test_change_by_filter_skips_many_topics_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
@@ -78,7 +128,7 @@ def test_change_by_filter_skips_many_topics_in_several_turns(monkeypatch: pytest
         count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert count.items == 0
         assert lookups >= TOPICS
-        assert most_per_turn <= NAMES_PER_STEP_MAX + 1
+        assert most_per_turn <= COUNT_TOPICS_PER_STEP + NAMES_PER_STEP_MAX + 1
 
     run_in_world(story)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Final
 
 import pytest
@@ -437,15 +438,15 @@ def test_job_of_another_tier_is_left_alone() -> None:
 def test_worker_that_fails_unexpectedly_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: JobWorld) -> None:
         failures = iter([RuntimeError("a bug")])
-        change_page = world.items.change_page
+        make_page = world.items.make_page
 
         async def break_once(*arguments: object) -> object:
             error = next(failures, None) if len(world.items.pages) == 12 else None
             if error is not None:
                 raise error
-            return await change_page(*arguments)  # type: ignore[arg-type]
+            return await make_page(*arguments)  # type: ignore[arg-type]
 
-        world.items.change_page = break_once  # type: ignore[method-assign, assignment]
+        world.items.make_page = break_once  # type: ignore[method-assign, assignment]
         world.add("a")
         await world.start()
         job = await world.ended()
@@ -564,6 +565,19 @@ def test_count_whose_page_is_lost_or_interrupted_goes_on_exactly() -> None:
         await world.control(JobCommand.RESUME)
         job = await world.ended()
         assert (job.state, job.counts) == (JobState.DONE, JobCounts(seen=COUNT))
+
+    run_story(story)
+
+
+def test_count_pauses_after_each_page_as_long_as_the_page_took() -> None:
+    async def story(world: JobWorld) -> None:
+        world.items.page_s = 0.5
+        world.add("a")
+        await world.start(change=JobChange(JobAction.COUNT))
+        await world.ended()
+        _, *began_s = [time_s for time_s, _, _ in world.items.pages]
+        assert len(began_s) == PAGES
+        assert all(later - earlier > 2 * 0.499 for earlier, later in pairwise(began_s))
 
     run_story(story)
 
