@@ -114,27 +114,42 @@ def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, ho
 def _follow_to_end(session: HostSession, job: BulkJob, only: ItemFilter, work: BulkWork, matched: int) -> None:
     """Wait until the job stands still, show its counts, and fail if it did not do all."""
     progress = _Progress(job, matched)
-
-    async def follow(client: Client) -> int:
-        await _follow(client, progress)
-        return await _count(client, only, work) if progress.job.state == "done" and work.removes_matches else 0
-
-    left = 0
     try:
-        left = session.run(follow)
+        session.run(lambda client: _follow(client, progress))
     except (CommandFailed, KeyboardInterrupt) as error:
+        progress.finish()
+        _show_result(session, progress.job, matched, None)
         why = f"{error} " if isinstance(error, CommandFailed) else "Interrupted. "
         code = error.code if isinstance(error, CommandFailed) else 1
         raise CommandFailed(
             f"{why}The job goes on; see it with: foqs jobs show {job.id}, and end it with: foqs jobs cancel {job.id}",
             code,
         ) from None
+    progress.finish()
+    left: int | None = None
+    is_left_counted = progress.job.state == "done" and work.removes_matches
+    try:
+        if is_left_counted:
+            left = _count_left(session, only)
     finally:
-        progress.finish()
         _show_result(session, progress.job, matched, left)
     _fail_unless_done(progress.job)
     if left:
         print_message(f"{left} items match now: they are new, or were changed. Repeat the command for them.")
+    elif is_left_counted and left is None:
+        print_message("The job is done. The items that match now could not be counted.")
+
+
+def _count_left(session: HostSession, only: ItemFilter) -> int | None:
+    """Count the items that still match, by one call; None if that fails. The job is done in either case."""
+
+    async def count(client: Client) -> int:
+        return (await client.count(only)).items
+
+    try:
+        return session.run(count)
+    except CommandFailed:
+        return None
 
 
 async def _follow(client: Client, progress: _Progress) -> None:
@@ -189,7 +204,8 @@ def _fail_unless_done(job: BulkJob) -> None:
         raise CommandFailed(f"{job.failed} items were refused, the first because: {job.refusal or 'unknown'}")
 
 
-def _show_result(session: HostSession, job: BulkJob | None, matched: int, left: int) -> None:
+def _show_result(session: HostSession, job: BulkJob | None, matched: int, left: int | None) -> None:
+    """Print the result. `left` is None if the items that still match were not counted."""
     row: Row = {
         "job": None if job is None else job.id,
         "matched": matched,

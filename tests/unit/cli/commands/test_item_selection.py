@@ -198,6 +198,28 @@ def test_items_that_match_afterwards_are_reported(run: Run, client: FakeClient) 
     assert started(client)[0] == ("redrive", DEAD, None)
 
 
+@pytest.mark.parametrize("failure", [DeadlineExceeded("too many"), Unavailable("no host"), KeyboardInterrupt()])
+def test_job_that_is_done_is_not_said_to_go_on_if_the_items_left_are_not_counted(
+    run: Run, client: FakeClient, failure: BaseException
+) -> None:
+    counts = [ItemCount(2, None)]
+
+    def count(only: ItemFilter) -> ItemCount:
+        if counts:
+            return counts.pop()
+        raise failure
+
+    client.answers["count"] = count
+    runs(client, job("done", changed=2))
+    result = run("dead", "redrive", "--all", "--yes", "-o", "json")
+    assert json.loads(result.stdout) == [{"job": JOB.id, "matched": 2, "changed": 2, "refused": 0, "left": None}]
+    assert "goes on" not in result.stderr
+    assert names(client).count("start_bulk_job") == 1
+    if not isinstance(failure, KeyboardInterrupt):
+        assert result.exit_code == 0
+        assert "could not be counted" in result.stderr
+
+
 def test_filter_without_matches_does_not_ask(run: Run, client: FakeClient) -> None:
     client.answers["count"] = ItemCount(0, None)
     assert run("dead", "redrive", "--topic", "mail").exit_code == 0
