@@ -22,6 +22,8 @@ COUNT_WAIT_S: Final = 0.3
 """A page waits this long for the number of items, and then says that they are still being counted."""
 COUNT_S_MAX: Final = 8
 """The longest count of a page. A longer one is a bulk job."""
+COUNT_AGE_S_MAX: Final = 3_600
+"""An older count of a job starts no change: other items may match by now."""
 
 ACTIONS: Final = {
     "redrive": "Redrive: make dead items ready again",
@@ -54,7 +56,12 @@ async def bulk(visit: Visit) -> web.StreamResponse:
     if job_id:
         job = await visit.client.bulk_job(job_id)
         return visit.page(
-            "bulk_job.html", f"Bulk job {job_id}", job=job, conditions=conditions(job), changes=_changes(job)
+            "bulk_job.html",
+            f"Bulk job {job_id}",
+            job=job,
+            counted_change=await _counted_change(visit, job),
+            conditions=conditions(job),
+            changes=_changes(job),
         )
     jobs = await visit.client.bulk_jobs()
     return visit.page(
@@ -78,6 +85,8 @@ async def _act(visit: Visit) -> web.StreamResponse:
         return await _start(visit)
     if action == "start_counted":
         return await _start_counted(visit)
+    if action == "count_again":
+        return await _count_again(visit)
     if action == "cancel" and visit.text("confirmed") != "1":
         job_id = visit.require("job")
         return visit.page(
@@ -155,21 +164,72 @@ async def _start_count(visit: Visit) -> web.StreamResponse:
 
 
 async def _start_counted(visit: Visit) -> web.StreamResponse:
-    """Make the change for which a job has counted."""
+    """Make the change for which a job has counted, once."""
     count = await visit.client.bulk_job(visit.require("job"))
-    if count.counts_for is None or count.state != "done":
+    change = await _counted_change(visit, count)
+    if change is None:
         raise InvalidArgument("this job has not counted items for a change", field="job")
+    if change.started is not None:
+        visit.see("/bulk", job=change.started.id)
+    if change.is_late:
+        raise InvalidArgument("this count is older than an hour; count again", field="job")
     job = await visit.client.start_bulk_job(
-        count.counts_for,
+        change.action,
         count.only,
         count.change,
         move_to=count.move_to,
         rate_per_s=count.rate_per_s,
         expected=count.seen,
         # One count, one change: two tabs start one job.
-        start_key=f"counted-{count.id}",
+        start_key=_counted_key(count),
     )
     visit.see("/bulk", job=job.id)
+
+
+async def _count_again(visit: Visit) -> web.StreamResponse:
+    """Count by another job for the same change."""
+    count = await visit.client.bulk_job(visit.require("job"))
+    if count.counts_for is None:
+        raise InvalidArgument("this job does not count items for a change", field="job")
+    job = await visit.client.start_bulk_job(
+        "count",
+        count.only,
+        count.change,
+        move_to=count.move_to,
+        rate_per_s=count.rate_per_s,
+        start_key=f"again-{count.id}",
+        counts_for=count.counts_for,
+    )
+    visit.see("/bulk", job=job.id)
+
+
+@dataclass(slots=True, frozen=True)
+class CountedChange:
+    """The change for which a job has counted.
+
+    Attributes:
+        action: of `Client.start_bulk_job`.
+        started: the job that makes the change; None: it is not started.
+        is_late: the count is too old to start the change.
+    """
+
+    action: str
+    started: BulkJob | None
+    is_late: bool
+
+
+async def _counted_change(visit: Visit, count: BulkJob) -> CountedChange | None:
+    """Return the change for which a job has counted; None if it is no such job, or has not ended."""
+    if count.counts_for is None or count.state != "done":
+        return None
+    started = [job for job in await visit.client.bulk_jobs() if job.start_key == _counted_key(count)]
+    age_s = visit.board.now_s() - (count.ended_at_ms or 0) / 1_000
+    return CountedChange(count.counts_for, started[0] if started else None, age_s > COUNT_AGE_S_MAX)
+
+
+def _counted_key(count: BulkJob) -> str:
+    """Return the start key of the change for which a job has counted."""
+    return f"counted-{count.id}"
 
 
 @dataclass(slots=True, frozen=True)

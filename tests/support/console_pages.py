@@ -40,7 +40,12 @@ class AnsweringClient:
 
 
 def visit_of(
-    client: AnsweringClient, path: str = "/", *, form: Mapping[str, str] | None = None, host_name: str = "host1"
+    client: AnsweringClient,
+    path: str = "/",
+    *,
+    form: Mapping[str, str] | None = None,
+    host_name: str = "host1",
+    now_s: float = 0.0,
 ) -> Visit:
     """Return the visit of a page, or of a form, at a console without authentication. The namespace is `default`."""
     settings = cast(Any, SimpleNamespace(host_name=host_name, is_cluster=True))
@@ -53,7 +58,7 @@ def visit_of(
     request = make_mocked_request("GET" if form is None else "POST", path)
     values: MultiDict[str] = MultiDict(request.query if form is None else form)
     clients = cast(Any, SimpleNamespace(client=lambda authenticated, namespace: client))
-    board = cast(Any, SimpleNamespace(counts=SharedReads(60.0)))
+    board = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s))
     return Visit(request, Rights(None, lambda principal, name: ()), values, clients, board, ["default"], render)
 
 
