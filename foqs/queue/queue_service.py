@@ -29,6 +29,7 @@ from foqs.queue.bulk import change_matching, list_matching
 from foqs.queue.counting import count_matching, count_page
 from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.explainer import Explainer
+from foqs.queue.item_details import read_item
 from foqs.queue.listings import ListedShards, list_topics
 from foqs.queue.order_meter import OrderMeter
 from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
@@ -57,7 +58,7 @@ from foqs.queue.waiters import Waiters
 from foqs.runtime.deadlines import Deadlines
 from foqs.shard.host_shards import HostShards, ShardStatus
 from foqs.shard.shard import Shard
-from foqs_contract.errors import HANDOVER_RETRY_MS, DeadlineExceeded, FoqsError, NotFound, Unavailable
+from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotFound, Unavailable
 
 _T = TypeVar("_T")
 
@@ -570,18 +571,7 @@ class QueueService:
         return await purge_topic(self._owned_shards(shards), (namespace, topic), deadline)
 
     async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
-        owner = self._owned_shard(shard)
-        try:
-            async with asyncio.timeout_at(deadline):
-                rows = await owner.queries.by_number(namespace, [number])
-                if not rows or rows[0].namespace != namespace:
-                    raise NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
-                keys = await owner.queries.idempotency_keys(namespace, rows)
-        except TimeoutError:
-            raise DeadlineExceeded("the time ran out before the shard replied; try again") from None
-        return ItemDetails(
-            shard, rows[0], owner.now_ms(), keys.get(number), real_wait_ms=owner.real_ms_until_function()
-        )
+        return await read_item(self._owned_shard(shard), namespace, number, deadline)
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
         return await self._explainer.explain(
