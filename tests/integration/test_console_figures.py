@@ -202,7 +202,7 @@ def test_the_order_meter_is_on_the_page_of_a_topic(host: OpenHost, browser: Brow
 
 
 def test_large_answers_are_compressed_for_browsers_that_accept_it(host: OpenHost, browser: Browser) -> None:
-    for path in ("/topics", "/static/console.css"):
+    for path in ("/bulk", "/static/console.css"):
         plain = browser.get(path)
         assert "Content-Encoding" not in plain.headers
         connection = http.client.HTTPConnection("127.0.0.1", host.console_port, timeout=30)
