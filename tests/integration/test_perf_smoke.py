@@ -130,6 +130,7 @@ def test_limit_measures_every_shape_on_both_databases() -> None:
     assert all(line["figures"]["items_per_s"] > 0 for line in found)
 
 
+@pytest.mark.long
 def test_each_client_of_sqs_accounts_for_every_message() -> None:
     options = ["--system", "foqs-sqlite", "--batch", "1", "10", "--seconds", "1", "--warmup", "0.2", *ONCE]
     found = lines("sqs", *options)
@@ -312,6 +313,7 @@ def test_bench_judges_a_row_by_its_cells() -> None:
     assert found[0]["machine"]["commit"][:12] in drawn
 
 
+@pytest.mark.long
 def test_a_race_of_one_system_gives_figures_and_reasons() -> None:
     found = lines(
         "race", "--short", "--systems", "foqs-sqlite", "--seconds", "0.5", "--backlog", "3000", "--no-plots",

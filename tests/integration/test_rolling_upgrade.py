@@ -144,7 +144,7 @@ def rolling(request: pytest.FixtureRequest) -> Iterator[Rolling]:
     ("rolling", "rate", "rows"),
     [
         pytest.param("mariadb", 60.0, 0, id="mariadb", marks=pytest.mark.timeout(600)),
-        pytest.param("mysql9", 60.0, 0, id="mysql9", marks=pytest.mark.timeout(600)),
+        pytest.param("mysql9", 60.0, 0, id="mysql9", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
         pytest.param(
             "mariadb", 300.0, 10_000_000, id="long", marks=[pytest.mark.long, pytest.mark.timeout(STORY_TIMEOUT_S)]
         ),

@@ -381,7 +381,7 @@ def test_commands_of_the_page_do_what_it_says(
 # -------------------------------------------------------------------- as programs
 
 
-@pytest.mark.parametrize("program", ["foqs", "spark-submit"])
+@pytest.mark.parametrize("program", ["foqs", pytest.param("spark-submit", marks=pytest.mark.long)])
 def test_pipeline_runs_as_a_program(
     queue: SparkQueue, client: SyncClient, namespace: str, program: str, tmp_path: Path
 ) -> None:

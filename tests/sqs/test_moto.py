@@ -39,6 +39,7 @@ def test_motos_tests_pass_but_for_a_list(tmp_path: Path) -> None:
     assert len(OTHER_FAILURES) <= OTHER_FAILURES_MAX
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1_200)
 def test_motos_tests_pass_over_the_query_protocol_but_for_a_list(tmp_path: Path) -> None:
     python = environment_python(requirements(*QUERY_CLIENT), is_constrained=False)
