@@ -294,6 +294,7 @@ def test_plan_measures_every_phase_of_a_cluster() -> None:
     assert (changed["nothing planned yet"], changed["nothing to be done"], changed["a host has died"]) == (20, 0, 5)
 
 
+@pytest.mark.long
 def test_bench_judges_a_row_by_its_cells() -> None:
     found = lines(
         "bench", "--seconds", "2", "--warmup", "0.1", *ONCE, "--idle-seconds", "1", "--items", "200", "--deep", "50000",
