@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -398,6 +399,8 @@ def test_pipeline_runs_as_a_program(
         text=True,
         check=False,
         timeout=240,
+        # spark-submit looks for PySpark with this Python, as in an activated environment.
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
     )
     # spark-submit writes both streams of the program to standard output.
     assert (result.returncode, result.stdout.splitlines()[-1:]) == (0, ['{"mail": 7}']), result.stderr[-4_000:]
