@@ -23,7 +23,7 @@ from foqs_client import Client, Item, Nack
 from perf.lib import machine
 from perf.lib.report import Report, say
 from perf.lib.servers import ServerNotAvailable
-from perf.lib.stage import PLAIN, SYSTEMS, stage
+from perf.lib.stage import add_stage_options, stage
 
 SHOWN: Final = ("page", "items", "topics", "first_paint_ms", "first_paint_ms_max", "bytes")
 HOUR_MS: Final = 3_600_000
@@ -120,8 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--items", type=int, default=200_000)
     parser.add_argument("--topics", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--system", choices=[name for name in SYSTEMS if name.startswith("foqs")], default=PLAIN)
+    add_stage_options(parser, shards=4)
     return parser
 
 

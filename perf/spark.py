@@ -26,7 +26,7 @@ from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.partition_writer import write_partition
 from perf.lib import machine
 from perf.lib.report import Report, say
-from perf.lib.stage import PLAIN, SYSTEMS, Stage, stage
+from perf.lib.stage import Stage, add_stage_options, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,12 +157,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--items", type=int, default=200_000)
     parser.add_argument("--payload-bytes", type=int, default=1_024)
     parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--shards", type=int, default=8)
     parser.add_argument(
         "--key-slots", type=int, nargs="*", default=[1, 8], help="key slots of a task, for the sink without Spark"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--system", choices=[name for name in SYSTEMS if name.startswith("foqs")], default=PLAIN)
+    add_stage_options(parser, shards=8)
     parser.add_argument("--no-spark", action="store_true", help="leave out Spark: neither Java nor PySpark is needed")
     return parser
 

@@ -26,7 +26,7 @@ from foqs_client.spark.item_reader import check_source, read_pages
 from foqs_client.spark.source_options import SourceOptions
 from perf.lib import machine
 from perf.lib.report import Report, percentile, say
-from perf.lib.stage import PLAIN, SYSTEMS, Stage, stage
+from perf.lib.stage import Stage, add_stage_options, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,10 +172,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m perf.spark_source", description=__doc__.partition("\n")[0])
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--payload-bytes", type=int, default=1_024)
-    parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--rows-per-second", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
-    parser.add_argument("--system", choices=[name for name in SYSTEMS if name.startswith("foqs")], default=PLAIN)
+    add_stage_options(parser, shards=8)
     parser.add_argument("--no-spark", action="store_true", help="leave out Spark: neither Java nor PySpark is needed")
     return parser
 

@@ -25,7 +25,7 @@ from foqs_client.spark.pipelines.transfer import export_items, import_items
 from perf.lib import machine
 from perf.lib.report import Report
 from perf.lib.spark import spark_session
-from perf.lib.stage import PLAIN, SYSTEMS, Stage, stage
+from perf.lib.stage import Stage, add_stage_options, stage
 
 SHOWN: Final = ("how", "items", "shards", "payload_bytes", "items_per_s", "host_us", "database_us")
 
@@ -82,8 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m perf.spark_transfer", description=__doc__.partition("\n")[0])
     parser.add_argument("--items", type=int, default=500_000)
     parser.add_argument("--payload-bytes", type=int, default=1_024)
-    parser.add_argument("--shards", type=int, default=8)
-    parser.add_argument("--system", choices=[name for name in SYSTEMS if name.startswith("foqs")], default=PLAIN)
+    add_stage_options(parser, shards=8)
     return parser
 
 

@@ -144,6 +144,8 @@ class Console:
         Raises:
             OSError: the address cannot be bound.
         """
+        if self._settings.authenticator is not None:
+            await self._settings.secret.refresh()
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
         app.router.add_get("/static/{name}", self._static_file)
         app.router.add_get(STREAM_PATH, self._stream, allow_head=False)
@@ -163,8 +165,6 @@ class Console:
         )
         await runner.setup()
         assert runner.server is not None
-        if self._settings.authenticator is not None:
-            await self._settings.secret.refresh()
         settings = self._settings
         self._listener = ConsoleListener(runner.server, settings.limits, settings.tls, settings.on_handshake_failed)
         try:

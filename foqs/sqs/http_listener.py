@@ -117,7 +117,7 @@ class SqsListener:
             self._warn(_peer(request), f"an SQS request was refused: {reply.error}")
             response.force_close()
         elif self._is_draining or (reply.error is not None and "Expect" in request.headers):
-            # A client that was refused before it was told to send its body may not send it.
+            # A client that was refused before the interim reply may leave its body out.
             response.force_close()
         return response
 

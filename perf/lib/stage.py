@@ -5,6 +5,7 @@ Always true: a stage ends everything that it started. Knows nothing of load.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import sqlite3
@@ -130,6 +131,13 @@ class Stage:
         begun = time.monotonic()
         self.host.start()
         return asyncio.run(_first_delivery(self.host.address)) - begun
+
+
+def add_stage_options(parser: argparse.ArgumentParser, *, shards: int) -> None:
+    """Add `--system`, one of those with a FOQS host, and `--shards` with its default."""
+    systems = [name for name in SYSTEMS if name.startswith("foqs")]
+    parser.add_argument("--shards", type=int, default=shards)
+    parser.add_argument("--system", choices=systems, default=PLAIN)
 
 
 @contextlib.contextmanager
