@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from shardmgr.durable_file import replace_file
 from shardmgr.port import CoordinatorFailed
@@ -37,6 +37,8 @@ class FileEpochBook:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._unknown: dict[str, Any] = {}
+        """What a newer version has written beside, kept."""
 
     def load(self) -> dict[int, int]:
         try:
@@ -46,14 +48,18 @@ class FileEpochBook:
         except OSError as error:
             raise CoordinatorFailed(f"cannot read {self._path}: {error.strerror}") from error
         try:
-            return {int(shard): int(epoch) for shard, epoch in json.loads(content)["epochs"].items()}
+            fields = json.loads(content)
+            epochs = {int(shard): int(epoch) for shard, epoch in fields.pop("epochs").items()}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             raise CoordinatorFailed(
                 f"{self._path} is not a coordinator file; move it away, and the epochs are read from the shards"
             ) from None
+        self._unknown = fields
+        return epochs
 
     def save(self, epochs: dict[int, int]) -> None:
-        text = json.dumps({"epochs": {str(shard): epoch for shard, epoch in sorted(epochs.items())}})
+        fields = {"epochs": {str(shard): epoch for shard, epoch in sorted(epochs.items())}, **self._unknown}
+        text = json.dumps(fields)
         try:
             replace_file(self._path, text + "\n")
         except OSError as error:

@@ -72,7 +72,7 @@ class PlanDraft:
         self._hosts = _HostLoads(layout, self._members.values())
         self._assignments: dict[int, Assignment] = {}
         self._epochs = dict(plan.epochs)
-        self._unknown = plan.unknown
+        self._before = plan
         for number, assignment in plan.assignments.items():
             self._epochs[number] = max(self._epochs.get(number, 0), assignment.epoch)
         self._taken_epochs = _highest_epochs(member.taken_epochs for member in members)
@@ -81,7 +81,7 @@ class PlanDraft:
         """Shards that stay with their owners but could move."""
 
     def plan(self) -> Plan:
-        return Plan(self._assignments, self._epochs, self._unknown)
+        return replace(self._before, assignments=self._assignments, epochs=self._epochs)
 
     def member(self, assignment: Assignment) -> Member | None:
         return self._members.get(assignment.nonce)

@@ -1,7 +1,8 @@
 """The changes of a document: each takes a document and returns the next one.
 
 Always true: the result has the next version, or is the same object if nothing
-changes, so that a change can be repeated safely. Pure; does not check what only
+changes, so that a change can be repeated safely; all that a change does not name
+stays, above all the fields of a newer version. Pure; does not check what only
 a host knows, such as whether a namespace holds items.
 """
 
@@ -136,7 +137,9 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
     A namespace that exists keeps its incarnation. A namespace that was deleted after the
     export gets the incarnation given here. If `imported` was exported from another catalog,
     perhaps because this one replaces a lost one, the incarnations of `imported` are used, and
-    the catalog takes the identity of `imported`.
+    the catalog takes the identity of `imported`, if it has one.
+
+    Fields that only a newer version knows stay as they are.
 
     The key slots of `imported` are added to the recorded ones. Shards without slots there are
     ignored, because they may have got some since.
@@ -167,13 +170,26 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
         return incarnation if existing is None else existing.incarnation
 
     namespaces = {
-        name: replace(own, deleting=None, incarnation=incarnation_of(name, own))
+        name: _with_unknown_of(
+            document.namespaces.get(name), replace(own, deleting=None, incarnation=incarnation_of(name, own))
+        )
         for name, own in imported.namespaces.items()
     }
     is_same = not is_other_catalog and (document.namespaces, document.slots) == (namespaces, slots)
-    return (
-        document if is_same else _next_version(document, namespaces=namespaces, slots=slots, identity=imported.identity)
-    )
+    if is_same:
+        return document
+    return _next_version(document, namespaces=namespaces, slots=slots, identity=imported.identity or document.identity)
+
+
+def _with_unknown_of(existing: Namespace | None, imported: Namespace) -> Namespace:
+    """Return an imported namespace with the fields that only a newer version knows: an import does not have them."""
+    if existing is None:
+        return imported
+    queues = {
+        name: replace(queue, unknown=existing.queues[name].unknown) if name in existing.queues else queue
+        for name, queue in imported.queues.items()
+    }
+    return replace(imported, queues=queues, unknown=existing.unknown)
 
 
 def record_slots(
@@ -229,6 +245,11 @@ def _checked_settings(settings: Mapping[str, int]) -> Mapping[str, int]:
 def with_namespace(document: Document, name: str, namespace: Namespace) -> Document:
     """Return the next version of a document, with this namespace in place of the one of its name."""
     return _next_version(document, namespaces={**document.namespaces, name: namespace})
+
+
+def in_one_version(before: Document, after: Document) -> Document:
+    """Return the result of several changes of `before` as the version that follows it."""
+    return after if after is before else replace(after, version=before.version + 1)
 
 
 def _next_version(document: Document, **changes: Any) -> Document:

@@ -169,7 +169,7 @@ def _with_reports(
         else:
             empty = [report.shard for report in reports if name in report.empty]
             after = changes.record_empty_shards(after, name, empty, all_shards)
-    return after if after is before else Document(before.version + 1, after.namespaces, after.slots)
+    return changes.in_one_version(before, after)
 
 
 async def _inspect_shards(shards: Iterable[Shard], names: Collection[str], deadline: float) -> list[_ShardReport]:

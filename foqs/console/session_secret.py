@@ -2,7 +2,7 @@
 
 Always true: the first host that finds no secret creates one by compare-and-set, so all
 hosts get the same; a secret that was read stays in use while the document cannot be
-read; a document that is not readable is never overwritten. A deleted or replaced
+read; a host never overwrites a document that is not readable. A deleted or replaced
 document ends all sessions. Knows nothing of cookies.
 """
 
@@ -14,12 +14,13 @@ import json
 import logging
 import secrets
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Final
 
 from pydantic import Field
 
 from foqs.queue.jobs.job_store import Documents
-from shardmgr.model import MalformedDocument
+from shardmgr.model import MalformedDocument, Unknown
 from shardmgr.registry.port import RegistryConflict, RegistryError, RegistryFailed
 from shardmgr.strict_json import Form, parse_document
 
@@ -80,7 +81,14 @@ class SessionSecret:
 async def replace_secret(documents: Documents) -> None:
     """Replace the secret by a new one, which ends all sessions. Raises `RegistryError`."""
     document = await documents.read(DOCUMENT_NAME)
-    await documents.replace(DOCUMENT_NAME, _render(_draw()), None if document is None else document.version)
+    if document is None:
+        await documents.replace(DOCUMENT_NAME, _render(_draw()), None)
+        return
+    try:
+        unknown = parse_document(_SecretForm, document.data, FORMAT).unknown
+    except MalformedDocument:
+        unknown = {}  # a person wants another secret, and the damaged one ends as well
+    await documents.replace(DOCUMENT_NAME, _render(_draw(), unknown), document.version)
 
 
 def secret_file(folder: Path) -> Path:
@@ -105,8 +113,8 @@ def _draw() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
-def _render(secret: bytes) -> bytes:
-    return json.dumps({"format": FORMAT, "secret": secret.hex()}).encode()
+def _render(secret: bytes, unknown: Unknown = MappingProxyType({})) -> bytes:
+    return json.dumps({"format": FORMAT, "secret": secret.hex(), **unknown}).encode()
 
 
 def _parse(data: bytes) -> bytes:

@@ -133,10 +133,15 @@ class JobSpec:
 
 @dataclass(slots=True, frozen=True)
 class JobOwner:
-    """The host that works on a job: its name, and the nonce of its run."""
+    """The host that works on a job: its name, and the nonce of its run.
+
+    Attributes:
+        unknown: what a newer version has written beside, kept while the host works on the job.
+    """
 
     name: str
     nonce: str
+    unknown: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -148,12 +153,14 @@ class JobCounts:
         changed: those that the job has changed.
         failed: those that refused the change, such as a leased item's move.
         at_least: the numbers may be too low, because the result of a page was lost. `changed` is never too high.
+        unknown: what a newer version has written beside, kept.
     """
 
     seen: int = 0
     changed: int = 0
     failed: int = 0
     at_least: bool = False
+    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)

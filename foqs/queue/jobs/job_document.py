@@ -29,7 +29,7 @@ from foqs.queue.jobs.bulk_job import (
     JobState,
     is_job_id,
 )
-from shardmgr.strict_json import Form, build, parse_document
+from shardmgr.strict_json import Form, build, build_with_unknown, parse_document
 
 FORMAT: Final = 1
 DOCUMENT_NAME: Final = "jobs"
@@ -65,11 +65,15 @@ def _job_to_json(job: Job) -> dict[str, Any]:
         state=job.state.value,
         cursor=job.cursor,
         counts=_without_none(
-            seen=counts.seen, changed=counts.changed, failed=counts.failed, at_least=counts.at_least or None
+            seen=counts.seen,
+            changed=counts.changed,
+            failed=counts.failed,
+            at_least=counts.at_least or None,
+            **counts.unknown,
         ),
         refusal=job.refusal,
         problem=job.problem,
-        owner=None if owner is None else {"name": owner.name, "nonce": owner.nonce},
+        owner=None if owner is None else {"name": owner.name, "nonce": owner.nonce, **owner.unknown},
         run=job.run,
         **job.unknown,
     )
@@ -206,10 +210,10 @@ class _JobForm(Form):
     ended_at_ms: _Time | None = None
     state: Annotated[JobState, Field(strict=False)]
     cursor: str | None = None
-    counts: Annotated[_CountsForm, build(JobCounts)]
+    counts: Annotated[_CountsForm, build_with_unknown(JobCounts)]
     refusal: str | None = None
     problem: str | None = None
-    owner: Annotated[_OwnerForm, build(JobOwner)] | None = None
+    owner: Annotated[_OwnerForm, build_with_unknown(JobOwner)] | None = None
     run: _Count
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, parse
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, parse, render
+from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.queue.engine import Engine
 from foqs.queue.port import EnqueueOutcome, Repeated
@@ -107,6 +110,30 @@ def test_restart_keeps_the_keys_of_a_namespace_created_again() -> None:
         await engine.abort()
         engine = await world.engine(engine_settings(1))
         assert await put(world, engine, "other") == Repeated(str(first))
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("sharing", [None, (1, 2)], ids=["alone", "cluster"])
+def test_key_of_a_deleted_namespace_is_free_after_an_import(sharing: tuple[int, ...] | None) -> None:
+    """The deletion in a cluster once dropped the identity of the catalog, so the import looked like one of another catalog."""
+
+    async def story(world: World) -> None:
+        world.catalog = MemoryCatalog(replace(changes.new_catalog("default", 4_711), unknown={"newer": {"a": 1}}))
+        engine = await world.engine(sharing=sharing)
+        engine.on_resumed()
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
+        await engine.admin.create("brief", None, {}, world.deadline_in(5))
+        first = await put(world, engine, "brief")
+        await Caller(world, engine, "brief").cancel(str(first))
+        exported = engine.admin.document()
+        await engine.admin.delete("brief", world.deadline_in(20))
+        assert world.catalog.document.identity == 4_711
+        assert world.catalog.document.unknown == {"newer": {"a": 1}}
+        await engine.admin.restore(render(replace(exported, unknown={})), world.deadline_in(5))
+        again = await put(world, engine, "brief")
+        assert isinstance(again, str)
+        assert again != first
 
     run_in_world(story)
 

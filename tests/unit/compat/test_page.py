@@ -48,5 +48,5 @@ def test_the_page_names_the_fields_that_version_1_lacks() -> None:
 def test_the_page_names_the_older_version_of_the_tests_and_tests_that_exist() -> None:
     assert f"from commit `{OLDER}` on" in PAGE
     tests = re.findall(r"^\| `(tests/[\w/.]+)` \|", PAGE, re.MULTILINE)
-    assert len(tests) == 5
+    assert len(tests) == 6
     assert [test for test in tests if not (ROOT / test).is_file()] == []
