@@ -2,7 +2,7 @@
 
 Always true: `-o json` and `-o jsonl` hold every field of every row and nothing
 else; a table shows ids and values in full, and no item can move the reader's
-cursor. Knows nothing of commands.
+cursor, in messages neither. Knows nothing of commands.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -19,6 +20,7 @@ from typing import Any, Final, Literal, TypeAlias
 import click
 
 from foqs.runtime.durations import format_duration
+from foqs_contract.printable_text import printable
 
 Format: TypeAlias = Literal["table", "json", "jsonl", "line"]
 """The values of `-o`, and "line": all rows as a JSON array in one line."""
@@ -35,6 +37,7 @@ output_option: Final = click.option(
     help="A table for people, or JSON for programs: one document, or one line per row.",
 )
 _UNLIMITED_WIDTH: Final = 100_000
+_UNUSUAL: Final = re.compile(r"[^\n\x20-\x7e]")
 _TEXT_SHOWN_MAX: Final = 60
 _GAP: Final = 2
 """Spaces between columns."""
@@ -48,11 +51,6 @@ def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {name: None, f"{name}_base64": base64.b64encode(data).decode()}
-
-
-def printable(text: str) -> str:
-    """Return the text with control characters escaped."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def short_text(row: Row, name: str) -> str:
@@ -133,8 +131,15 @@ def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
 
 
 def print_message(text: str) -> None:
-    """Write a sentence for a person to standard error."""
-    click.echo(text, err=True)
+    """Write a sentence for a person to standard error. It may name topics and errors of others: it stays one line."""
+    click.echo(printable(text), err=True)
+
+
+def show_document(text: str) -> None:
+    """Write a JSON document that a host has sent. Control characters in its texts become escapes of JSON."""
+    click.echo(
+        _UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text), nl=False
+    )
 
 
 def program_name() -> str:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from foqs.runtime.durations import format_duration
+from foqs_contract.printable_text import printable
 
 _HEX_LINE: Final = 16
 _SHOWN_BYTES_MAX: Final = 65_536
@@ -46,9 +47,7 @@ def hexadecimal(data: bytes) -> str:
 
 def visible(text: str | None) -> str:
     """Return a text with control characters escaped; a dash for None."""
-    if text is None:
-        return "-"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "-" if text is None else printable(text)
 
 
 def moment(time_ms: int | None) -> str:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from foqs.demo.ledger import RunLedger, percentile_of
 from foqs.demo.proof import Check, HostContents, counts_by_topic, dead_reason
+from foqs_contract.printable_text import printable
 
 WIDTH_WITHOUT_TERMINAL: Final = 100_000
 BAR_INTERVAL_S: Final = 0.1
@@ -150,11 +151,6 @@ class Display:
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         self._console.print(table)
-
-
-def printable(text: str) -> str:
-    """The text with control characters as escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def format_duration(seconds: float) -> str:

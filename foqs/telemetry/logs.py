@@ -1,7 +1,8 @@
 """The format of a host's log: one line per event, for people or for programs.
 
 Always true: an event is one line; fields with the name of a secret, and passwords
-in URLs, are never written. Knows nothing of the events.
+in URLs, are never written; of a text at most `TEXT_CHARS_MAX` characters are written,
+and its cost is linear in its length. Knows nothing of the events.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ import logging
 import re
 from typing import Any, Final, Literal, TextIO
 
+from foqs_contract.printable_text import printable
+
 SECRET_FIELDS: Final = frozenset({"password", "secret", "credentials", "authorization", "token", "passphrase"})
 HIDDEN_VALUE: Final = "***"
+TEXT_CHARS_MAX: Final = 32_768
+"""More of a message, a field or a traceback is left out in the middle: the beginning and the end say what went wrong."""
 
-_URL_PASSWORD: Final = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/]*@", re.IGNORECASE)
+# It begins with a literal and no part of it crosses a slash. So no text makes it search the same characters again and again.
+_URL_PASSWORD: Final = re.compile(r"(?P<head>://[^\s:/]*):[^\s/]*@")
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -43,12 +49,12 @@ class TextFormatter(logging.Formatter):
     """Writes `2025-01-31T10:00:00.000Z INFO foqs.shard message key=value`, without colours."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_format_time(record)} {record.levelname} {record.name} {_hide_passwords(record.getMessage())}"
+        line = f"{_format_time(record)} {record.levelname} {record.name} {_plain_text(record.getMessage())}"
         for name, value in extra_fields(record).items():
             line += f" {name}={value}"
         if record.exc_info:
-            line += f" exception={_hide_passwords(self.formatException(record.exc_info))}"
-        return _escape_control_characters(line)
+            line += f" exception={_plain_text(self.formatException(record.exc_info))}"
+        return printable(line)  # a logged text cannot forge a line or move the cursor
 
 
 class JsonFormatter(logging.Formatter):
@@ -59,11 +65,11 @@ class JsonFormatter(logging.Formatter):
             "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _hide_passwords(record.getMessage()),
+            "message": _plain_text(record.getMessage()),
         }
         event |= {name: value for name, value in extra_fields(record).items() if name not in event}
         if record.exc_info:
-            event["exception"] = _hide_passwords(self.formatException(record.exc_info))
+            event["exception"] = _plain_text(self.formatException(record.exc_info))
         return json.dumps(event)
 
 
@@ -73,13 +79,13 @@ def _format_time(record: logging.LogRecord) -> str:
 
 
 def _plain_value(value: object) -> object:
-    return value if isinstance(value, bool | int | float) or value is None else _hide_passwords(str(value))
+    return value if isinstance(value, bool | int | float) or value is None else _plain_text(str(value))
 
 
-def _hide_passwords(text: str) -> str:
-    return _URL_PASSWORD.sub(rf"\g<head>:{HIDDEN_VALUE}@", text)
-
-
-def _escape_control_characters(text: str) -> str:
-    """Escape control characters, so that a logged text cannot forge a line or move the cursor."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+def _plain_text(text: str) -> str:
+    """Return a text without passwords, and not longer than an event may be."""
+    hidden = _URL_PASSWORD.sub(rf"\g<head>:{HIDDEN_VALUE}@", text)
+    if len(hidden) <= TEXT_CHARS_MAX:
+        return hidden
+    half = TEXT_CHARS_MAX // 2
+    return f"{hidden[:half]} [{len(hidden) - 2 * half} characters are left out] {hidden[-half:]}"

@@ -19,6 +19,7 @@ import click
 
 from foqs.cli.host_session import CommandFailed, HostSession
 from foqs.cli.output import Column, Row, print_message, show
+from foqs_contract.printable_text import printable
 
 if TYPE_CHECKING:
     from foqs_client import BulkJob, Change, Client, ItemFilter
@@ -227,7 +228,7 @@ class _Progress:
     def update(self, job: BulkJob) -> None:
         self.job = job
         if sys.stderr.isatty():
-            waits = f"; it waits: {job.problem}" if job.problem else ""
+            waits = printable(f"; it waits: {job.problem}") if job.problem else ""
             done = f"{job.seen} items match" if self._matched is None else f"{job.changed} of {self._matched} items"
             click.echo(f"\r\033[K{done}{waits}", nl=False, err=True)
             self._is_shown = True

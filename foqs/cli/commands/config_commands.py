@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from foqs.cli.host_session import USAGE, CommandFailed, HostSession, configuration, host_call_options
-from foqs.cli.output import print_message
+from foqs.cli.output import print_message, show_document
 
 
 @click.group()
@@ -127,7 +127,7 @@ def _replace_text(path: Path, text: str) -> Path:
 @host_call_options
 def export(session: HostSession) -> None:
     """Print the namespaces with settings, grants and paused topics as JSON, for config import."""
-    click.echo(session.run(lambda client: client.export_config()), nl=False)
+    show_document(session.run(lambda client: client.export_config()))
 
 
 @config.command(

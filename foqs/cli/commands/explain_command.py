@@ -12,8 +12,9 @@ import click
 
 from foqs.cli.commands.item_commands import view_row
 from foqs.cli.host_session import NOT_FOUND, OK, UNHEALTHY, HostSession, host_call_options
-from foqs.cli.output import printable, show
+from foqs.cli.output import show
 from foqs.runtime.durations import format_duration
+from foqs_contract.printable_text import printable
 
 if TYPE_CHECKING:
     from foqs_client import Explanation

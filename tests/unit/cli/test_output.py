@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 
 import pytest
 
-from foqs.cli.output import Column, Row, show
+from foqs.cli.output import Column, Row, print_message, show, show_document
 
 ROW = {"id": "1-8796093022814", "token": "8796093022316", "payload": "dear all, this is a rather long letter"}
 COLUMNS: list[Column] = [
@@ -68,3 +69,16 @@ def test_id_is_not_broken_on_a_narrow_terminal(drawn: Callable[[Row, int], list[
 def test_wide_characters_count_as_two(drawn: Callable[[Row, int], list[str]]) -> None:
     row = {**ROW, "payload": "日本語 の手紙"}
     assert [line[32:].strip() for line in below(drawn(row, 41))] == ["日本語", "の手紙"]
+
+
+def test_message_that_names_a_topic_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_message("Purged \x1b]0;forged\x07mail\n1 of 1 topics.")
+    assert capsys.readouterr().err == "Purged \\x1b]0;forged\\x07mail\\n1 of 1 topics.\n"
+
+
+def test_document_of_a_host_is_the_same_json_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {"paused": ["mail\x9b2J", "\u202eé 東", "\x1b[2J"]}
+    show_document(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == document
+    assert shown.replace("\n", "").isprintable()

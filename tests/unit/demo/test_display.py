@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from foqs.demo.__main__ import parse
-from foqs.demo.display import Display, format_bytes, format_duration, printable
-
-
-def test_nothing_in_a_name_can_move_the_cursor() -> None:
-    assert printable("a\x1b[2Jb\n\udcff.py") == "a\\x1b[2Jb\\n\\udcff.py"
+from foqs.demo.display import Display, format_bytes, format_duration
 
 
 @pytest.mark.parametrize(

@@ -109,3 +109,36 @@ def test_events_below_the_level_are_not_written() -> None:
     LOGGER.warning("x")
     assert stream.getvalue() == ""
     assert stream is not sys.stderr
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize("text", ["x" * 1_000_000, "://" + "a:" * 500_000, "x://" * 250_000, "\x00" * 100_000])
+def test_long_text_is_written_in_time_that_grows_with_its_length(style: str, text: str) -> None:
+    """A search that begins again at every character would take hours here; the test's own time limit ends it."""
+    stream = written(style)
+    LOGGER.warning("%s", text, extra={"error": text}, exc_info=ValueError(text))
+    assert stream.getvalue().count("characters are left out") == 3
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_beginning_and_end_of_a_long_text_are_written(style: str) -> None:
+    stream = written(style)
+    LOGGER.warning("it begins %s and ends", "x" * logs.TEXT_CHARS_MAX)
+    assert "it begins xxx" in stream.getvalue()
+    assert "xxx and ends" in stream.getvalue()
+    assert len(stream.getvalue()) < logs.TEXT_CHARS_MAX + 200
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://a@b:hunter2@db/q", "1.x://foqs:hunter2@db", "://:hunter2@db", "X://é:hunter2@db"]
+)
+def test_password_is_hidden_whatever_the_user_and_the_scheme_are(url: str) -> None:
+    stream = written("text")
+    LOGGER.warning("cannot open %s", url)
+    assert "hunter2" not in stream.getvalue()
+
+
+def test_address_without_a_password_is_written_as_it_is() -> None:
+    stream = written("text")
+    LOGGER.info("foqs://one:7400,two:7400 and mail@two")
+    assert "foqs://one:7400,two:7400 and mail@two" in stream.getvalue()

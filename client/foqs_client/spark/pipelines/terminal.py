@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foqs_client.spark.pipelines.connection import PipelineError
+from foqs_contract.printable_text import printable
 
 _INTERVAL_S: Final = 2.0
 
 
 def say(text: str) -> None:
-    """Print a line."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    """Print a line. What is printed of items and errors cannot begin another one or move the cursor."""
+    print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def confirm(question: str, *, yes: bool) -> bool:
