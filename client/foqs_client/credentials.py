@@ -20,6 +20,7 @@ from foqs_client import conversion, errors
 from foqs_client.host_connection import HostConnection, NoReply, NotSent
 from foqs_contract.contract_version import FIRST_VERSION, too_old
 from foqs_contract.idl import ttypes
+from foqs_contract.secret_rights import UnsafeRights, check_rights
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unreadable
 
 TOKEN_BYTES_MAX: Final = 4_096
@@ -174,14 +175,16 @@ def read_token(file: str | Path) -> str:
     """
     try:
         with Path(file).open("rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
+            status = os.fstat(stream.fileno())
             data = stream.read(TOKEN_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         problem = f"{file} cannot be read ({getattr(error, 'strerror', None) or error}); name a file with the token"
         raise errors.InvalidArgument(problem, field="token_file") from None
-    if os.name == "posix" and mode & 0o077:
-        problem = f"others than its owner may use {file} (mode {mode & 0o777:o}); run: chmod 600 {file}"
-        raise errors.InvalidArgument(problem, field="token_file")
+    if os.name == "posix":
+        try:
+            check_rights(file, status)
+        except UnsafeRights as error:
+            raise errors.InvalidArgument(f"{file}: {error}", field="token_file") from None
     line, _, _ = data.partition(b"\n")
     return _checked_token(line.decode("ascii", "replace").rstrip("\r"), "token_file")
 

@@ -1,7 +1,8 @@
 """Reads secrets from files.
 
 Always true: the file of a secret is a regular file of this process's user or of
-root, and nobody else may read or write it; no error text holds any of its
+root, and nobody else may read or write it, except that the group of a file of root
+may read it; no error text holds any of its
 content. Knows nothing of what a secret is for.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 import os
 import stat
 from typing import Final
+
+from foqs_contract.secret_rights import UnsafeRights, check_rights
 
 SECRET_BYTES_MIN: Final = 16
 """The least length of a token. A shorter one could be guessed."""
@@ -52,9 +55,10 @@ def read_secret(file: str, bytes_max: int) -> bytes:
         raise UnusableFile(
             file, f"it belongs to another user (uid {status.st_uid})", f"run: chown {os.geteuid()} {file}"
         )
-    if status.st_mode & 0o077:
-        mode = stat.S_IMODE(status.st_mode)
-        raise UnusableFile(file, f"others than its owner may use it (mode {mode:o})", f"run: chmod 600 {file}")
+    try:
+        check_rights(file, status)
+    except UnsafeRights as error:
+        raise UnusableFile(file, error.problem, error.remedy) from None
     if len(data) > bytes_max:
         raise UnusableFile(file, f"it is longer than {bytes_max} bytes", "name a file that holds only the secret")
     return data

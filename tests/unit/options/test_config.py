@@ -387,7 +387,7 @@ def test_unrenamed_option_of_a_renamed_section_is_named_in_its_new_section() -> 
 # ------------------------------------------------------- password, URLs, paths
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
+@pytest.mark.parametrize("mode", [0o604, 0o620, 0o610])
 def test_password_file_that_other_users_may_access_is_refused(tmp_path: Path, mode: int) -> None:
     file = password_file(tmp_path, b"hunter2\n", mode)
     error = refused(overrides={"store.password_file": str(file)})
