@@ -35,7 +35,8 @@ class Migration:
 
     Attributes:
         statements: those that add something, in order. If the database cannot run them as one transaction, each must be
-            harmless when it runs again after a crash. Every other statement must be harmless then, too.
+            harmless when it runs again after a crash, also beside the statements of later migrations: a creation runs
+            all of them, and begins again. Every other statement must be harmless then, too.
         rolls: hosts of the version before use the tables while `statements` are applied and afterwards.
         exclude: makes a takeover by a host of the version before fail. Refused while such a host is the owner.
         fills: rows need something that the version before did not write.
@@ -75,7 +76,9 @@ class Phase(enum.StrEnum):
     """The phases of a shard's tables."""
 
     EMPTY = "empty"
-    """There are no tables."""
+    """There are no tables, and no program has begun to create them."""
+    CREATING = "creating"
+    """A program creates the tables, or was interrupted there. Opening the shard begins again, and finishes it."""
     STABLE = "stable"
     """No migration is between its phases."""
     EXPANDED = "expanded"
@@ -92,16 +95,23 @@ class SchemaState:
         contracted: the last migration that is finished.
         version: the number that every program compares with its own: an older program refuses a higher one.
         expanded: the last migration whose statements have run.
+        is_creating: a program has begun to create the tables, and the state was never stored.
     """
 
     contracted: int
     version: int
     expanded: int
+    is_creating: bool = False
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether all tables of some version exist."""
+        return self.expanded > 0
 
     @property
     def phase(self) -> Phase:
-        if self.expanded == 0:
-            return Phase.EMPTY
+        if not self.has_tables:
+            return Phase.CREATING if self.is_creating else Phase.EMPTY
         if self.contracted == self.expanded:
             return Phase.STABLE
         return Phase.EXPANDED if self.version < self.expanded else Phase.CONTRACTING
@@ -116,6 +126,7 @@ class SchemaState:
 
 
 NO_TABLES = SchemaState(0, 0, 0)
+CREATING_TABLES = SchemaState(0, 0, 0, is_creating=True)
 
 
 def pending_migrations(version: int, migrations: Sequence[Migration], location: str) -> list[Migration]:
@@ -146,7 +157,7 @@ def steps_to_use(
     """
     pending = pending_migrations(state.version, migrations, location)
     newest = migrations[-1]
-    if state.phase is Phase.EMPTY:
+    if not state.has_tables:
         steps = [step for migration in pending for step in migration.steps()]
         if not (beside_older and newest.rolls):
             return steps

@@ -24,6 +24,7 @@ from foqs.cli.output import Column, Format, Row, output_option, print_message, s
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
+    from foqs.store.migrations import SchemaState
 
 _PROGRESS_S: Final = 1.0
 
@@ -73,7 +74,8 @@ def schema() -> None:
 def status(config: Config, form: Format) -> None:
     """Show the version and the phase of each shard's tables.
 
-    stable: hosts of one version use them. expanded: hosts of two versions may use them. contracting: hosts of the older
+    empty: they do not exist yet. creating: a program creates them, or was interrupted: the next start or foqs schema apply
+    finishes it. stable: hosts of one version use them. expanded: hosts of two versions may use them. contracting: hosts of the older
     version are refused, and foqs schema apply --contract is to be repeated. FILLED says about how many rows have their
     timer entries. The last column is the range of schema versions that the hosts of the cluster use.
     """
@@ -150,8 +152,8 @@ async def _shard_status(place: ShardPlace) -> dict[str, Any]:
 
     row: dict[str, Any] = {"shard": place.shard, "database": place.database, "filled_rows": None, "rows": None}
     if place.settings is None:
-        version = _file_version(place)
-        return {**row, "version": version, "phase": str(Phase.STABLE if version else Phase.EMPTY)}
+        state = _file_state(place)
+        return {**row, "version": state.version, "phase": str(state.phase)}
     async with _reported(place), schema_link(place.settings) as link:
         state = await read_state(link, place.shard)
         if state.phase is Phase.CONTRACTING:
@@ -159,15 +161,17 @@ async def _shard_status(place: ShardPlace) -> dict[str, Any]:
     return {**row, "version": state.version, "phase": str(state.phase)}
 
 
-def _file_version(place: ShardPlace) -> int:
+def _file_state(place: ShardPlace) -> SchemaState:
+    from foqs.store.migrations import CREATING_TABLES, NO_TABLES, SchemaState
     from foqs.store.sqlite.sqlite_header import read_header
 
     assert place.file is not None
     try:
         header = read_header(place.file)
     except OSError:
-        return 0
-    return 0 if header is None else header.schema_version
+        return NO_TABLES
+    version = 0 if header is None else header.schema_version
+    return SchemaState(version, version, version) if version else CREATING_TABLES
 
 
 # ------------------------------------------------------------------------- plan
@@ -206,7 +210,7 @@ def _file_plan(place: ShardPlace) -> list[Row]:
 
     return [
         {"shard": place.shard, "step": f"{migration.number} at open", "statement": " ".join(statement.split())}
-        for migration in pending_migrations(_file_version(place), MIGRATIONS, str(place.file))
+        for migration in pending_migrations(_file_state(place).version, MIGRATIONS, str(place.file))
         for statement in migration.statements
     ]
 

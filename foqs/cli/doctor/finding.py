@@ -34,7 +34,7 @@ def schema_finding(versions: dict[int, int], newest: int, location: StoreLocatio
     """Check the versions of the shards' tables for a program that knows versions up to `newest`.
 
     Args:
-        versions: the version by shard, for each shard that has tables.
+        versions: the version by shard, for each shard that has tables; 0 if their creation is not finished.
     """
     served = location.shards
     newer = {shard: version for shard, version in versions.items() if version > newest and shard in served}
@@ -55,6 +55,14 @@ def schema_finding(versions: dict[int, int], newest: int, location: StoreLocatio
         remedy = "make a backup, then upgrade as docs/runbook.md says (Upgrade)"
         return Finding(
             "Schema", "warning", f"{_describe_versions(older)}; this program upgrades them to {newest}", remedy
+        )
+    unfinished = [shard for shard in served if versions.get(shard) == 0]
+    if unfinished:
+        return Finding(
+            "Schema",
+            "warning",
+            f"{_describe_shards(unfinished)} has incomplete tables: a program creates them, or was interrupted",
+            "start the host, or run foqs schema apply: both finish what is there",
         )
     if older:
         return Finding(
@@ -106,6 +114,9 @@ def durability_finding(detail: str, accepts_unsafe_durability: bool) -> Finding:
 
 
 def _describe_versions(versions: dict[int, int]) -> str:
-    first = min(versions)
-    more = f" (and {len(versions) - 1} more)" if len(versions) > 1 else ""
-    return f"shard {first}{more} has schema version {versions[first]}"
+    return f"{_describe_shards(versions)} has schema version {versions[min(versions)]}"
+
+
+def _describe_shards(shards: Collection[int]) -> str:
+    more = f" (and {len(shards) - 1} more)" if len(shards) > 1 else ""
+    return f"shard {min(shards)}{more}"

@@ -85,12 +85,17 @@ MIGRATIONS: Final = (
     Migration(
         1,
         "items and their owner",
-        (_ITEM, _OWNER, "INSERT IGNORE INTO {owner} VALUES (1, 0, '', 0, 0, 0)"),
+        (
+            _ITEM,
+            _OWNER,
+            # Later migrations add columns, and an interrupted creation begins again with this statement.
+            "INSERT IGNORE INTO {owner} (one, epoch, nonce, flush, clock_ms, connection) VALUES (1, 0, '', 0, 0, 0)",
+        ),
     ),
     Migration(
         2,
         "a table of topics",
-        (_TOPIC, "INSERT IGNORE INTO {topic} SELECT DISTINCT namespace, topic FROM {item}"),
+        (_TOPIC, "INSERT IGNORE INTO {topic} (namespace, topic) SELECT DISTINCT namespace, topic FROM {item}"),
     ),
     Migration(3, "idempotency keys, and the slots of keys that the shard holds", (_KEY, _SLOT)),
     Migration(
@@ -173,7 +178,7 @@ END_PROBE: Final = b"DEALLOCATE PREPARE foqs_probe"
 
 def add_version(shard: int) -> bytes:
     """Add a new shard with version 0."""
-    return b"INSERT IGNORE INTO foqs_schema VALUES (%d, 0)" % shard
+    return b"INSERT IGNORE INTO foqs_schema (shard, version) VALUES (%d, 0)" % shard
 
 
 def lock_version(shard: int) -> bytes:

@@ -72,6 +72,7 @@ FILLED: Final = (1 << 63) - 1
 """The `timers_filled_to` of a shard whose timer table has the entries of all rows."""
 
 
+_KEY_COLUMNS: Final = "namespace, name, id, digest, until_ms"
 _UPDATE_COLUMNS: Final = (
     ("id", "0"),
     ("priority", "0"),
@@ -116,7 +117,8 @@ class Statements:
             f"UPDATE {self._owner} SET flush = ?, clock_ms = ?, offset_ms = ? "
             "WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ?"
         ).encode()
-        self._add_idempotency_keys = f"INSERT INTO {self._key} VALUES ".encode()
+        self._add_topics = f"INSERT INTO {self._topic} (namespace, topic) VALUES ".encode()
+        self._add_idempotency_keys = f"INSERT INTO {self._key} ({_KEY_COLUMNS}) VALUES ".encode()
         self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_COLUMNS)}".encode()
         self._move = f"{self._update.decode()}, 0 AS old_id, '' AS topic".encode()
         self._move_tail = (
@@ -201,7 +203,9 @@ class Statements:
             )
         if writes.idempotency_keys_replaced:
             yield from self._idempotency_key_statements(
-                f"REPLACE INTO {self._key} VALUES ".encode(), writes.idempotency_keys_replaced, packet_bytes
+                f"REPLACE INTO {self._key} ({_KEY_COLUMNS}) VALUES ".encode(),
+                writes.idempotency_keys_replaced,
+                packet_bytes,
             )
         if writes.keys_expired_by_ms is not None:
             ended = f"until_ms >= {writes.keys_expired_from_ms} AND until_ms <= {writes.keys_expired_by_ms}"
@@ -209,12 +213,12 @@ class Statements:
             yield f"DELETE FROM {self._key} WHERE {expired}".encode()
         if writes.key_slots_added:
             slots = ",".join([f"({slot})" for slot in writes.key_slots_added])
-            yield f"INSERT IGNORE INTO {self._slot} VALUES {slots}".encode()
+            yield f"INSERT IGNORE INTO {self._slot} (slot) VALUES {slots}".encode()
         for marker in writes.purge_markers_removed:
             yield f"DELETE FROM {self._cut} WHERE {_marker_condition(marker)} AND last = {marker.last_number}".encode()
         for marker in writes.purge_markers_added:
             values = f"({name_literal(marker.namespace)},{name_literal(marker.topic)},{marker.last_number})"
-            yield f"REPLACE INTO {self._cut} VALUES {values}".encode()
+            yield f"REPLACE INTO {self._cut} (namespace, topic, last) VALUES {values}".encode()
         for part in _chunks_of_ids(sorted(writes.deletes)):
             yield b"%b%b)" % (self._delete, part)
         for lease in writes.leases:
@@ -322,7 +326,7 @@ class Statements:
         added = [f"({name_literal(name)},{name_literal(topic)})".encode() for name, topic in writes.topics_added]
         for part in chunked(added, room, TOPICS_PER_STATEMENT):
             values = b",".join(part)
-            yield b"INSERT INTO %b VALUES %b ON DUPLICATE KEY UPDATE topic = topic" % (self._topic.encode(), values)
+            yield self._add_topics + values + b" ON DUPLICATE KEY UPDATE topic = topic"
 
     # ----------------------------------------------------------------- the reads
 
@@ -349,9 +353,7 @@ class Statements:
         names: dict[str, list[bytes]] = {}
         for namespace, key in key_names:
             names.setdefault(namespace, []).append(bytes_literal(key))
-        select = (
-            f"SELECT namespace, name, id, digest, until_ms FROM {self._key} FORCE INDEX (PRIMARY) WHERE namespace = "
-        )
+        select = f"SELECT {_KEY_COLUMNS} FROM {self._key} FORCE INDEX (PRIMARY) WHERE namespace = "
         return [
             b"%b%b AND name IN (%b)" % (select.encode(), name_literal(namespace).encode(), b",".join(part))
             for namespace, keys in names.items()

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from foqs.store.migrations import (
+    CREATING_TABLES,
     NO_TABLES,
-    Phase,
     SchemaState,
     Step,
     StepKind,
@@ -50,7 +50,7 @@ def location_of(settings: MysqlSettings, shard: int) -> str:
 
 
 async def read_states(link: MysqlLink) -> dict[int, SchemaState]:
-    """Return the state of every shard that has tables in this database."""
+    """Return the state of every shard that has tables in this database, or whose tables are being created."""
     for statement in (sql.READ_STATES, sql.READ_VERSIONS):
         try:
             (found,) = await link.run(statement)
@@ -58,7 +58,7 @@ async def read_states(link: MysqlLink) -> dict[int, SchemaState]:
             if error.code not in (NO_SUCH_TABLE_CODE, *DENIED_CODES):
                 raise
             continue
-        return {shard: SchemaState(*numbers) for shard, *numbers in found.rows}
+        return {shard: SchemaState(*numbers) if any(numbers) else CREATING_TABLES for shard, *numbers in found.rows}
     return {}
 
 
@@ -73,7 +73,7 @@ def check_usable(state: SchemaState, settings: MysqlSettings, shard: int) -> Non
     Tables that are missing are no reason: opening the shard again would create empty ones.
     """
     location = location_of(settings, shard)
-    if steps_to_use(state, sql.MIGRATIONS, location) and state.phase is not Phase.EMPTY:
+    if steps_to_use(state, sql.MIGRATIONS, location) and state.has_tables:
         raise StoreUnusable(
             f"{location} has tables of an earlier moment, which are not expanded to schema version "
             f"{sql.MIGRATIONS[-1].number}: opening the shard again expands them"
@@ -84,7 +84,7 @@ async def steps_to_expand(link: MysqlLink, settings: MysqlSettings, shard: int) 
     """Return the steps that `expand_tables` runs. Raises StoreUnusable."""
     states = await read_states(link)
     state, newest = states.pop(shard, NO_TABLES), sql.MIGRATIONS[-1].number
-    beside_older = any(Phase.EMPTY is not other.phase and other.contracted < newest for other in states.values())
+    beside_older = any(other.has_tables and other.contracted < newest for other in states.values())
     return steps_to_use(state, sql.MIGRATIONS, location_of(settings, shard), beside_older=beside_older)
 
 
@@ -173,7 +173,7 @@ class _StepRunner:
             state = await read_state(guard, self._shard)
             if steps[0] not in choose(state):
                 return
-            is_new = state.phase is Phase.EMPTY
+            is_new = not state.has_tables
             self._link.timeout_s = _STEP_TIMEOUT_S
             try:
                 for number, kind, group in in_groups(steps):

@@ -69,7 +69,8 @@ class SqliteFile:
             db = self._connect("rwc" if create else "rw")
             self._configure(db)
             self._migrate(db)
-            if new:
+            if create:
+                # Also if the file exists: the program that created it may have died before this.
                 sync_folder(self.path.parent)
         except sqlite3.Error as error:
             _close(db)

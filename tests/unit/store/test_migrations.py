@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from foqs.store.migrations import (
+    CREATING_TABLES,
     NO_TABLES,
     Migration,
     Phase,
@@ -43,6 +44,11 @@ def test_new_tables_run_every_step_and_are_stable() -> None:
     assert texts(steps) == ["a", "b", "c", "d", "x", "fill", "z"]
     *_, last = applied(NO_TABLES, steps, NEW)
     assert (last, last.phase) == (SchemaState(3, 3, 3), Phase.STABLE)
+
+
+def test_an_interrupted_creation_is_a_phase_of_its_own_and_runs_every_step_again() -> None:
+    assert (NO_TABLES.phase, CREATING_TABLES.phase) == (Phase.EMPTY, Phase.CREATING)
+    assert steps_to_use(CREATING_TABLES, NEW, "here") == steps_to_use(NO_TABLES, NEW, "here")
 
 
 def test_new_tables_beside_older_hosts_stay_usable_for_them() -> None:

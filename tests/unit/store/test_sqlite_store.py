@@ -85,7 +85,7 @@ def test_folders_are_created_and_special_characters_in_names_are_kept(tmp_path: 
     assert path.is_file()
 
 
-def test_new_file_is_synced_into_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_synced_into_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr("foqs.store.sqlite.sqlite_file.sync_folder", synced.append)
     path = tmp_path / "one" / "two" / "s.db"
@@ -93,7 +93,7 @@ def test_new_file_is_synced_into_its_folders(tmp_path: Path, monkeypatch: pytest
     assert synced == [tmp_path, tmp_path / "one", tmp_path / "one" / "two"]
     synced.clear()
     open_and_close(SqliteStore(path, 1))
-    assert synced == []
+    assert synced == [tmp_path / "one" / "two"], "the program that created the file may have died before it synced"
 
 
 def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ def test_files_are_planned_created_and_stable(run: Run, tmp_path: Path) -> None:
     assert "stable  -       -\n" in run("schema", "status", *store).stdout
 
 
+def test_a_file_that_was_created_only_is_shown_as_unfinished(run: Run, tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:{tmp_path}/data")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "shard-0.db").touch()
+    phases = [row["phase"] for row in rows_of(run("schema", "status", *store, "-o", "json"))]
+    assert (phases[0], {*phases[1:]}) == ("creating", {"empty"})
+
+
 def test_a_contraction_is_confirmed(run: Run, tmp_path: Path) -> None:
     store = ("--store", f"sqlite:{tmp_path}/data")
     asked = run("schema", "apply", *store, "--contract")
