@@ -1,7 +1,8 @@
 """Message ids, receipt handles, queue URLs, ARNs and page tokens: what SQS' clients hold, and what FOQS calls it.
 
 Always true: a message id is a UUID and a receipt handle is opaque text; both name one
-item, have one spelling each, and are checked before they are used. Pure.
+item, have one spelling each, and are checked before they are used; a page token belongs to one
+listing. Pure.
 """
 
 from __future__ import annotations
@@ -138,14 +139,18 @@ def check_queue_name(text: str) -> str:
     return text
 
 
-def page_token(last_name: str) -> str:
-    """Return the NextToken after this name."""
-    return base64.urlsafe_b64encode(last_name.encode()).decode()
+def page_token(listing: str, last_name: str) -> str:
+    """Return the NextToken of a listing after this name."""
+    check = crc32(f"{listing} {last_name}".encode()).to_bytes(4)
+    return base64.urlsafe_b64encode(check + last_name.encode()).decode()
 
 
-def parse_page_token(text: str) -> str:
-    """Return the name after which a page begins. Raises `SqsError`."""
+def parse_page_token(listing: str, text: str) -> str:
+    """Return the name after which a page begins. Raises `SqsError` if the text is not a token of this listing."""
     try:
-        return base64.urlsafe_b64decode(text.encode("ascii")).decode()
+        last_name = base64.urlsafe_b64decode(text.encode("ascii"))[4:].decode()
     except (ValueError, binascii.Error):
-        raise SqsError("InvalidParameterValueException", "Invalid or expired next token.") from None
+        last_name = ""
+    if text != page_token(listing, last_name):
+        raise SqsError("InvalidParameterValueException", "Invalid or expired next token.")
+    return last_name

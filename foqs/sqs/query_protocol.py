@@ -108,7 +108,9 @@ class QueryProtocol:
 
     def read(self, head: HttpHead, body: bytes) -> tuple[str, Parameters]:
         """Return the action and its parameters. Raises `SqsError`."""
-        tree = _tree([*_pairs(head.query.encode("utf-8", "surrogateescape")), *_pairs(body)])
+        # In the query a plus sign is itself, as the signature takes it. A form has it for a space.
+        query = head.query.encode("utf-8", "surrogateescape").replace(b"+", b"%2B")
+        tree = _tree([*_pairs(query), *_pairs(body)])
         action = tree.pop("Action", None)
         if not isinstance(action, str):
             raise missing_parameter("Action")

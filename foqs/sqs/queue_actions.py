@@ -183,16 +183,17 @@ class QueueActions:
     def _page(self, request: ActionRequest, member: str, account: str, names: list[str]) -> Mapping[str, Any]:
         """Return a page of queue URLs; it names the next one only if the caller has limited the page, as SQS does."""
         limit = page_size(request.parameters)
+        listing = f"{account} {member}"
         token = request.parameters.text("NextToken")
         if token is not None:
-            last = parse_page_token(token)
+            last = parse_page_token(listing, token)
             names = [name for name in names if name > last]
         shown = names[: limit or _PAGE_MAX]
         reply: dict[str, Any] = {}
         if shown:
             reply[member] = [request.queue_url(QueueName(account, name)) for name in shown]
         if limit is not None and len(shown) < len(names):
-            reply["NextToken"] = page_token(shown[-1])
+            reply["NextToken"] = page_token(listing, shown[-1])
         return reply
 
     # ------------------------------------------------------------------ attributes

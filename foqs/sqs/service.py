@@ -29,7 +29,7 @@ from foqs.sqs.parameters import Parameters
 from foqs.sqs.query_protocol import QueryProtocol, is_query_request
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
-from foqs.sqs.signature import HttpRequest, check_claims, parse_signature, verify
+from foqs.sqs.signature import HttpRequest, check_claims, parse_signature, resolve_path, verify
 from foqs_contract.errors import FoqsError
 
 log = logging.getLogger(__name__)
@@ -210,8 +210,9 @@ class SqsService:
         self, head: HttpHead, parameters: Parameters, principal: Principal | None, region: str
     ) -> ActionRequest:
         default = self._directory.account_default
-        segments = [segment for segment in head.path.split("/") if segment]
-        path_queue = parse_queue_url(head.path, default) if len(segments) > 1 else None
+        path = resolve_path(head.path)
+        segments = [segment for segment in path.split("/") if segment]
+        path_queue = parse_queue_url(path, default) if len(segments) > 1 else None
         account = default if path_queue is None else path_queue.account
         if segments and ACCOUNT.fullmatch(segments[-1]):
             account, path_queue = segments[-1], None

@@ -94,7 +94,25 @@ def test_names_that_sqs_does_not_allow_are_refused(name: str) -> None:
 
 
 def test_a_page_token_is_the_last_name_of_a_page() -> None:
-    assert parse_page_token(page_token("mail")) == "mail"
-    for wrong in ("é", "abc", "____"):
+    token = page_token("1 QueueUrls", "mail")
+    assert parse_page_token("1 QueueUrls", token) == "mail"
+    for wrong in (
+        "",
+        "é",
+        "abc",
+        "____",
+        "bWFpbA==",
+        "AAAAAG1haWw=",
+        f"{token}!",
+        f" {token}",
+        token.rstrip("="),
+        token[:-4],
+    ):
         with pytest.raises(SqsError, match="next token"):
-            parse_page_token(wrong)
+            parse_page_token("1 QueueUrls", wrong)
+
+
+def test_a_page_token_of_another_listing_is_refused() -> None:
+    for other in ("2 QueueUrls", "1 queueUrls"):
+        with pytest.raises(SqsError, match="next token"):
+            parse_page_token("1 QueueUrls", page_token(other, "mail"))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
-from botocore.auth import SigV4Auth
+from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
@@ -166,6 +166,36 @@ def test_the_path_names_account_and_queue() -> None:
     assert world.requests[3].path_queue is not None
     assert world.requests[3].path_queue.account == "111111111111"
     assert shape(world.serve(signed(path="/222222222222/"))) == "QueueDoesNotExist"
+
+
+@pytest.mark.parametrize(
+    "moved", ["/111111111111/..", "/111111111111/x/../..", "/./111111111111//../", "/111111111111/../"]
+)
+def test_a_path_whose_dots_lead_to_the_signed_one_means_the_signed_one(moved: str) -> None:
+    """The signature covers the path without dots. So the holder of a request could move it to another account."""
+    world = World(Permission.ENQUEUE)
+    as_signed = signed(path="/")
+    reply = world.serve(HttpHead(as_signed.method, as_signed.scheme, moved, as_signed.headers))
+    assert [(request.account, request.path_queue) for request in world.requests] == [("000000000000", None)]
+    assert reply.status == 200
+
+
+def presigned(query: str) -> HttpHead:
+    """Return a GET that botocore has presigned."""
+    request = AWSRequest("GET", f"http://q.example:7413/?{query}", {}, b"")
+    SigV4QueryAuth(Credentials("orders", "secret"), "sqs", "eu-west-1", expires=60).add_auth(request)
+    _, _, target = request.url.partition(":7413")
+    return HttpHead("GET", "http", target, [("Host", "q.example:7413")])
+
+
+def test_a_plus_sign_of_a_presigned_url_has_one_meaning() -> None:
+    """The signature takes + and %2B for the same. So the holder of a URL could turn a plus sign into a space."""
+    world = World(Permission.ENQUEUE)
+    call = presigned("Action=SendMessage&QueueUrl=mail&MessageBody=1%2B1")
+    for target in (f"{call.path}?{call.query}", f"{call.path}?{call.query}".replace("1%2B1", "1+1")):
+        moved = HttpHead("GET", "http", target, call.headers)
+        assert asyncio.run(world.service.serve(moved, b"")).status == 200
+    assert [request.parameters.members["MessageBody"] for request in world.requests] == ["1+1", "1+1"]
 
 
 def test_a_proxy_says_how_the_client_reached_it() -> None:
