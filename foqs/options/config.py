@@ -113,6 +113,13 @@ class Config(Options):
                 "lower it or raise those",
                 "calls.items_per_call_max",
             )
+        longest_reply = self.calls.reply_bytes_max
+        if self.rpc.reply_bytes_max < longest_reply:
+            raise InvalidOption(
+                f"the reply of a call that has changed something can take {longest_reply} bytes",
+                "raise it, or lower calls.items_per_call_max or calls.delivery_bytes_max",
+                "rpc.reply_bytes_max",
+            )
         return self
 
     @property

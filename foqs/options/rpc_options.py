@@ -5,11 +5,14 @@ Knows nothing of connections or calls.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Final, Self
 
 from pydantic import model_validator
 
-from foqs.options.options import DAY_MS, HOUR_MS, MIB, MS, Options, check_not_above, option
+from foqs.options.options import DAY_MS, HOUR_MS, MIB, MS, PAYLOAD_BYTES_CEILING, Options, check_not_above, option
+
+RESULT_BYTES_MAX: Final = 2_048
+"""The most that a reply holds of an entry beside a payload: its id, or its error with message, field and owner."""
 
 
 class RpcOptions(Options):
@@ -113,7 +116,8 @@ class RpcOptions(Options):
     reply_bytes_max: int = option(
         64 * MIB,
         "bytes",
-        "A longer reply is not sent; its call is answered LIMIT_EXCEEDED.",
+        "A longer reply is not sent; its call is answered LIMIT_EXCEEDED. Only replies of calls that "
+        "read can be so long: the limits of `calls` must fit into this one.",
         64 * 1024,
         1024 * MIB,
     )
@@ -188,3 +192,8 @@ class CallOptions(Options):
         check_not_above(self, "timeout_ms_default", "timeout_ms_max")
         check_not_above(self, "wait_ms_max", "timeout_ms_max")
         return self
+
+    @property
+    def reply_bytes_max(self) -> int:
+        """The longest reply of a call that changes something; a dequeue returns one item whatever its size is."""
+        return self.delivery_bytes_max + PAYLOAD_BYTES_CEILING + self.items_per_call_max * RESULT_BYTES_MAX

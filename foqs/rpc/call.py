@@ -124,7 +124,7 @@ class RpcCall:
             else:
                 connection = self._connection
                 if len(body) > connection.reply_bytes_max:
-                    self._reply_failure(reply_too_long(len(body), connection.reply_bytes_max))
+                    self._reply_failure(reply_too_long(self.method, len(body), connection.reply_bytes_max))
                 else:
                     self._finish("OK")
                     seqid = self._seqid
@@ -191,8 +191,10 @@ def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: 
     return frame_reply(head, seqid, encode_struct(head.is_compact, reply, method.result_spec))
 
 
-def reply_too_long(reply_bytes: int, reply_bytes_max: int) -> FoqsError:
-    return LimitExceeded(f"the reply would have {reply_bytes} bytes, more than {reply_bytes_max}; ask for fewer items")
+def reply_too_long(method: ServerMethod, reply_bytes: int, reply_bytes_max: int) -> FoqsError:
+    """Return the error for a reply that is not sent. The options let no reply of a call that writes become so long."""
+    text = f"the reply would have {reply_bytes} bytes, more than {reply_bytes_max}; ask for fewer items"
+    return UnknownOutcome(f"{text}; the call has taken effect") if method.writes else LimitExceeded(text)
 
 
 def deadline_error(method: ServerMethod) -> FoqsError:

@@ -49,6 +49,9 @@ from foqs_contract.idl import Foqs, ttypes
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
+ERROR_MESSAGE_BYTES_MAX: Final = 1_024
+ERROR_FIELD_BYTES_MAX: Final = 256
+"""With the other fields, an outcome of an entry stays below `RESULT_BYTES_MAX` of `foqs.options.rpc_options`."""
 NUMBER_MIN: Final = 1 << SEQUENCE_BITS
 _ZERO: Final = ord("0")
 _SHARD_BY_TEXT: Final = {str(shard).encode(): shard for shard in range(SHARD_MAX + 1)}
@@ -373,16 +376,17 @@ def error_struct(error: FoqsError) -> Any:
     owner = error.owner
     return ttypes.Error(
         code=ttypes.ErrorCode(error.number),
-        message=_escape_surrogates(error.message),
-        field=None if error.field is None else _escape_surrogates(error.field),
+        message=_error_text(error.message, ERROR_MESSAGE_BYTES_MAX),
+        field=None if error.field is None else _error_text(error.field, ERROR_FIELD_BYTES_MAX),
         retry_after_ms=error.retry_after_ms,
         owner=ttypes.HostAddress(owner[0], owner[1]) if owner else None,
     )
 
 
-def _escape_surrogates(text: str) -> str:
-    """Escape what is not valid text: an error may quote a caller's bytes, and must be sent nevertheless."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+def _error_text(text: str, bytes_max: int) -> str:
+    """Escape what is not valid text, and shorten it: an error may quote a caller's bytes, and must be sent nevertheless."""
+    data = text.encode(errors="backslashreplace")
+    return data.decode() if len(data) <= bytes_max else data[: bytes_max - 3].decode(errors="ignore") + "..."
 
 
 def enqueue_reply(results: Sequence[EnqueueOutcome]) -> Any:

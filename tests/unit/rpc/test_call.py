@@ -169,6 +169,17 @@ def test_unanswered_call_fails_after_its_deadline_and_grace_and_is_abandoned(wri
     virtually(test)
 
 
+@pytest.mark.parametrize(("writes", "code"), [(True, ErrorCode.UNKNOWN_OUTCOME), (False, ErrorCode.LIMIT_EXCEEDED)])
+def test_reply_that_is_too_long_never_says_that_a_write_did_not_happen(writes: bool, code: ErrorCode) -> None:
+    async def test(line: FakeLine) -> None:
+        callers: list[Caller] = []
+        begin(line, waiting(Work(), callers), writes=writes)
+        callers[0].reply(lambda size: ttypes.ItemView(payload=bytes(size)), line.reply_bytes_max)
+        assert line.codes() == [code]
+
+    virtually(test)
+
+
 def test_an_answered_call_does_not_expire() -> None:
     async def test(line: FakeLine) -> None:
         callers: list[Caller] = []

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import DeliveryPolicy, Row, State
+from foqs.options.rpc_options import RESULT_BYTES_MAX
 from foqs.queue.port import ItemView
 from foqs.rpc import codec
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
+from foqs_contract.errors import FoqsError, NotOwner
 from foqs_contract.idl import Foqs, ttypes
 
 SPEC = [Foqs.dequeue_result, Foqs.dequeue_result.thrift_spec]
@@ -90,3 +92,16 @@ def test_ids_have_the_bytes_of_thrifts_encoder(ids: list[str], is_compact: bool)
     assert codec.encode_enqueue_reply(is_compact, codec.enqueue_reply(ids)) == plain
     assert codec.encode_enqueue_reply(is_compact, structs) == plain
     assert (enqueue_result_bytes(ids) is None) == (len(set(map(len, ids))) > 1)
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "\N{SNOWMAN}" * 100_000, "\udcff" * 100_000])
+def test_no_outcome_of_an_entry_is_longer_than_the_options_say(text: str) -> None:
+    """So the reply of a call that has changed something is never too long to be sent."""
+    error: FoqsError = NotOwner(text, field=text, retry_after_ms=1 << 60, owner=("h" * 253, 65_535))
+    for reply, method in (
+        (codec.enqueue_reply([error] * 100), Foqs.enqueue_result),
+        (codec.outcomes_reply([error] * 100), Foqs.ack_result),
+        (codec.move_items_reply([error] * 100), Foqs.moveItems_result),
+    ):
+        assert len(encode_struct(False, method(reply), [method, method.thrift_spec])) <= 100 * RESULT_BYTES_MAX
+    assert codec.error_struct(error).message.endswith("...")
