@@ -5,10 +5,10 @@ Pure functions of a request's method and headers. See docs/design/console.md.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit
+
+from foqs.runtime.host_header import is_localhost_or_address
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
@@ -54,11 +54,6 @@ def host_refusal(headers: Mapping[str, str]) -> str | None:
 
     A page of another site could otherwise reach the console by a name of its own that it points here.
     """
-    try:
-        name = urlsplit(f"//{headers.get('Host', '')}").hostname or ""
-        if name == "localhost" or name.endswith(".localhost"):
-            return None
-        ipaddress.ip_address(name)
-    except ValueError:
-        return "without authentication the console answers only to localhost and to addresses; open it by one of these"
-    return None
+    if is_localhost_or_address(headers.get("Host", "")):
+        return None
+    return "without authentication the console answers only to localhost and to addresses; open it by one of these"

@@ -202,7 +202,10 @@ class Console:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Callable[[web.Request], Awaitable[Any]]) -> Any:
         """Refuse what no page of the console sends, and set the headers of every answer."""
-        self._listener.connections.on_request(request)
+        with self._listener.connections.serving(request):
+            return await self._answer(request, handler)
+
+    async def _answer(self, request: web.Request, handler: Callable[[web.Request], Awaitable[Any]]) -> Any:
         try:
             async with asyncio.timeout(None if request.path == STREAM_PATH else REQUEST_TIMEOUT_S):
                 response = self._refuse(request) or await handler(request)

@@ -1,19 +1,21 @@
 """The connections of an HTTP port: what a peer may cost before and beside its requests, and in the log.
 
 Always true: connections beyond the limit are answered 503 and closed; a peer that does
-not complete its first head in time, or does not read its replies, is disconnected; only
-open connections count, so a failed TLS handshake leaves nothing. Everything else is
-aiohttp's.
+not complete a head in time, or does not read its replies, is disconnected; only open
+connections count, so a failed TLS handshake leaves nothing; nothing that a peer sent is
+in the log or in an answer, because an unreadable head may hold a cookie or a token.
+Everything else is aiohttp's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, cast
 
-from aiohttp import http_exceptions, web
+from aiohttp import StreamReader, http_exceptions, web
 
 _REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
@@ -26,7 +28,7 @@ class HttpConnections:
     Args:
         new_handler: returns aiohttp's handler of one connection, as a `web.Server` does.
         connections_max: further connections are refused.
-        stall_timeout_s: the time for the first head, and for reading replies.
+        stall_timeout_s: the time for a head, and for reading replies.
         warn: called with the peer of a refused connection, as asyncio has it, and a text.
     """
 
@@ -50,11 +52,18 @@ class HttpConnections:
         """Return a protocol for one new connection."""
         return HttpConnection(self, self._stall_timeout_s)
 
-    def on_request(self, request: web.BaseRequest) -> None:
-        """Record that the head of a request is complete."""
+    @contextmanager
+    def serving(self, request: web.BaseRequest) -> Iterator[None]:
+        """Serve a request inside of this: its head is complete, and the next one has no time limit until it ends."""
         connection = self._open.get(request.protocol)
-        if connection is not None:
-            connection.on_request()
+        if connection is None:
+            yield
+            return
+        connection.on_request(request)
+        try:
+            yield
+        finally:
+            connection.on_served()
 
     def abort(self) -> None:
         """Close all connections now; unsent replies are lost."""
@@ -67,6 +76,7 @@ class HttpConnections:
             self._warn(peer, f"refused: there are {self._connections_max} HTTP connections already")
             return None
         handler = self._new_handler()
+        handler.__class__ = _RequestHandler  # no server of aiohttp lets another class be chosen
         self._open[handler] = connection
         return handler
 
@@ -84,8 +94,13 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._handler: web.RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
-        self._is_writing_paused = False
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._body: StreamReader | None = None
+        """The body of the newest request; None before the first one."""
+        self._is_serving = False
+        self._owes_head = True
+        """A head has begun, or the first one is awaited."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -94,26 +109,40 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(_REFUSAL)
             self._transport.close()
             return
-        # Each reply that the peer does not take at once starts the timer, also one after which the connection closes.
+        # Each reply that the peer does not take at once starts a timer, also one after which the connection closes.
         self._transport.set_write_buffer_limits(high=1, low=0)
-        self._start_stall_timer()
+        self._time_head()
         self._handler.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_stall_timer()
+        self._stop_head_timer()
+        self._stop_write_timer()
         if self._handler is not None:
             self._handler.connection_lost(exc)
             self._connections.on_lost(self._handler)
 
-    def on_request(self) -> None:
+    def on_request(self, request: web.BaseRequest) -> None:
         """A request's head is complete."""
-        # A peer may send further requests and not read the replies to those before.
-        if not self._is_writing_paused:
-            self._stop_stall_timer()
+        self._body = request.content
+        self._is_serving = True
+        self._owes_head = False
+        self._stop_head_timer()
+
+    def on_served(self) -> None:
+        """The newest request has its reply."""
+        self._is_serving = False
+        if self._owes_head:
+            self._time_head()
 
     def data_received(self, data: bytes) -> None:
-        if self._handler is not None:
-            self._handler.data_received(data)
+        if self._handler is None:
+            return
+        # Bytes that follow a complete body begin a head. It is not late as long as its peer waits for a reply.
+        if not self._owes_head and (self._body is None or self._body.is_eof()):
+            self._owes_head = True
+            if not self._is_serving:
+                self._time_head()
+        self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
         if self._handler is not None:
@@ -121,14 +150,13 @@ class HttpConnection(asyncio.Protocol):
         return None
 
     def pause_writing(self) -> None:
-        self._is_writing_paused = True
-        self._start_stall_timer()
+        if self._write_timer is None:
+            self._write_timer = self._loop.call_later(self._stall_timeout_s, self.abort)
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        self._is_writing_paused = False
-        self._stop_stall_timer()
+        self._stop_write_timer()
         if self._handler is not None:
             self._handler.resume_writing()
 
@@ -137,14 +165,33 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _start_stall_timer(self) -> None:
-        self._stop_stall_timer()
-        self._stall_timer = self._loop.call_later(self._stall_timeout_s, self.abort)
+    def _time_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self._loop.call_later(self._stall_timeout_s, self.abort)
 
-    def _stop_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+
+class _RequestHandler(web.RequestHandler):
+    """aiohttp's handler of one connection, with answers that do not repeat what the peer sent.
+
+    A script of a page could read a cookie in such an answer that browsers keep from it.
+    """
+
+    __slots__ = ()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        return super().handle_error(request, status, exc, message and f"The request cannot be read: {_fault(exc)}.\n")
 
 
 def parser_log(parent: logging.Logger, warn: Callable[[object, str], None]) -> logging.Logger:
@@ -154,15 +201,32 @@ def parser_log(parent: logging.Logger, warn: Callable[[object, str], None]) -> l
         warn: called with the peer's address, and a text.
     """
 
-    def keep(record: logging.LogRecord) -> bool:
+    def is_of_the_host(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, http_exceptions.HttpProcessingError | web.RequestPayloadError | ConnectionError):
             return True
         peer = str(record.args[0]) if isinstance(record.args, tuple) and record.args else "unknown"
-        warn(peer, f"an HTTP request cannot be read: {' '.join(str(error).split())[:200]!r}")
+        warn(peer, f"an HTTP request cannot be read: {_fault(error)}")
         return False
 
     logger = logging.Logger(f"{parent.name}.aiohttp")  # of its own: the filter of one port is not another's
     logger.parent = parent
-    logger.addFilter(keep)
+    logger.addFilter(is_of_the_host)
     return logger
+
+
+def _fault(error: BaseException | None) -> str:
+    """Return what is wrong with a request. The texts of aiohttp's errors hold parts of it."""
+    match error:
+        case http_exceptions.LineTooLong():
+            return "a line of its head is too long"
+        case http_exceptions.BadStatusLine():
+            is_tls = "HTTPS traffic" in error.message  # a fixed text of aiohttp
+            return "this port does not speak TLS" if is_tls else "its first line is not of HTTP"
+        case http_exceptions.InvalidURLError():
+            return "its address is malformed"
+        case web.RequestPayloadError() | http_exceptions.PayloadEncodingError():
+            return "its body is malformed or incomplete"
+        case ConnectionError():
+            return "its peer has left"
+    return "its head is malformed"

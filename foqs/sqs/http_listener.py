@@ -102,8 +102,11 @@ class SqsListener:
     # ------------------------------------------------------------------- requests
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        with self.connections.serving(request):
+            return await self._response(request)
+
+    async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
         started_at_s = self._stopwatch_s()
-        self.connections.on_request(request)
         reserved = _Reservation(self._budget)
         self.calls_in_flight += 1
         try:

@@ -1,8 +1,9 @@
 """The host's HTTP port: liveness, readiness, metrics, pages for programs, and where the console is.
 
 Always true: /livez answers as long as the event loop runs; /readyz is 200 only
-while every shard is served; no request changes anything. Knows nothing of shards;
-it calls the functions that it was given.
+while every shard is served; no request changes anything; on loopback no page of
+another site can read an answer. Knows nothing of shards; it calls the functions
+that it was given.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
+from foqs.options.options import is_loopback
+from foqs.runtime.host_header import is_localhost_or_address
 from foqs.runtime.http_connections import HttpConnections, parser_log
 from foqs.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -27,6 +30,8 @@ STALL_TIMEOUT_S: Final = 30.0
 """A peer that sends no request, or does not read its answer, is disconnected after this time."""
 IDLE_S: Final = 300.0
 """A connection without further requests is closed after this time."""
+
+_FOREIGN_HOST: Final = "This port answers only to localhost and to addresses; use one of these in the URL.\n"
 
 AnswerPage: TypeAlias = Callable[[Mapping[str, str], str | None], Awaitable[tuple[int, Mapping[str, Any]]]]
 """Returns (status, JSON object) for the parameters of a request and its Authorization header."""
@@ -52,6 +57,7 @@ class HttpServer:
         self._unready_reasons = unready_reasons
         self._pages: dict[str, AnswerPage] = {}
         self._runner: web.AppRunner | None = None
+        self._is_on_loopback = True
         self._connections: HttpConnections
         self._listening: asyncio.Server
 
@@ -65,7 +71,8 @@ class HttpServer:
         Raises:
             OSError: the address cannot be bound.
         """
-        app = web.Application(client_max_size=HEADER_BYTES_MAX, middlewares=[self._on_request])
+        self._is_on_loopback = is_loopback(host)
+        app = web.Application(client_max_size=HEADER_BYTES_MAX, middlewares=[self._guard])
         app.router.add_get("/", self._index)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
@@ -102,11 +109,15 @@ class HttpServer:
             self._connections.abort()
 
     @web.middleware
-    async def _on_request(
+    async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        self._connections.on_request(request)
-        return await handler(request)
+        with self._connections.serving(request):
+            named = request.headers.get("Host")
+            # Beyond loopback, other machines have names for this one that it does not know.
+            if self._is_on_loopback and named is not None and not is_localhost_or_address(named):
+                return web.Response(status=403, text=_FOREIGN_HOST)
+            return await handler(request)
 
     async def _index(self, request: web.Request) -> web.Response:
         served = ", ".join(["/livez", "/readyz", *self._pages])

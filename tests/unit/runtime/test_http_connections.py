@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pytest
 import uvloop
 from aiohttp import web
 
-from foqs.runtime.http_connections import HttpConnection, HttpConnections
+from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log
 from tests.support.certificates import Authority
 
 REQUEST: Final = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE: Final = 32 << 20
 """More than the buffers of two sockets hold."""
+Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 LOOPS: Final = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
 class CountedConnections(HttpConnections):
     """Connections whose number can be waited for."""
 
-    def __init__(self, server: web.Server, connections_max: int, stall_timeout_s: float) -> None:
+    def __init__(self, answer: Answer, connections_max: int, stall_timeout_s: float) -> None:
         self.warnings: list[str] = []
-        super().__init__(server, connections_max, stall_timeout_s, lambda peer, text: self.warnings.append(text))
+
+        def warn(peer: object, text: str) -> None:
+            self.warnings.append(text)
+
+        server = web.Server(answer, logger=parser_log(logging.getLogger("test"), warn))
+        super().__init__(server, connections_max, stall_timeout_s, warn)
         self._changed = asyncio.Event()
 
     def on_made(self, connection: HttpConnection, peer: object) -> web.RequestHandler | None:
@@ -51,12 +58,15 @@ class Port:
 
     def __init__(self, connections_max: int = 10, stall_timeout_s: float = 60.0, reply_bytes: int = 2) -> None:
         self._reply_bytes = reply_bytes
-        self.connections = CountedConnections(web.Server(self._answer), connections_max, stall_timeout_s)
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.connections = CountedConnections(self._answer, connections_max, stall_timeout_s)
         self.port = 0
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        self.connections.on_request(request)
-        return web.Response(body=b"x" * self._reply_bytes)
+        with self.connections.serving(request):
+            await self.may_answer.wait()
+            return web.Response(body=b"x" * self._reply_bytes)
 
     @asynccontextmanager
     async def listening(self, context: ssl.SSLContext | None = None) -> AsyncIterator[Port]:
@@ -77,6 +87,15 @@ async def status(reader: asyncio.StreamReader) -> int:
     """Return the status of the next reply; 0 if the connection ended."""
     line = await reader.readline()
     return int(line.split()[1]) if line else 0
+
+
+def tls_contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return the contexts of a host and of a client."""
+    authority = Authority(folder)
+    files = authority.sign("host")
+    host = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    host.load_cert_chain(files.cert, files.key)
+    return host, ssl.create_default_context(cafile=str(authority.file))
 
 
 def run(loop_factory: Callable[[], asyncio.AbstractEventLoop], story: Coroutine[Any, Any, None]) -> None:
@@ -115,18 +134,15 @@ def test_connections_beyond_the_limit_are_refused_until_one_ends(
 def test_failed_tls_handshakes_leave_room_for_others(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
-    files = authority.sign("host")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.cert, files.key)
+    host, client = tls_contexts(tmp_path)
 
     async def story() -> None:
-        async with Port(connections_max=1).listening(context) as port:
+        async with Port(connections_max=1).listening(host) as port:
             for _ in range(3):
                 _, writer = await port.connect()
                 writer.write(b"this is no handshake\r\n\r\n")
                 writer.close()
-            reader, writer = await port.connect(ssl.create_default_context(cafile=str(authority.file)))
+            reader, writer = await port.connect(client)
             writer.write(REQUEST)
             assert await status(reader) == 200
             writer.close()
@@ -135,18 +151,97 @@ def test_failed_tls_handshakes_leave_room_for_others(
 
 
 @pytest.mark.parametrize("loop_factory", LOOPS)
+@pytest.mark.parametrize("is_tls", [False, True])
 def test_a_peer_that_completes_no_head_is_disconnected(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], is_tls: bool, tmp_path: Path
 ) -> None:
+    host, client = tls_contexts(tmp_path) if is_tls else (None, None)
+
     async def story() -> None:
-        async with Port(stall_timeout_s=0.1).listening() as port:
+        async with Port(stall_timeout_s=0.1).listening(host) as port:
             for start in (b"", REQUEST[:-2]):
-                reader, writer = await port.connect()
+                reader, writer = await port.connect(client)
                 writer.write(start)
                 assert await status(reader) == 0
                 writer.close()
 
     run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_peer_that_does_not_complete_its_next_head_is_disconnected(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], is_tls: bool, tmp_path: Path
+) -> None:
+    host, client = tls_contexts(tmp_path) if is_tls else (None, None)
+
+    async def story() -> None:
+        async with Port(stall_timeout_s=0.1).listening(host) as port:
+            reader, writer = await port.connect(client)
+            writer.write(REQUEST)
+            await reader.readuntil(b"xx")
+            writer.write(REQUEST[:-2])
+            assert await reader.read() == b""
+            writer.close()
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_a_head_that_was_sent_ahead_is_not_late_while_its_peer_waits_for_a_reply(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def story() -> None:
+        async with Port(stall_timeout_s=0.05).listening() as port:
+            port.may_answer.clear()
+            reader, writer = await port.connect()
+            writer.write(REQUEST)
+            await port.connections.until(1)
+            writer.write(REQUEST[:-2])
+            asyncio.get_running_loop().call_later(0.2, port.may_answer.set)
+            await reader.readuntil(b"xx")
+            writer.write(REQUEST[-2:])
+            await reader.readuntil(b"xx")
+            writer.close()
+
+    run(loop_factory, story())
+
+
+SECRET: Final = b"foqs=2.YWRtaW4.1790000000.c2VjcmV0"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nCookie: " + SECRET + b"; other=\x01\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nCookie: " + SECRET + b"; other=" + b"a" * 9_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + SECRET + b"\r\nnocolon\r\n\r\n",
+        b"GET /" + SECRET + b" HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"GET /" + SECRET + b"a" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET http://" + SECRET + b":port/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"Cookie: " + SECRET + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + SECRET + b"\r\n",
+    ],
+)
+def test_what_a_peer_sent_is_neither_in_the_log_nor_in_the_answer(
+    head: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with Port().listening() as port:
+            reader, writer = await port.connect()
+            writer.write(head)
+            answer = await reader.read()
+            assert b" 400 " in answer.splitlines()[0]
+            assert b"The request cannot be read: " in answer
+            assert SECRET not in answer
+            writer.close()
+            [warning] = port.connections.warnings
+            assert warning.startswith("an HTTP request cannot be read: ")
+            assert SECRET.decode() not in warning
+
+    caplog.set_level(logging.DEBUG)
+    run(asyncio.new_event_loop, story())
+    assert SECRET.decode() not in caplog.text
 
 
 @pytest.mark.parametrize("loop_factory", LOOPS)

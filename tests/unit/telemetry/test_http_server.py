@@ -66,6 +66,48 @@ def test_readyz_follows_the_shards_and_gives_reasons() -> None:
     serve(HttpServer(Metrics(), lambda: reasons), talk)
 
 
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [
+        ("localhost:7412", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example", 403),
+    ],
+)
+def test_on_loopback_the_port_answers_only_to_names_of_this_machine(named: str, status: int) -> None:
+    async def main() -> None:
+        server = HttpServer(Metrics(), dict)
+        port = await server.start("127.0.0.1", 0)
+        try:
+            async with (
+                aiohttp.ClientSession() as http,
+                http.get(f"http://127.0.0.1:{port}/metrics", headers={"Host": named}) as reply,
+            ):
+                assert reply.status == status
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+def test_beyond_loopback_the_port_answers_to_any_name() -> None:
+    async def main() -> None:
+        server = HttpServer(Metrics(), dict)
+        port = await server.start("0.0.0.0", 0)
+        try:
+            async with (
+                aiohttp.ClientSession() as http,
+                http.get(f"http://127.0.0.1:{port}/livez", headers={"Host": "queue.example"}) as reply,
+            ):
+                assert reply.status == 200
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
 def test_metrics_are_served_in_prometheus_format() -> None:
     metrics = Metrics()
     metrics.items_enqueued(3)
