@@ -54,7 +54,8 @@ def error(failed: Any) -> errors.FoqsError:
     return error_from_struct(failed, "the host gave no reason")
 
 
-def _require_bytes(data: object, field: str) -> bytes:
+def require_bytes(data: object, field: str) -> bytes:
+    """Return bytes-like data as bytes. Raises InvalidArgument."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise errors.InvalidArgument(f"this must be bytes, not {type(data).__name__}", field=field)
     return bytes(data)
@@ -76,9 +77,9 @@ def _with_bytes(item: Item) -> Item:
     trace_context = item.trace_context
     return replace(
         item,
-        payload=_require_bytes(item.payload, "payload"),
-        metadata=_require_bytes(item.metadata, "metadata"),
-        trace_context=None if trace_context is None else _require_bytes(trace_context, "trace_context"),
+        payload=require_bytes(item.payload, "payload"),
+        metadata=require_bytes(item.metadata, "metadata"),
+        trace_context=None if trace_context is None else require_bytes(trace_context, "trace_context"),
     )
 
 
@@ -107,7 +108,7 @@ def _nack(given: Nack | Delivery | tuple[str, int]) -> Any:
         return ttypes.Nack(given.id, given.token)
     if given.metadata is None or type(given.metadata) is bytes:
         return given
-    return replace(given, metadata=_require_bytes(given.metadata, "metadata"))
+    return replace(given, metadata=require_bytes(given.metadata, "metadata"))
 
 
 def outcomes(results: Sequence[Any] | None) -> list[Outcome]:
@@ -170,7 +171,7 @@ def explanation(reply: Any) -> Explanation:
 
 def change(given: Change) -> Any:
     """Return a `Change` struct. Raises InvalidArgument."""
-    metadata = None if given.metadata is None else _require_bytes(given.metadata, "change.metadata")
+    metadata = None if given.metadata is None else require_bytes(given.metadata, "change.metadata")
     return ttypes.Change(given.priority, given.delay_ms, given.deliver_after_ms, metadata)
 
 
@@ -189,8 +190,8 @@ def restored_item(given: RestoredItem) -> Any:
     return ttypes.RestoredItem(
         topic=given.topic,
         priority=given.priority,
-        payload=_require_bytes(given.payload, "payload"),
-        metadata=_require_bytes(given.metadata, "metadata"),
+        payload=require_bytes(given.payload, "payload"),
+        metadata=require_bytes(given.metadata, "metadata"),
         deliver_after_ms=given.deliver_after_ms,
         lease_ms=given.lease_ms,
         ttl_ms=given.ttl_ms,
@@ -201,7 +202,7 @@ def restored_item(given: RestoredItem) -> Any:
         state=state_number(given.state),
         idempotency_key=given.idempotency_key,
         restore_key=given.restore_key,
-        trace_context=None if trace_context is None else _require_bytes(trace_context, "trace_context"),
+        trace_context=None if trace_context is None else require_bytes(trace_context, "trace_context"),
     )
 
 

@@ -18,6 +18,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from foqs_client.errors import FoqsError
+from foqs_client.safe_text import safe_text
 from foqs_client.types import Delivery, Enqueued, Item, Outcome
 
 if TYPE_CHECKING:
@@ -161,10 +162,12 @@ class Tracing:
         )
 
         def end(job: Job, error: BaseException | None) -> None:
-            if error is not None:
-                _set_error(span, error)
-            span.end()
-            on_done(job, error)
+            try:
+                if error is not None:
+                    _set_error(span, error)
+                span.end()
+            finally:  # also if an exporter fails
+                on_done(job, error)
 
         return end
 
@@ -272,7 +275,7 @@ def _set_error(span: Span, error: BaseException) -> None:
     from opentelemetry.trace import Status, StatusCode
 
     span.set_attribute("error.type", type(error).__qualname__)
-    span.set_status(Status(StatusCode.ERROR, str(error)))
+    span.set_status(Status(StatusCode.ERROR, safe_text(error)))
 
 
 def _traceparent_of(context: SpanContext) -> bytes | None:

@@ -46,7 +46,7 @@ def main(connection: Connection, reference: FunctionReference) -> None:
     try:
         handler = attrgetter(reference.name)(import_module(reference.module))
     except BaseException as error:
-        connection.send(("failed", f"{reference.module} cannot be imported: {type(error).__name__}: {error}"))
+        connection.send(("failed", f"{reference.module} cannot be imported: {describe_error(error)}"))
         return
     connection.send((READY, None))
     send_lock = threading.Lock()
@@ -88,10 +88,9 @@ def _portable_exception(error: BaseException) -> BaseException:
         return Discard()
     try:
         if isinstance(error, Dead):
-            return Dead(str(error.reason or ""))
+            return Dead(error.reason)
         if isinstance(error, Retry):
-            delay_ms = None if error.delay_ms is None else int(error.delay_ms)
-            return Retry(delay_ms, None if error.metadata is None else bytes(memoryview(error.metadata)))
-    except (TypeError, ValueError, OverflowError):
-        pass  # its values have types that no call can send
+            return Retry(error.delay_ms, error.metadata)
+    except Exception as unusable:
+        error = unusable
     return RemoteError(describe_error(error))

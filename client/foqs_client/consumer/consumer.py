@@ -320,11 +320,11 @@ class Consumer:
             outcome = outcome_of(error, item.delivery.metadata)
         if self._in_flight.finish(item, outcome):
             self._settler.settle(item)
-        if outcome.error is not None:
-            _log_failed_handler(item, outcome.error, error)
         if not stopping:
             self._start_handlers()
         self._wake.set()
+        if outcome.error is not None:  # last, because a handler of the log may raise
+            _log_failed_handler(item, outcome.error, error)
 
     def _schedule_extension(self, job: Job, lease_ms: int) -> None:
         # A handler may call this from any thread.

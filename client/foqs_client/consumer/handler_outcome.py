@@ -1,8 +1,8 @@
 """The outcome of a handler, and the counts of all outcomes.
 
 Holds `HandlerOutcome`, `outcome_of` and `Counts`. Always true: every exception of a
-handler has an outcome. A failure reason never replaces metadata that a producer
-wrote. Pure.
+handler has an outcome that a call can send, also one whose attributes or text raise.
+A failure reason never replaces metadata that a producer wrote. Pure.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from foqs_client.consumer.job import Dead, Discard, RemoteError, Retry
+from foqs_client.safe_text import safe_text
 
 REASON_PREFIX: Final = b"failed: "
 """Begins metadata that is the reason of an earlier failure. The next failure may replace such metadata."""
@@ -85,21 +86,28 @@ def outcome_of(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
     """Return the outcome of an item with this metadata, whose handler returned (None) or raised `error`."""
     if error is None:
         return DONE
-    if isinstance(error, Retry):
-        return HandlerOutcome(OutcomeKind.RETRIED, error.delay_ms, error.metadata)
-    if isinstance(error, Dead):
-        given_up = error.reason[:REASON_CHARACTERS_MAX].encode() if error.reason else None
-        return HandlerOutcome(OutcomeKind.DEAD, metadata=given_up, error=error.reason or "given up by its handler")
     if isinstance(error, Discard):
         return DISCARDED
+    try:
+        # Both are made again, which checks their values: a subclass or a handler may have set others.
+        if isinstance(error, Retry):
+            again = Retry(error.delay_ms, error.metadata)
+            return HandlerOutcome(OutcomeKind.RETRIED, again.delay_ms, again.metadata)
+        if isinstance(error, Dead):
+            reason = Dead(error.reason).reason
+            given_up = reason[:REASON_CHARACTERS_MAX].encode() or None
+            return HandlerOutcome(OutcomeKind.DEAD, metadata=given_up, error=reason or "given up by its handler")
+    except Exception as unusable:
+        error = unusable
     text = describe_error(error)
     may_replace = not metadata or metadata.startswith(REASON_PREFIX)
-    reason = REASON_PREFIX + text[:REASON_CHARACTERS_MAX].encode("utf-8", "replace") if may_replace else None
-    return HandlerOutcome(OutcomeKind.RETRIED, metadata=reason, error=text)
+    reason_bytes = REASON_PREFIX + text[:REASON_CHARACTERS_MAX].encode() if may_replace else None
+    return HandlerOutcome(OutcomeKind.RETRIED, metadata=reason_bytes, error=text)
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and the text of an exception in one line."""
+    """Return the type and the text of an exception. Never raises."""
+    text = safe_text(error)
     if isinstance(error, RemoteError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

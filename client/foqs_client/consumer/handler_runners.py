@@ -2,13 +2,15 @@
 
 Holds the port `HandlerRunner` and two of its implementations. Always true: `on_done`
 is called once for each submitted job, in the event loop, with None or with the
-handler's exception. Nothing starts after `close`. Knows nothing of leases and hosts.
+handler's exception, whatever a handler raises. An error of `on_done` is logged and
+harms no other job. Nothing starts after `close`. Knows nothing of leases and hosts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import queue
 import threading
 from collections import deque
@@ -18,12 +20,15 @@ from contextvars import Context, copy_context
 from typing import Any, Final, Protocol, TypeAlias
 
 from foqs_client.consumer.job import Job
+from foqs_client.consumer.loop_watch import watch_loop
 
 TURN_S: Final = 0.005
 """A task runs handlers that never wait for this long, then lets other tasks of the event loop run."""
 
 Handler: TypeAlias = Callable[[Job], Any]
 OnDone: TypeAlias = Callable[[Job, BaseException | None], None]
+
+log = logging.getLogger("foqs.consumer")
 
 
 class HandlerRunner(Protocol):
@@ -67,10 +72,12 @@ class TaskRunner:
         self._will_start = False
         self._loop: asyncio.AbstractEventLoop
         self._context: Context
+        self._end_watch: Callable[[], None] = _nothing
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
+        self._end_watch = watch_loop(self._running)
 
     def submit(self, job: Job, on_done: OnDone) -> None:
         self._jobs.append((job, on_done))
@@ -94,6 +101,8 @@ class TaskRunner:
             self.interrupt(job)
 
     async def close(self) -> None:
+        self._end_watch()
+        self._end_watch = _nothing
         self._jobs.clear()
         for task in self._tasks:
             task.cancel()
@@ -128,16 +137,20 @@ class TaskRunner:
                 await self._handler(job)
             except asyncio.CancelledError:
                 error = _cancelled()
-            except Exception as raised:
+            except BaseException as raised:
                 error = raised
             finally:
                 del self._running[job]
-            on_done(job, error)
+            report_end(on_done, job, error)
+            # Unlike `sys.exit()` in a handler, these end the program or the event loop.
+            ending = error if isinstance(error, KeyboardInterrupt | GeneratorExit) else None
             del error  # its traceback refers to this frame
-            if task.cancelling() or copy_context() != context:
+            if ending is not None or task.cancelling() or copy_context() != context:
                 if self._jobs and not self._will_start:
                     self._will_start = True
                     self._loop.call_soon(self._start_all)
+                if ending is not None:
+                    raise ending
                 return
             if self._loop.time() >= until_s:
                 await asyncio.sleep(0)
@@ -156,7 +169,8 @@ class ThreadRunner:
         self._handler = handler
         self._thread_count_max = threads
         self._thread_count = 0
-        self._idle_count = 0
+        self._job_count = 0
+        """Submitted jobs whose `on_done` the event loop has not called."""
         self._loop: asyncio.AbstractEventLoop
         self._jobs: queue.SimpleQueue[tuple[Job, OnDone] | None] = queue.SimpleQueue()
         self._finished: deque[tuple[OnDone, Job, BaseException | None]] = deque()
@@ -167,12 +181,17 @@ class ThreadRunner:
         self._loop = asyncio.get_running_loop()
 
     def submit(self, job: Job, on_done: OnDone) -> None:
+        self._job_count += 1
+        if self._thread_count < min(self._job_count, self._thread_count_max):
+            try:
+                name = f"foqs-worker-{self._thread_count + 1}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._thread_count += 1
+            except RuntimeError as error:  # the machine has no thread to spare: the others do this job later
+                if not self._thread_count:
+                    self._loop.call_soon(self._end, on_done, job, error)
+                    return
         self._jobs.put((job, on_done))
-        if self._idle_count:
-            self._idle_count -= 1
-        elif self._thread_count < self._thread_count_max:
-            self._thread_count += 1
-            threading.Thread(target=self._work, name=f"foqs-worker-{self._thread_count}", daemon=True).start()
 
     def interrupt(self, job: Job) -> None:
         """Do nothing: no thread can be ended from outside."""
@@ -204,9 +223,23 @@ class ThreadRunner:
         """Report all finished jobs, with those that finish meanwhile. A later one schedules this again."""
         self._is_notify_scheduled = False
         while self._finished:
-            on_done, job, error = self._finished.popleft()
-            self._idle_count += 1
-            on_done(job, error)
+            self._end(*self._finished.popleft())
+
+    def _end(self, on_done: OnDone, job: Job, error: BaseException | None) -> None:
+        self._job_count -= 1
+        report_end(on_done, job, error)
+
+
+def report_end(on_done: OnDone, job: Job, error: BaseException | None) -> None:
+    """Call `on_done` in the event loop. Its error is logged: it may not end the task or thread that does the next job."""
+    try:
+        on_done(job, error)
+    except Exception:
+        log.exception("the end of the handler of item %s could not be recorded", job.id)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _cancelled() -> asyncio.CancelledError:

@@ -1,14 +1,23 @@
 """The argument of a handler, and the exceptions that it can raise.
 
 Holds `Job`, `Retry`, `Dead` and `Discard`. Always true: if a handler returns, its
-item is done; if it raises, it is not. Knows nothing of how handlers are run.
+item is done; if it raises, it is not. A value that no call can send is refused in the
+handler that gives it. Knows nothing of how handlers are run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
+from typing import Final
 
+from foqs_client.conversion import require_bytes
+from foqs_client.errors import InvalidArgument
+from foqs_client.safe_text import safe_text
 from foqs_client.types import Delivery
+
+MS_MAX: Final = 2**63 - 1
+"""The largest number that a call can carry. Hosts have lower limits."""
 
 
 class Retry(Exception):
@@ -17,24 +26,27 @@ class Retry(Exception):
     Args:
         delay_ms: the time until then; 0 means now. None: the namespace's backoff.
         metadata: replaces the item's metadata; None keeps it.
+
+    Raises:
+        InvalidArgument: a value has another type or is too small; `field` names it.
     """
 
     def __init__(self, delay_ms: int | None = None, metadata: bytes | None = None) -> None:
         super().__init__(delay_ms, metadata)
-        self.delay_ms = delay_ms
-        self.metadata = metadata
+        self.delay_ms = None if delay_ms is None else _whole_ms(delay_ms, 0, "delay_ms")
+        self.metadata = None if metadata is None else require_bytes(metadata, "metadata")
 
 
 class Dead(Exception):
     """A handler raises it to give its item up. The item is kept as dead, and can be read and redriven.
 
     Args:
-        reason: one sentence. It replaces the item's metadata.
+        reason: one sentence. It replaces the item's metadata. Another value, such as an exception, gives its text.
     """
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: object = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = "" if reason is None else safe_text(reason)
 
 
 class Discard(Exception):
@@ -115,8 +127,22 @@ class Job:
 
         The consumer renews leases by itself. Call `extend` only before work that blocks the
         whole process for longer than half a lease. Any thread may call it.
+
+        Raises:
+            InvalidArgument: it is not a whole number from 1.
         """
-        self._extend(self, lease_ms)
+        self._extend(self, _whole_ms(lease_ms, 1, "lease_ms"))
 
     def __repr__(self) -> str:
         return f"Job(id={self.id!r}, topic={self.topic!r}, attempt={self.attempt})"
+
+
+def _whole_ms(value: int, value_min: int, field: str) -> int:
+    """Return a time as an integer. Raises InvalidArgument."""
+    try:
+        ms = index(value)
+    except TypeError:
+        raise InvalidArgument(f"{value!r} is not a whole number of milliseconds; use int()", field=field) from None
+    if not value_min <= ms <= MS_MAX:
+        raise InvalidArgument(f"{ms} is not a number from {value_min} to {MS_MAX}", field=field)
+    return ms

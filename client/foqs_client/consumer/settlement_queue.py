@@ -3,8 +3,9 @@
 Holds `SettlementQueue`, and `SettlementQueues` with one queue for each host, so that
 a slow host delays no other. Always true: a queue has at most one call in flight;
 entries that arrive meanwhile form the next batch, without a delay. Retried entries
-keep their order. No entry is in two calls at a time. An internal error loses only
-the entries of its call. Knows nothing of the contents of entries.
+keep their order. No entry is in two calls at a time. An entry that is refused harms
+no other. An internal error loses only the entries of its call. Knows nothing of the
+contents of entries.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from random import Random
 from typing import Final, Generic, TypeVar
 
 from foqs_client.consumer.failure_backoff import BACKOFF_S_MAX, BACKOFF_S_MIN
-from foqs_client.errors import FoqsError, LimitExceeded
+from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_client.types import Outcome
 from foqs_contract.backoff import Backoff
 
@@ -99,6 +100,11 @@ class SettlementQueue(Generic[E]):
             if len(batch) > 1:
                 self._entries_max = max(1, len(batch) // 2)
                 return batch
+            outcomes = [Outcome(error)]
+        except InvalidArgument as error:
+            if half := len(batch) // 2:
+                # One entry may be wrong. It is found by halves, and the others are sent.
+                return [*await self._send_batch(batch[:half]), *await self._send_batch(batch[half:])]
             outcomes = [Outcome(error)]
         except FoqsError as error:
             outcomes = [Outcome(error)] * len(batch)

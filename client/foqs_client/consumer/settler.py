@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from random import Random
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
-from foqs_client.consumer.handler_outcome import HandlerOutcome, OutcomeKind
+from foqs_client.consumer.handler_outcome import OutcomeKind
 from foqs_client.consumer.in_flight_set import InFlightItem, InFlightSet
 from foqs_client.consumer.settlement_queue import SettlementQueue, SettlementQueues
 from foqs_client.errors import (
@@ -125,9 +126,17 @@ class Settler:
         assert outcome is not None
         if error.may_succeed_later:
             return asyncio.get_running_loop().time() < item.lease_end_s
-        if isinstance(error, InvalidArgument | LimitExceeded) and outcome.metadata is not None:
+        if not isinstance(error, InvalidArgument | LimitExceeded):
+            return False
+        if outcome.delay_ms is not None and (error.field or "").endswith("delay_ms"):
+            log.warning(
+                "item %s gets the backoff of its namespace; a host refused its delay: %s", item.delivery.id, error
+            )
+            item.outcome = replace(outcome, delay_ms=None)
+            return True
+        if outcome.metadata is not None:
             log.warning("item %s keeps its metadata; a host refused the new one: %s", item.delivery.id, error)
-            item.outcome = HandlerOutcome(outcome.kind, outcome.delay_ms, None, outcome.error)
+            item.outcome = replace(outcome, metadata=None)
             return True
         return False
 

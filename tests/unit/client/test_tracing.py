@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -239,6 +239,43 @@ def test_handler_in_a_process_has_a_span_until_it_ends() -> None:
     [span] = ended()
     assert (span.name, span.kind, span.status.status_code) == ("process mail", SpanKind.CONSUMER, StatusCode.ERROR)
     assert ends == [(job, error)]
+
+
+def test_end_of_a_handler_in_a_process_is_reported_even_if_its_span_cannot_be_ended() -> None:
+    class Failing(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            raise ConnectionError("no collector")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Failing())
+    tracing = make_tracing(provider, "default", None)
+    assert tracing is not None
+    ends: list[BaseException | None] = []
+    job = Job(Delivery("3-1", 7, "mail"), lambda *_: None)
+    on_done = tracing.traced_end(job, lambda job, error: ends.append(error))
+    with pytest.raises(ConnectionError):
+        on_done(job, None)
+    assert ends == [None]
+
+
+def test_error_whose_text_raises_is_on_the_span_and_stays_the_error() -> None:
+    class Unreadable(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    provider = TracerProvider()
+    ended = exported(provider)
+    tracing = make_tracing(provider, "default", None)
+    assert tracing is not None
+
+    def handle(job: Job) -> None:
+        raise Unreadable
+
+    with pytest.raises(Unreadable):
+        tracing.traced(handle)(Job(Delivery("3-1", 7, "mail"), lambda *_: None))
+    [span] = ended()
+    assert (span.attributes or {})["error.type"] == Unreadable.__qualname__
+    assert span.status.description == "(its text cannot be read: ValueError)"
 
 
 def test_parent_of_a_span_is_the_callers_span_also_from_another_thread() -> None:

@@ -17,6 +17,7 @@ from foqs_client import Client, Delivery, InvalidArgument, Item, Nack, Outcome, 
 from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
 from tests.support.aio import run
 from tests.support.consumer_stories import play, until, worked
+from tests.support.wrong_ends import survive_wrong_ends, wrong_end
 
 LEASE_MS = 30_000
 
@@ -45,6 +46,31 @@ def test_return_acks_the_item_and_each_exception_has_its_outcome() -> None:
         assert seen[6:] == [(b"fails", 2, b"failed: ValueError: no such address"), (b"again", 2, b"half done")]
         [dead] = await fake.items("t")
         assert (dead.state, dead.payload, dead.metadata) == ("dead", b"dead", b"nobody can do this")
+
+    play(story)
+
+
+async def wrong_end_async(job: Job) -> None:
+    wrong_end(job)
+
+
+@pytest.mark.parametrize("handler", [wrong_end_async, wrong_end])
+def test_wrong_end_of_a_handler_keeps_no_slot_and_harms_no_other_item(handler: Any) -> None:
+    run(survive_wrong_ends(handler, concurrency=1))
+
+
+def test_delay_that_a_host_refuses_gives_the_backoff_of_the_namespace() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        attempts: list[int] = []
+
+        async def handle(job: Job) -> None:
+            attempts.append(job.attempt)
+            if job.attempt == 1:
+                raise Retry(2**62, b"half done" if job.payload else None)
+
+        await client.enqueue([Item("t"), Item("t", b"x")])
+        counts = await worked(client, handle, ["t"], lambda: len(attempts) == 4)
+        assert counts == Counts(done=2, retried=2)
 
     play(story)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
+
+import pytest
 
 from foqs_client import Delivery
 from foqs_client.consumer import Job
@@ -169,6 +172,66 @@ def test_handler_that_ignores_its_cancellation_does_not_pass_it_to_another() -> 
     errors = interrupted(handle)
     assert (errors["0"], errors["2"]) == (None, None)
     assert cancellations == [0, 0]
+
+
+@pytest.mark.parametrize("raised", [SystemExit(1), BaseException("of a library")])
+def test_exception_that_ends_programs_ends_only_its_own_job(raised: BaseException) -> None:
+    async def main() -> None:
+        async def handle(job: Job) -> None:
+            if job.id == "1":
+                raise raised
+
+        errors = await ended(TaskRunner(handle), jobs(4))
+        assert [errors[str(n)] for n in range(4)] == [None, raised, None, None]
+
+    run(main())
+
+
+def test_error_of_a_report_harms_no_other_job(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async def handle(job: Job) -> None: ...
+
+        for runner in (TaskRunner(handle), ThreadRunner(lambda job: None, 1)):
+            await runner.start()
+            ends = Ends(3)
+
+            def report(job: Job, error: BaseException | None, ends: Ends = ends) -> None:
+                ends(job, error)
+                if job.id == "0":
+                    raise ValueError("planted")
+
+            for job in jobs(3):
+                runner.submit(job, report)
+            await ends.all()
+            await runner.close()
+
+    run(main())
+    assert [record.getMessage() for record in caplog.records if record.name == "foqs.consumer"] == [
+        "the end of the handler of item 0 could not be recorded"
+    ] * 2
+
+
+def test_threads_that_cannot_start_leave_their_jobs_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def scarce(thread: threading.Thread) -> None:
+        if len(started) == 1:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    async def main() -> None:
+        monkeypatch.setattr(threading.Thread, "start", scarce)
+        runner = ThreadRunner(lambda job: None, 8)
+        assert list((await ended(runner, jobs())).values()) == [None] * COUNT
+        assert len(started) == 1
+        await runner.close()
+        none_left = ThreadRunner(lambda job: None, 8)
+        errors = await ended(none_left, jobs(2))
+        assert [type(error) for error in errors.values()] == [RuntimeError] * 2
+
+    run(main())
 
 
 def test_threads_report_every_job_once() -> None:

@@ -8,6 +8,7 @@ from random import Random
 
 from foqs_client.consumer.failure_backoff import BACKOFF_S_MIN
 from foqs_client.consumer.settlement_queue import SettlementQueue, SettlementQueues
+from foqs_client.errors import InvalidArgument
 from foqs_client.types import Outcome
 from tests.support.virtual_time import run_virtual
 
@@ -113,5 +114,34 @@ def test_host_that_does_not_reply_delays_no_other_host() -> None:
         assert batches == [["dead-0"], ["well-0"], ["well-1"], ["well-2"], ["other-0"]]
         assert list(outboxes._queues) == ["dead", "other"]
         await outboxes.close()
+
+    run_virtual(main)
+
+
+def test_refused_entry_harms_no_other_entry_of_its_batch() -> None:
+    async def main() -> None:
+        calls = 0
+        refused: list[int] = []
+        settled: list[int] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            nonlocal calls
+            calls += 1
+            if 137 in entries:
+                raise InvalidArgument("this call cannot be sent")
+            return [Outcome()] * len(entries)
+
+        def on_outcomes(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
+            for entry, outcome in zip(entries, outcomes, strict=True):
+                (settled if outcome.error is None else refused).append(entry)
+            return ()
+
+        queue: SettlementQueue[int] = SettlementQueue(call, on_outcomes, unexpected, Random(1))
+        for entry in range(400):
+            queue.put(entry)
+        await queue.wait_empty()
+        assert refused == [137]
+        assert sorted([*settled, 137]) == list(range(400))
+        assert calls < 20  # it is found by halves
 
     run_virtual(main)
