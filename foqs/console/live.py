@@ -4,7 +4,8 @@ Always true: a round collects the shared figures once, and draws each distinct p
 page once, however many pages show it; a stream gets a part only when it changed, and
 never more often than once in its period; a slow browser misses drafts and delays nobody.
 The rights of a stream are checked in each round. Rounds take at most one part in
-`COST_FACTOR` of a core: a round that took long is followed by a longer pause.
+`COST_FACTOR` of a core: a round that took long is followed by a longer pause. If all
+streams are taken, principals have equal shares.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import json
 import logging
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -68,11 +69,13 @@ class LiveStream:
     Args:
         visit: returns the visit with the rights of now; None: the session is over. Raises FoqsError: the page may not
             be shown.
+        owner: the name of its principal; None: the console does not authenticate.
     """
 
-    def __init__(self, part: LivePart, visit: Callable[[], Visit | None], due_s: float) -> None:
+    def __init__(self, part: LivePart, visit: Callable[[], Visit | None], owner: str | None, due_s: float) -> None:
         self.part = part
         self.visit = visit
+        self.owner = owner
         self.due_s = due_s
         """When the part is to be drawn next, on the loop's clock."""
         self._last = {"problem": ""}
@@ -131,27 +134,39 @@ class LiveHub:
         self._collect = collect
         self._draw = draw
         self._cpu_s = cpu_s
-        self._streams: set[LiveStream] = set()
+        self._streams: dict[LiveStream, None] = {}
+        """Oldest first."""
         self._rounds: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, part: LivePart, visit: Callable[[], Visit | None]) -> LiveStream | None:
-        """Open a stream; None if there are too many."""
-        if self._is_closed or len(self._streams) >= STREAMS_MAX:
+    def open(self, part: LivePart, visit: Callable[[], Visit | None], owner: str | None) -> LiveStream | None:
+        """Open a stream for a principal; None if there are too many."""
+        if self._is_closed or (len(self._streams) >= STREAMS_MAX and not self._make_room(owner)):
             return None
         # The page was drawn a moment ago.
-        stream = LiveStream(part, visit, asyncio.get_running_loop().time() + PERIOD_S)
-        self._streams.add(stream)
+        stream = LiveStream(part, visit, owner, asyncio.get_running_loop().time() + PERIOD_S)
+        self._streams[stream] = None
         if self._rounds is None:
             self._rounds = asyncio.get_running_loop().create_task(self._run())
         return stream
 
+    def _make_room(self, owner: str | None) -> bool:
+        """End the oldest stream of the principal that has the most. Return False if the new one would get as many."""
+        counts = Counter(stream.owner for stream in self._streams)
+        largest = max(counts, key=counts.__getitem__)
+        if counts[largest] <= counts[owner] + 1:
+            return False
+        oldest = next(stream for stream in self._streams if stream.owner == largest)
+        oldest.end()
+        self.drop(oldest)
+        return True
+
     def drop(self, stream: LiveStream) -> None:
         """Forget a stream whose browser has left."""
-        self._streams.discard(stream)
+        self._streams.pop(stream, None)
 
     async def close(self) -> None:
         """End all streams."""

@@ -46,7 +46,8 @@ from foqs_client import FoqsError
 log = logging.getLogger(__name__)
 
 SESSION_S: Final = 12 * 3600
-LOGINS_IN_FLIGHT_MAX: Final = 10
+FAILING_LOGINS_MAX: Final = 10
+"""The answers to wrong tokens that are delayed at once."""
 BODY_BYTES_MAX: Final = 65_536
 HEADER_BYTES_MAX: Final = 8_192
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -134,7 +135,7 @@ class Console:
         self._board = Board(settings.figures, settings.now_s, time.thread_time)
         self._hub = LiveHub(self._board.totals, self._draw, time.thread_time)
         self._tasks: list[asyncio.Task[None]] = []
-        self._logins_in_flight = 0
+        self._failing_logins = 0
         self._runner: web.AppRunner | None = None
         self._listener: ConsoleListener
 
@@ -274,9 +275,10 @@ class Console:
         part = _PARTS.get(request.query.get("page", ""))
         if part is None:
             raise web.HTTPNotFound
-        if self._rights(request) is None:
+        rights = self._rights(request)
+        if rights is None:
             return self._error_page(request, 401, "The session is over. Log in again.")
-        stream = self._hub.open(part, lambda: self._visit_of_stream(request))
+        stream = self._hub.open(part, lambda: self._visit_of_stream(request), rights.principal_name)
         if stream is None:
             return self._error_page(request, 503, "Too many pages are open at this host.")
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
@@ -321,24 +323,29 @@ class Console:
         secret = self._settings.secret.value
         if secret is None:
             return self._error_page(request, 503, "The secret of the sessions cannot be read; the host's log says why.")
-        if self._logins_in_flight >= LOGINS_IN_FLIGHT_MAX:
-            return self._error_page(request, 429, "Too many logins fail at the moment; wait a second and try again.")
         authenticated = authenticator.authenticate_token(str(form.get("token", "")).strip().encode())
         if authenticated is None:
-            await self._delay_failure(authenticator)
-            return self._render(
-                "login.html", status=403, title="Log in", next=path, problem="This token belongs to no principal."
-            )
+            response = await self._refuse_login(request, authenticator, path)
+            response.force_close()  # the next guess costs a connection
+            return response
         authenticator.observer.authenticated(authenticated.principal.name)
         raise self._with_cookie(web.HTTPSeeOther(path), authenticated, secret)
 
-    async def _delay_failure(self, authenticator: Authenticator) -> None:
+    async def _refuse_login(self, request: web.Request, authenticator: Authenticator, path: str) -> web.Response:
+        """Return the answer to a wrong token, after a delay, so that guessing takes long. Few of them wait at once."""
         authenticator.observer.authentication_failed()
-        self._logins_in_flight += 1
+        self._listener.warn(
+            request.transport and request.transport.get_extra_info("peername"), "a login with a wrong token"
+        )
+        if self._failing_logins >= FAILING_LOGINS_MAX:
+            return self._error_page(request, 429, "Too many logins fail at the moment; wait a second and try again.")
+        self._failing_logins += 1
         try:
             await asyncio.sleep(authenticator.limits.failure_delay_s)
         finally:
-            self._logins_in_flight -= 1
+            self._failing_logins -= 1
+        problem = "This token belongs to no principal."
+        return self._render("login.html", status=403, title="Log in", next=path, problem=problem)
 
     def _with_cookie(
         self, response: web.HTTPException, authenticated: AuthenticatedPrincipal, secret: bytes

@@ -29,6 +29,11 @@ class Rights:
     permissions_of: PermissionLookup
 
     @property
+    def principal_name(self) -> str | None:
+        """The name of the principal; None without authentication."""
+        return None if self.authenticated is None else self.authenticated.principal.name
+
+    @property
     def is_admin(self) -> bool:
         """Whether the principal may do everything."""
         return self.authenticated is None or self.authenticated.principal.is_admin

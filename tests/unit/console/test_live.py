@@ -83,7 +83,8 @@ class Page:
 
     def __init__(self, world: World, topic: str, principal: AuthenticatedPrincipal | None) -> None:
         self.is_logged_in = True
-        stream = world.hub.open(world.part, lambda: world.visit(topic, principal) if self.is_logged_in else None)
+        owner = None if principal is None else principal.principal.name
+        stream = world.hub.open(world.part, lambda: world.visit(topic, principal) if self.is_logged_in else None, owner)
         assert stream is not None
         self.stream = stream
         self.received: list[tuple[float, bytes]] = []
@@ -145,7 +146,7 @@ def test_principals_do_not_share_drawings() -> None:
 def test_a_slow_browser_gets_the_newest_state_only() -> None:
     async def main() -> None:
         world = World()
-        stream = world.hub.open(world.part, world.visit)
+        stream = world.hub.open(world.part, world.visit, None)
         assert stream is not None
         for number in range(50):
             world.text = str(number)
@@ -236,7 +237,7 @@ def test_a_fault_of_one_page_does_not_stop_the_others(caplog: pytest.LogCaptureF
     async def main() -> None:
         world, faulty = World(), World()
         faulty.error = ZeroDivisionError()
-        broken = world.hub.open(faulty.part, lambda: world.visit("b"))
+        broken = world.hub.open(faulty.part, lambda: world.visit("b"), None)
         assert broken is not None
         page = world.open()
         await asyncio.sleep(1.5)
@@ -256,7 +257,7 @@ def test_a_page_that_may_not_be_shown_any_more_says_so_and_the_others_go_on() ->
         def refuse() -> Visit:
             raise PermissionDenied("no permission")
 
-        refused = world.hub.open(world.part, refuse)
+        refused = world.hub.open(world.part, refuse, None)
         assert refused is not None
         page = world.open()
         await asyncio.sleep(2.5)
@@ -284,7 +285,7 @@ def test_a_page_is_sent_something_at_most_once_a_second() -> None:
 
 def test_a_silent_stream_finds_out_whether_its_browser_is_there() -> None:
     async def main() -> None:
-        stream = LiveStream(World().part, lambda: None, 0.0)
+        stream = LiveStream(World().part, lambda: None, None, 0.0)
         assert await anext(stream.chunks()) == b":\n\n"
         assert asyncio.get_running_loop().time() == PING_S
 
@@ -296,9 +297,28 @@ def test_too_many_pages_get_no_stream() -> None:
         world = World()
         for _ in range(STREAMS_MAX):
             world.open()
-        assert world.hub.open(world.part, world.visit) is None
+        assert world.hub.open(world.part, world.visit, None) is None
         await world.hub.close()
-        assert world.hub.open(world.part, world.visit) is None
+        assert world.hub.open(world.part, world.visit, None) is None
+
+    run_virtual(main)
+
+
+def test_principals_share_the_streams_of_a_host_however_many_pages_one_of_them_opens() -> None:
+    async def main() -> None:
+        world = World()
+        greedy, modest = (AuthenticatedPrincipal(Principal(name), b"") for name in ("greedy", "modest"))
+        first = world.open("a", greedy)
+        others = [world.open("a", greedy) for _ in range(STREAMS_MAX - 1)]
+        assert world.hub.open(world.part, world.visit, "greedy") is None
+        pages = [world.open("a", modest) for _ in range(STREAMS_MAX // 2)]
+        assert len(world.hub) == STREAMS_MAX
+        await first.reading
+        await asyncio.gather(*(page.reading for page in others[: STREAMS_MAX // 2 - 1]))
+        assert not any(page.reading.done() for page in (*others[STREAMS_MAX // 2 - 1 :], *pages))
+        assert world.hub.open(world.part, world.visit, "modest") is None
+        assert world.hub.open(world.part, world.visit, "greedy") is None
+        await world.hub.close()
 
     run_virtual(main)
 
