@@ -8,6 +8,7 @@ worker is ended by its process id. Needs a Java.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shlex
@@ -110,15 +111,12 @@ class SparkCluster:
         """Return the addresses of the workers that the master knows; None while it accepts none."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}/json/", timeout=_PROBE_S) as reply:
-                found = json.load(reply)
+                return registered_workers(reply.read())
         except urllib.error.HTTPError as error:
             error.close()
             return None
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return None
-        if found["status"] != "ALIVE":
-            return None
-        return {worker["host"] for worker in found["workers"] if worker["state"] == "ALIVE"}
 
     def __enter__(self) -> Self:
         try:
@@ -142,6 +140,20 @@ class SparkCluster:
             daemon.send_signal(signal.SIGTERM)
         for daemon in (*self._workers, self._master):
             daemon.close()
+
+
+def registered_workers(page: bytes) -> set[str] | None:
+    """Return the addresses of the workers that a page of the master names; None if it accepts none yet.
+
+    A master that starts serves its page for browsers under every path, before it serves the one in JSON.
+    """
+    try:
+        found = json.loads(page)
+    except ValueError:
+        return None
+    if found["status"] != "ALIVE":
+        return None
+    return {worker["host"] for worker in found["workers"] if worker["state"] == "ALIVE"}
 
 
 class _SparkDaemon(ServerProcess):
