@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -65,6 +65,14 @@ class _Quiet:
         self.took_s.append(asyncio.get_running_loop().time() - begun_s)
 
 
+class Taken(NamedTuple):
+    """A call of which items were accepted."""
+
+    begun_s: float
+    ended_s: float
+    items: int
+
+
 class _Flood:
     """Make calls at fixed times through its own client, whether or not they succeed."""
 
@@ -72,7 +80,7 @@ class _Flood:
         self._client = client
         self._pause_s = 60 * _CALL_ITEMS / per_minute
         self._calls: set[asyncio.Task[None]] = set()
-        self.taken: list[tuple[float, int]] = []
+        self.taken: list[Taken] = []
         self.refused: Counter[str] = Counter()
 
     async def play(self) -> None:
@@ -89,6 +97,7 @@ class _Flood:
             await asyncio.gather(*self._calls)
 
     async def _put(self) -> None:
+        begun_s = asyncio.get_running_loop().time()
         try:
             results = await self._client.enqueue([Item("flood", b"x" * 100)] * _CALL_ITEMS, timeout_ms=2_000)
         except FoqsError as error:
@@ -96,7 +105,7 @@ class _Flood:
             return
         taken = sum(result.id is not None for result in results)
         self.refused.update(result.error.code for result in results if result.error is not None)
-        self.taken.append((asyncio.get_running_loop().time(), taken))
+        self.taken.append(Taken(begun_s, asyncio.get_running_loop().time(), taken))
 
 
 def test_a_flood_through_all_hosts_is_limited_to_its_rate(troubled: FaultyCluster) -> None:
@@ -115,7 +124,7 @@ def test_a_flood_through_all_hosts_is_limited_to_its_rate(troubled: FaultyCluste
             for each in playing:
                 each.cancel()
             await asyncio.gather(*playing, return_exceptions=True)
-            least, most = minutes(sorted(each for flood in floods for each in flood.taken))
+            least, most = minutes([each for flood in floods for each in flood.taken])
             refused = sum((flood.refused for flood in floods), Counter())
             figures = {
                 "rate": RATE,
@@ -133,15 +142,17 @@ def test_a_flood_through_all_hosts_is_limited_to_its_rate(troubled: FaultyCluste
     asyncio.run(story())
 
 
-def minutes(taken: list[tuple[float, int]]) -> tuple[int, int]:
-    """Return the (least, most) items of any minute between the first and the last."""
-    totals: list[int] = []
-    place, total = 0, 0
-    for at_s, items in taken:
-        total += items
-        while taken[place][0] <= at_s - _MINUTE_S:
-            total -= taken[place][1]
-            place += 1
-        if at_s >= taken[0][0] + _MINUTE_S:
-            totals.append(total)
-    return min(totals), max(totals)
+def minutes(taken: list[Taken]) -> tuple[int, int]:
+    """Return the (least, most) items of any minute between the first call and the last.
+
+    A slow machine must not count against the limit: the most are those of calls that began and ended in the minute, the
+    least those of calls of which any part is in it.
+    """
+    last_s = max(call.begun_s for call in taken)
+    least, most = [], []
+    for start_s in (call.begun_s for call in taken):
+        end_s = start_s + _MINUTE_S
+        most.append(sum(call.items for call in taken if call.begun_s >= start_s and call.ended_s <= end_s))
+        if end_s <= last_s:
+            least.append(sum(call.items for call in taken if call.ended_s >= start_s and call.begun_s <= end_s))
+    return min(least), max(most)

@@ -28,11 +28,13 @@ STUCK_S = 30.0
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
+    """Freeze a process. What the block does must end before the process is thawed."""
     freeze(pid)
     timer = threading.Timer(STUCK_S, thaw, (pid,))
     timer.start()
     try:
         yield
+        assert not timer.finished.is_set(), "this waited for the frozen process"
     finally:
         timer.cancel()
         with suppress(ProcessLookupError):
@@ -74,8 +76,7 @@ def test_a_frozen_process_does_not_block_the_loop_and_is_killed_in_time() -> Non
 
             calls = threading.Thread(target=call, daemon=True)
             calls.start()
-            await asyncio.to_thread(calls.join, STUCK_S / 2)
-            assert not calls.is_alive()
+            await asyncio.to_thread(calls.join)
             error = await ending
             assert isinstance(error, ProcessDied)
             assert "SIGKILL" in str(error)
@@ -97,10 +98,8 @@ def test_a_stop_waits_for_a_frozen_process_no_longer_than_its_drain() -> None:
             with frozen(consumer.process_ids[0]):
                 await client.enqueue([Item("t", bytes(LARGE))])
                 await until(lambda: consumer.counts.running == 1)
-                begun = asyncio.get_running_loop().time()
                 consumer.stop()
                 counts = await running
-                assert asyncio.get_running_loop().time() - begun < STUCK_S / 2
             assert (counts.done, counts.released) == (1, 1)
 
     run(story(), 120)
@@ -113,10 +112,8 @@ def test_a_stop_does_not_wait_for_a_process_that_never_becomes_ready() -> None:
             running = asyncio.ensure_future(consumer.run())
             await until(lambda: bool(consumer.process_ids))
             with frozen(consumer.process_ids[0]):
-                begun = asyncio.get_running_loop().time()
                 consumer.stop()
                 await running
-                assert asyncio.get_running_loop().time() - begun < STUCK_S / 2
 
     run(story(), 120)
 

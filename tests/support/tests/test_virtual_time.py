@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -31,9 +30,7 @@ def test_a_year_passes_at_once() -> None:
         await asyncio.sleep(YEAR_S / 1e9)
         return loop.time()
 
-    started = time.monotonic()
     assert run_virtual(program) == pytest.approx(YEAR_S * (1 + 1e-9))
-    assert time.monotonic() - started < 5
 
 
 def test_timers_fire_in_the_order_of_their_time() -> None:
