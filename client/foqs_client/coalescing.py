@@ -172,7 +172,8 @@ class Coalescer:
 
     async def close(self) -> None:
         """Wait for all coalesced calls to end. They end when the connections are closed."""
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        if self._serving:
+            await asyncio.wait(self._serving)
 
     def _start_serving(self, participants: Sequence[Participant[G, A]], serve: Serve[G, A]) -> None:
         task = asyncio.ensure_future(_serve_waiting(participants, serve))

@@ -139,7 +139,7 @@ class HostConnector:
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
+            await asyncio.wait((opening,))  # and for `_on_opened`, for which `gather` does not wait since Python 3.12
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close_and_wait()

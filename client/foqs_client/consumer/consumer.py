@@ -387,9 +387,10 @@ class Consumer:
         await self._runner.close()
         await self._renewal.close()
         await self._settler.close()
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks)  # and for `_on_task_ended`, for which `gather` does not wait
 
     # ------------------------------------------------------------------- helpers
 

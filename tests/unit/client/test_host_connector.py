@@ -31,6 +31,19 @@ class TwoHosts:
         return transport, protocol
 
 
+class Transport(asyncio.Transport):
+    """A transport that closes at once."""
+
+    def __init__(self, protocol: asyncio.BaseProtocol) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.protocol.connection_lost(None)
+
+
 def run_story(story: Callable[[TwoHosts], Awaitable[None]]) -> None:
     async def main() -> None:
         await story(TwoHosts())
@@ -69,5 +82,30 @@ def test_next_host_is_tried_after_one_closes_connections_at_once() -> None:
         assert first is second
         assert first.is_ready
         assert [host for host, _ in hosts.asked] == [CLOSING[0], OPEN[0]]
+
+    run_story(story)
+
+
+def test_connection_that_opens_in_the_turn_of_the_close_is_closed() -> None:
+    async def story(hosts: TwoHosts) -> None:
+        gate = asyncio.Event()
+        opened: list[Transport] = []
+
+        async def connect(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
+            await gate.wait()
+            protocol = factory()
+            opened.append(Transport(protocol))
+            protocol.connection_made(opened[0])
+            return opened[0], protocol
+
+        connector = HostConnector([OPEN], connect)
+        connector.open_in_background()
+        await asyncio.sleep(0)
+        gate.set()  # the next turn opens the connection, and then closes all
+        closing = asyncio.ensure_future(connector.close())
+        await closing
+        await asyncio.sleep(0)
+        assert [transport.is_closed for transport in opened] == [True]
+        assert connector.current_connection is None
 
     run_story(story)

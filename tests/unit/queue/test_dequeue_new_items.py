@@ -254,10 +254,13 @@ def test_waiters_are_served_in_order(spurious: int) -> None:
         caller = Caller(world, await world.engine())
         order: list[int] = []
         waiting = []
+
+        async def wait(place: int) -> None:
+            await caller.get(wait_ms=9_000)
+            order.append(place)
+
         for place in range(6):
-            task = start_task(caller.get(wait_ms=9_000))
-            task.add_done_callback(lambda _, place=place: order.append(place))  # type: ignore[misc]
-            waiting.append(task)
+            waiting.append(start_task(wait(place)))
             await world.pass_s(0.01)
         for _ in range(spurious):
             caller.queue.on_items_ready([("default", "t")])
