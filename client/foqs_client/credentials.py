@@ -25,6 +25,8 @@ from foqs_contract.thrift_method import Refused, ThriftMethod, Unreadable
 
 TOKEN_BYTES_MAX: Final = 4_096
 _AUTHENTICATE: Final = ThriftMethod("authenticate")
+_MALFORMED_CODES: Final = range(79, 94)
+"""OpenSSL's codes of certificates that are not as RFC 5280 demands."""
 _NO_TLS: Final = "if it speaks no TLS, its address begins with foqs://"
 
 Handshake: TypeAlias = Callable[[HostConnection, float], Awaitable[None]]
@@ -76,7 +78,7 @@ def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
         try:
             return await loop.create_connection(factory, host, port, ssl=context, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            raise UntrustedCertificate(f"its certificate is not accepted: {error.verify_message}") from None
+            raise UntrustedCertificate(error) from None
         except ssl.SSLError as error:
             raise OSError(f"the TLS handshake failed ({_reason(error)}); {_NO_TLS}") from None
         except (ConnectionResetError, ConnectionAbortedError):
@@ -86,7 +88,20 @@ def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
 
 
 class UntrustedCertificate(OSError):
-    """The client does not accept the host's certificate. A retry does not help."""
+    """The client does not accept the host's certificate. A retry does not help.
+
+    Attributes:
+        remedy: what to do.
+    """
+
+    def __init__(self, error: ssl.SSLCertVerificationError) -> None:
+        super().__init__(f"its certificate is not accepted: {error.verify_message}")
+        is_malformed = error.verify_code in _MALFORMED_CODES
+        self.remedy = (
+            "make it and its CA again with the extensions that RFC 5280 demands, as Python does since version 3.13"
+            if is_malformed
+            else "give the CA that signed it, and the host name that it contains"
+        )
 
 
 def make_handshake(token: str | None, token_file: str | Path | None, has_certificate: bool) -> Handshake | None:

@@ -199,10 +199,9 @@ class HostConnector:
             else:
                 return connection
         why = "; ".join(dict.fromkeys(map(_reason, failures)))
-        if all(isinstance(failure, UntrustedCertificate) for failure in failures):
-            raise NotSent(
-                f"no host could be trusted: {why}; give the CA that signed it, and the host name that it contains"
-            )
+        untrusted = [failure for failure in failures if isinstance(failure, UntrustedCertificate)]
+        if untrusted and len(untrusted) == len(failures):
+            raise NotSent(f"no host could be trusted: {why}; {untrusted[-1].remedy}")
         raise OSError(why)
 
 

@@ -53,8 +53,15 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 class Secure:
     """A TLS host, the gate of its queue, and its counts."""
 
-    def __init__(self, authority: Authority, *, expired: bool = False, ask: Authority | None = None) -> None:
-        files = authority.sign("host", expired=expired)
+    def __init__(
+        self,
+        authority: Authority,
+        *,
+        expired: bool = False,
+        names_issuer: bool = True,
+        ask: Authority | None = None,
+    ) -> None:
+        files = authority.sign("host", expired=expired, names_issuer=names_issuer)
         asked = str(ask.file) if ask is not None else ""
         keyring = read_keyring({}, TlsFiles(str(files.cert), str(files.key), asked))
         assert keyring.tls_context is not None
@@ -301,6 +308,20 @@ def test_tls_context_of_the_caller_is_used(runner: asyncio.Runner, authority: Au
         assert await enqueued(host.url, tls=ssl.create_default_context(cafile=authority.file))
 
     Secure(authority).run(runner, main)
+
+
+def test_a_certificate_that_python_3_13_refuses_is_not_blamed_on_the_ca(
+    runner: asyncio.Runner, authority: Authority
+) -> None:
+    strict = ssl.create_default_context(cafile=authority.file)
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT
+
+    async def main(host: ServedQueue) -> None:
+        said = await message(host.url, tls=strict)
+        assert "Missing Authority Key Identifier; make it and its CA again" in said
+        assert "give the CA" not in said
+
+    Secure(authority, names_issuer=False).run(runner, main)
 
 
 def test_old_tls_version_is_refused(runner: asyncio.Runner, authority: Authority) -> None:
