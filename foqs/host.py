@@ -347,7 +347,9 @@ class Host:
             now_s=time.time,
             figures=self._console_figures(),
         )
-        console = Console(settings, lambda authenticated: self._rpc_server.connection(authenticated, "console"))
+        console = Console(
+            settings, lambda authenticated, address: self._rpc_server.connection(authenticated, f"console {address}")
+        )
         self._console_port = await console.start(server.console_host, server.console_port)
         self._console = console
         return self._console_port

@@ -1144,7 +1144,7 @@ struct TopicRate {
 }
 
 struct ListAuditRequest {
-  /** The most entries, 1 to 1,000. Missing: 100. */
+  /** The most entries, 1 to 1,000. If there are more, each principal has an equal part. Missing: 100. */
   1: optional i32 limit,
   /** Only changes that name this namespace. Missing: all. */
   2: optional string only_namespace,
@@ -1153,18 +1153,18 @@ struct ListAuditRequest {
   4: optional bool forwarded,
 }
 
-/** A change that an administrator made. */
+/** A change that an administrator made, or that was refused. */
 struct AuditEntry {
   /** When it ended: milliseconds since 1970-01-01 UTC by the clock of the host. */
   1: optional i64 at_ms,
   /** Missing if the host does not authenticate. */
   2: optional string principal,
-  /** Where the call came from: an address, `console` or `sqs`. */
+  /** The address that the call came from; after `console ` the browser's, after `sqs ` the program's. */
   3: optional string peer,
   /** The name of the call, or `sqs.` and an action. */
   4: optional string call,
   5: optional string namespace_name,
-  /** What it concerned, for people. No payload and no metadata is in it. */
+  /** What it concerned, as the host understood it, for people. No payload and no metadata is in it. */
   6: optional string target,
   /** OK, or the code of the error. */
   7: optional string outcome,

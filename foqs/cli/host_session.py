@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from foqs.cli.output import Format, output_option, print_message
 from foqs.cli.values import DURATION
@@ -58,13 +59,19 @@ class CommandFailed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class HostSession:
-    """The host to call, and the format of the output. `timeout_ms` is for each call."""
+    """The host to call, and the format of the output.
+
+    Attributes:
+        timeout_ms: of each call.
+        is_namespace_named: whether the user names the namespace; otherwise it is the default.
+    """
 
     address: str
     namespace: str
     output_format: Format
     timeout_ms: int
     open_client: OpenClient
+    is_namespace_named: bool = False
 
     def run(self, work: Callable[[Client], Awaitable[T]], runner: Callable[[Any], T] = asyncio.run) -> T:
         """Open a client, run `work` with it in an event loop of `runner`, and close it.
@@ -223,7 +230,9 @@ def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
             key_file=key_file,
             region=client_region or None,
         )
-        session = HostSession(address, namespace, form, timeout, click.get_current_context().obj or connect)
+        context = click.get_current_context()
+        is_named = context.get_parameter_source("namespace") is not ParameterSource.DEFAULT
+        session = HostSession(address, namespace, form, timeout, context.obj or connect, is_named)
         command(session, **arguments)
 
     return with_session

@@ -1,8 +1,8 @@
 """Clients of the host itself, for the pages of the console.
 
 Always true: a client's calls are those of one principal, and the host checks them like
-any others; there is at most one client for a principal and namespace. A client reaches
-its host over a socket pair, so no port and no certificate is involved.
+any others; there is at most one client for a principal, the address of its browser, and a
+namespace. A client reaches its host over a socket pair, so no port and no certificate is involved.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs_client import Client
 from foqs_client.host_connector import ProtocolFactory
 
-Accept: TypeAlias = Callable[[AuthenticatedPrincipal | None], asyncio.BaseProtocol]
-"""Returns the host's protocol of a connection whose peer is this principal; None: the host does not authenticate."""
+Accept: TypeAlias = Callable[[AuthenticatedPrincipal | None, str], asyncio.BaseProtocol]
+"""Returns the host's protocol of a connection whose peer is this principal, at a browser with this address.
+
+The principal is None if the host does not authenticate.
+"""
 CLIENTS_MAX: Final = 64
 IDLE_S: Final = 60.0
 TIMEOUT_MS: Final = 10_000
@@ -41,28 +44,28 @@ class LocalClients:
 
     def __init__(self, accept: Accept) -> None:
         self._accept = accept
-        self._entries: dict[tuple[AuthenticatedPrincipal | None, str], _Entry] = {}
+        self._entries: dict[tuple[AuthenticatedPrincipal | None, str, str], _Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def client(self, authenticated: AuthenticatedPrincipal | None, namespace: str) -> Client:
-        """Return a client whose calls are those of the principal in the namespace. Do not close it."""
+    def client(self, authenticated: AuthenticatedPrincipal | None, namespace: str, address: str) -> Client:
+        """Return a client whose calls are those of the principal, at this address, in the namespace. Do not close it."""
         now_s = asyncio.get_running_loop().time()
-        key = authenticated, namespace
+        key = authenticated, namespace, address
         entry = self._entries.pop(key, None)
         if entry is None:
-            entry = _Entry(self._open(authenticated, namespace), now_s)
+            entry = _Entry(self._open(authenticated, namespace, address), now_s)
         entry.used_at_s = now_s
         self._entries[key] = entry  # the last used one is the last of all
         self._close_unused(now_s)
         return entry.client
 
-    def _open(self, authenticated: AuthenticatedPrincipal | None, namespace: str) -> Client:
+    def _open(self, authenticated: AuthenticatedPrincipal | None, namespace: str, address: str) -> Client:
         async def connect(
             factory: ProtocolFactory, host: str, port: int
         ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
             loop = asyncio.get_running_loop()
             ours, theirs = socket.socketpair()
-            await loop.create_connection(lambda: self._accept(authenticated), sock=theirs)
+            await loop.create_connection(lambda: self._accept(authenticated, address), sock=theirs)
             return await loop.create_connection(factory, sock=ours)
 
         return Client(_URL, namespace=namespace, timeout_ms=TIMEOUT_MS, connect=connect)

@@ -27,10 +27,10 @@ CHARTS: Final = (
 async def overview(visit: Visit) -> web.StreamResponse:
     """Show the state of the cluster to administrators, and the usage of the namespaces."""
     shown = [name for name in visit.namespaces if visit.rights.may_administer(name)][:OVERVIEW_NAMESPACES_MAX]
-    rights, clients = visit.rights, visit.clients
+    rights = visit.rights
     values, usages = await asyncio.gather(
         overview_values(visit),
-        asyncio.gather(*(_usage(clients.client(rights.authenticated, visit.namespace).usage(name)) for name in shown)),
+        asyncio.gather(*(_usage(visit.client.usage(name)) for name in shown)),
     )
     is_admin = rights.is_admin
     return visit.page(

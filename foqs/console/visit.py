@@ -105,7 +105,7 @@ class Visit:
     @property
     def client(self) -> Client:
         """The client of the principal in the namespace."""
-        return self.clients.client(self.rights.authenticated, self.namespace)
+        return self.clients.client(self.rights.authenticated, self.namespace, self.request.remote or "unknown")
 
     def text(self, name: str, default: str = "") -> str:
         """Return a field without the spaces around it."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from foqs.access.audit_trail import ENTRIES_MAX, AuditEntry, AuditTrail
+from foqs.access.audit_trail import ENTRIES_MAX, AuditEntry, AuditTrail, choose_newest, share_of
 from foqs.core.items import validation
 from foqs.rpc.methods import MethodHandler, task_handler
 from foqs_contract.idl import ttypes
@@ -19,8 +18,8 @@ def audit_handlers(trail: AuditTrail, host_name: str) -> Mapping[str, MethodHand
 
     async def list_audit(request: Any, deadline: float) -> Any:
         limit = audit_limit(request)
-        wanted = (entry for entry in trail.newest() if _is_wanted(entry, request))
-        return ttypes.ListAuditReply([_entry_struct(entry, host_name) for entry in islice(wanted, limit)])
+        wanted = [_entry_struct(entry, host_name) for entry in trail.newest() if _is_wanted(entry, request)]
+        return ttypes.ListAuditReply(newest_entries(wanted, limit))
 
     return {"listAudit": task_handler(list_audit)}
 
@@ -30,6 +29,11 @@ def audit_limit(request: Any) -> int:
     if request.limit is None:
         return LIMIT_DEFAULT
     return validation.check_number(request.limit, 1, ENTRIES_MAX, "limit")
+
+
+def newest_entries(entries: Sequence[Any], limit: int) -> list[Any]:
+    """Return the structs that a reply has room for, of a list whose newest is first."""
+    return choose_newest(entries, limit, lambda entry: share_of(entry.principal, entry.outcome))
 
 
 def _is_wanted(entry: AuditEntry, request: Any) -> bool:

@@ -1,8 +1,8 @@
-"""Notes the changes that administrators make over Thrift, before the handlers serve them.
+"""Notes the changes that administrators make over Thrift, and those that are refused to others.
 
 Always true: each call that changes something and is not a producer's or a consumer's is
-noted once, at the host that the caller called, when it ends; of the pages of one bulk
-change each host notes the first that it gets. Knows nothing of what the calls do.
+noted once, at the host that the caller called, when it ends or is denied; of the pages of
+one bulk change each host notes the first that it gets. Knows nothing of what the calls do.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from foqs.access.audit_trail import AuditEntry, AuditTrail, shorten_target
+from foqs.access.audit_trail import AuditEntry, AuditTrail, shorten_target, target_value
 from foqs.access.call_permissions import Scope
 from foqs.queue.port import PendingCall
-from foqs.rpc.methods import Caller, CallerSession, MethodHandler, RpcService, ServerMethod
-from foqs_contract.errors import FoqsError, UnknownOutcome
+from foqs.rpc.methods import Caller, CallerSession, MethodHandler, OnDenied, RpcService, ServerMethod
+from foqs_contract.errors import FoqsError, PermissionDenied, UnknownOutcome
 from foqs_contract.idl import ttypes
 
 _T = TypeVar("_T")
@@ -48,7 +48,9 @@ class AuditedService:
         self._trail = trail
         self._now_ms = now_ms
         self.methods: Mapping[bytes, ServerMethod] = {
-            name: replace(method, handle=self._noting(method)) if _is_noted(method) else method
+            name: replace(method, handle=self._noting(method), on_denied=self._noting_denial(method))
+            if _is_noted(method)
+            else method
             for name, method in service.methods.items()
         }
 
@@ -56,7 +58,9 @@ class AuditedService:
         def handle(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
             if _is_noted_elsewhere(request, caller):
                 return method.handle(request, deadline, caller)
-            noting = _NotingCaller(caller, lambda outcome: self._note(method, request, caller, outcome))
+            noting = _NotingCaller(
+                caller, lambda outcome: self._note(method, request, caller.session, caller.peer, outcome)
+            )
             try:
                 noting.pending = method.handle(request, deadline, noting)
             except Exception as error:
@@ -66,13 +70,15 @@ class AuditedService:
 
         return handle
 
-    def _note(self, method: ServerMethod, request: Any, caller: Caller, outcome: str) -> None:
-        session = caller.session
+    def _noting_denial(self, method: ServerMethod) -> OnDenied:
+        return lambda request, session, peer: self._note(method, request, session, peer, PermissionDenied.code)
+
+    def _note(self, method: ServerMethod, request: Any, session: CallerSession | None, peer: str, outcome: str) -> None:
         namespace = _namespace(method, request)
         entry = AuditEntry(
             at_ms=self._now_ms(),
             principal=None if session is None else session.principal_name,
-            peer=caller.peer,
+            peer=peer,
             call=method.name,
             namespace=None if namespace is None else _text(namespace),
             target=describe(request),
@@ -87,8 +93,8 @@ class AuditedService:
         return any(_change_of(entry) == _change_of(page) for entry in self._trail.newest())
 
 
-def _change_of(entry: AuditEntry) -> tuple[str | None, str, str | None, str]:
-    return entry.principal, entry.call, entry.namespace, entry.target
+def _change_of(entry: AuditEntry) -> tuple[str | None, str, str | None, str, str]:
+    return entry.principal, entry.call, entry.namespace, entry.target, entry.outcome
 
 
 def _namespace(method: ServerMethod, request: Any) -> bytes | None:
@@ -192,7 +198,7 @@ def _named(field: str, value: Any) -> str:
     if kind is not None:
         with suppress(ValueError):
             return str(kind(value).name.lower())
-    return _text(value)
+    return target_value(_text(value))
 
 
 def _text(value: Any) -> str:

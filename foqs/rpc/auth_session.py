@@ -28,6 +28,8 @@ UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 8_192
 class SessionConnection(Protocol):
     """The connection, as its auth session needs it."""
 
+    peer_address: str
+
     def set_principal(self, name: str | None) -> None:
         """Set the peer's principal, or remove it (None)."""
         ...
@@ -114,6 +116,8 @@ class AuthSession:
             granted = self._authenticator.permissions_of(authenticated.principal.name, namespace)
         refusal = requirement.refusal(authenticated.principal, granted)
         if refusal is not None:
+            if method.on_denied is not None:
+                method.on_denied(request, self, self._connection.peer_address)
             raise refusal
 
     def authenticate(self, token: bytes | None, caller: Caller) -> PendingCall | None:

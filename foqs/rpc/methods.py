@@ -77,6 +77,10 @@ MethodHandler: TypeAlias = Callable[[Any, float, Caller], PendingCall | None]
 """(request, deadline on the loop's clock, caller): replies to the caller now or later, or raises FoqsError."""
 
 
+OnDenied: TypeAlias = Callable[[Any, CallerSession, str], None]
+"""(request, session of the peer, peer)"""
+
+
 @dataclass(slots=True, frozen=True)
 class ServerMethod:
     """One method: its structs and its handler."""
@@ -100,6 +104,8 @@ class ServerMethod:
     """Reads the namespace that a request names."""
     is_cacheable: bool
     """Whether clients often repeat the same request. The handler must not change it."""
+    on_denied: OnDenied | None = None
+    """Called for a call that its principal may not make."""
 
 
 class RpcService(Protocol):

@@ -7,10 +7,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foqs.access.audit_trail import target_value
 from foqs.access.call_permissions import Principal
 from foqs.sqs.identifiers import QueueName
 from foqs.sqs.in_host_calls import InHostSession
 from foqs.sqs.parameters import Parameters
+
+
+@dataclass(slots=True, frozen=True)
+class ActionTarget:
+    """What an action concerns, as the host understood the request: its grant is checked for this, and this is noted.
+
+    Attributes:
+        queue: the name of the queue; None: the account as a whole.
+        destination: of a message move task, if the request names one.
+        task: the id of a message move task.
+    """
+
+    account: str
+    queue: str | None = None
+    destination: str | None = None
+    task: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The target as the audit shows it."""
+        parts = {"account": self.account, "queue": self.queue, "destination": self.destination, "task": self.task}
+        return " ".join(f"{name}={target_value(value)}" for name, value in parts.items() if value is not None)
 
 
 @dataclass(slots=True, frozen=True)
@@ -21,6 +44,7 @@ class ActionRequest:
         account: of calls that name no queue.
         path_queue: the queue in the path of the URL, if there is one.
         base_url: scheme, host and port by which the client reached this host, for queue URLs.
+        peer: the address that the request came from.
         principal: None if the host does not authenticate.
         invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.
     """
@@ -30,6 +54,7 @@ class ActionRequest:
     path_queue: QueueName | None
     region: str
     base_url: str
+    peer: str = "unknown"
     principal: Principal | None = None
     invocation_id: str | None = None
 

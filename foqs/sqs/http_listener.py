@@ -126,7 +126,7 @@ class SqsListener:
 
     async def _reply(self, request: web.BaseRequest, reserved: _Reservation) -> HttpReply:
         headers = [(_text(name), _text(value)) for name, value in request.raw_headers]
-        head = HttpHead(request.method, request.scheme, request.raw_path, headers)
+        head = HttpHead(request.method, request.scheme, request.raw_path, headers, peer_name(_peer(request)))
         try:
             if self.is_stopping or self.calls_in_flight > self.limits.calls_in_flight_max:
                 raise _overloaded()

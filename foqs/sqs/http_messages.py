@@ -13,11 +13,15 @@ class HttpHead:
     Attributes:
         path, query: as they were sent.
         headers: every line, in order.
+        peer: the address that the request came from.
     """
 
-    __slots__ = ("_first_values", "headers", "method", "path", "query", "scheme")
+    __slots__ = ("_first_values", "headers", "method", "path", "peer", "query", "scheme")
 
-    def __init__(self, method: str, scheme: str, target: str, headers: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, method: str, scheme: str, target: str, headers: Sequence[tuple[str, str]], peer: str = "unknown"
+    ) -> None:
+        self.peer = peer
         self.method = method
         self.scheme = scheme
         self.path, _, self.query = target.partition("?")

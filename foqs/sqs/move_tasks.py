@@ -19,7 +19,7 @@ from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobSpec, JobState
 from foqs.queue.jobs.bulk_jobs import BulkJobs
-from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import SqsError, from_foqs_error, invalid_parameter, invalid_value, unsupported
 from foqs.sqs.identifiers import QueueName, parse_arn
 from foqs.sqs.in_host_calls import InHostCalls
@@ -41,15 +41,17 @@ _STATUS: Final = {
 }
 
 
-def account_of_source(request: ActionRequest) -> str:
-    """Return the account of SourceArn. Raises `SqsError`."""
-    return _source(request).account
+def target_of_source(request: ActionRequest) -> ActionTarget:
+    """Return the queue of SourceArn, and that of DestinationArn. Raises `SqsError`."""
+    source, text = _source(request), request.parameters.text("DestinationArn")
+    destination = None if text is None else _queue_of(text, "DestinationArn").name
+    return ActionTarget(source.account, source.name, destination)
 
 
-def account_of_task(request: ActionRequest) -> str:
-    """Return the account in a TaskHandle. Raises `SqsError`."""
-    _, source = _parse_handle(request.parameters.required_text("TaskHandle"))
-    return source.account
+def target_of_task(request: ActionRequest) -> ActionTarget:
+    """Return the queue and the task in a TaskHandle. Raises `SqsError`."""
+    task, source = _parse_handle(request.parameters.required_text("TaskHandle"))
+    return ActionTarget(source.account, source.name, task=task)
 
 
 class MoveTasks:

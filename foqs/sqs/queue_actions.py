@@ -15,7 +15,7 @@ from typing import Any, Final
 from foqs.catalog.document import QueueEntry
 from foqs.core.items.item import State
 from foqs.sqs import queue_attributes
-from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import (
     SqsError,
     invalid_parameter,
@@ -39,19 +39,32 @@ _PAGE_MAX: Final = 1_000
 _ALL_STATES: Final = [int(state) for state in State]
 
 
-def account_of_call(request: ActionRequest) -> str:
-    """Return the account of a call that names no queue."""
-    return request.account
+def target_of_call(request: ActionRequest) -> ActionTarget:
+    """Return the target of a call that names no queue: its account."""
+    return ActionTarget(request.account)
 
 
-def account_of_queue(request: ActionRequest) -> str:
-    """Return the account of the requested queue. Raises `SqsError`."""
-    return requested_queue(request).account
+def target_of_name(request: ActionRequest) -> ActionTarget:
+    """Return the target of CreateQueue. Raises `SqsError`."""
+    return ActionTarget(request.account, request.parameters.text("QueueName"))
 
 
-def account_of_owner(request: ActionRequest) -> str:
-    """Return the account of GetQueueUrl. Raises `SqsError`."""
-    return request.parameters.text("QueueOwnerAWSAccountId") or request.account
+def target_of_queue(request: ActionRequest) -> ActionTarget:
+    """Return the requested queue. Raises `SqsError`."""
+    queue = requested_queue(request)
+    return ActionTarget(queue.account, queue.name)
+
+
+def target_of_owner(request: ActionRequest) -> ActionTarget:
+    """Return the queue of GetQueueUrl. Raises `SqsError`."""
+    queue = _named_queue(request)
+    return ActionTarget(queue.account, queue.name)
+
+
+def _named_queue(request: ActionRequest) -> QueueName:
+    """Return the queue of QueueName and QueueOwnerAWSAccountId. Raises `SqsError`."""
+    account = request.parameters.text("QueueOwnerAWSAccountId") or request.account
+    return QueueName(account, request.parameters.required_text("QueueName"))
 
 
 def requested_queue(request: ActionRequest) -> QueueName:
@@ -161,9 +174,8 @@ class QueueActions:
     # ----------------------------------------------------------------------- find
 
     async def get_queue_url(self, request: ActionRequest) -> Mapping[str, Any]:
-        name = request.parameters.required_text("QueueName")
-        queue = QueueName(account_of_owner(request), name)
-        queue_attributes.refuse_fifo_name(name)
+        queue = _named_queue(request)
+        queue_attributes.refuse_fifo_name(queue.name)
         await self._directory.find(queue)
         return {"QueueUrl": request.queue_url(queue)}
 

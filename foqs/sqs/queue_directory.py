@@ -43,6 +43,10 @@ class QueueDirectory:
         self._last_began_at_s = time_s() - READ_INTERVAL_S
         self.account_default = next(iter(options.accounts))
 
+    def known_namespace_of(self, account: str) -> str | None:
+        """Return the namespace of an account; None if there is no such account."""
+        return self._accounts.get(account)
+
     def namespace_of(self, account: str) -> str:
         """Return the namespace of an account. Raises `SqsError` if there is no such account."""
         namespace = self._accounts.get(account)

@@ -14,11 +14,11 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from foqs.access.audit_trail import AuditEntry, AuditTrail, shorten_target
+from foqs.access.audit_trail import AuditEntry, AuditTrail
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import REQUIREMENTS, Principal, Requirement
 from foqs.sqs import move_tasks, queue_actions
-from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.identifiers import ACCOUNT, parse_queue_url
@@ -30,12 +30,10 @@ from foqs.sqs.query_protocol import QueryProtocol, is_query_request
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.signature import HttpRequest, check_claims, parse_signature, resolve_path, verify
-from foqs_contract.errors import FoqsError
+from foqs_contract.errors import FoqsError, UnknownOutcome
 
 log = logging.getLogger(__name__)
 
-_TARGETS: Final = ("QueueUrl", "QueueName", "SourceArn", "TaskHandle")
-"""Parameters that name what an action concerns."""
 _READS: Final = ("Get", "List")
 _REGION_DEFAULT: Final = "us-east-1"
 _REGION: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
@@ -45,17 +43,21 @@ Handler: TypeAlias = Callable[[ActionRequest], Awaitable[Mapping[str, Any]]]
 
 
 class Action(NamedTuple):
-    """One action. `account_of` returns the account whose namespace the grant must be on."""
+    """One action. `target_of` returns what it concerns: the grant must be on the namespace of its account."""
 
     handle: Handler
     requirement: Requirement
-    account_of: Callable[[ActionRequest], str]
+    target_of: Callable[[ActionRequest], ActionTarget]
 
 
 def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) -> Mapping[str, Action]:
     """Return the actions by name. Each needs what the call of the contract needs that does the same."""
-    of_call, of_queue = queue_actions.account_of_call, queue_actions.account_of_queue
-    table: list[tuple[str, Handler, str, Callable[[ActionRequest], str]]] = [
+    of_call, of_queue, of_name = (
+        queue_actions.target_of_call,
+        queue_actions.target_of_queue,
+        queue_actions.target_of_name,
+    )
+    table: list[tuple[str, Handler, str, Callable[[ActionRequest], ActionTarget]]] = [
         ("SendMessage", messages.send_message, "enqueue", of_queue),
         ("SendMessageBatch", messages.send_message_batch, "enqueue", of_queue),
         ("ReceiveMessage", messages.receive_message, "dequeue", of_queue),
@@ -63,7 +65,7 @@ def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) ->
         ("DeleteMessageBatch", messages.delete_message_batch, "ack", of_queue),
         ("ChangeMessageVisibility", messages.change_message_visibility, "extendLease", of_queue),
         ("ChangeMessageVisibilityBatch", messages.change_message_visibility_batch, "extendLease", of_queue),
-        ("CreateQueue", queues.create_queue, "purgeTopic", of_call),
+        ("CreateQueue", queues.create_queue, "purgeTopic", of_name),
         ("DeleteQueue", queues.delete_queue, "purgeTopic", of_queue),
         ("PurgeQueue", queues.purge_queue, "purgeTopic", of_queue),
         ("SetQueueAttributes", queues.set_queue_attributes, "purgeTopic", of_queue),
@@ -72,15 +74,15 @@ def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) ->
         ("AddPermission", queues.add_permission, "purgeTopic", of_queue),
         ("RemovePermission", queues.remove_permission, "purgeTopic", of_queue),
         ("GetQueueAttributes", queues.get_queue_attributes, "getActiveTopics", of_queue),
-        ("GetQueueUrl", queues.get_queue_url, "getNamespace", queue_actions.account_of_owner),
+        ("GetQueueUrl", queues.get_queue_url, "getNamespace", queue_actions.target_of_owner),
         ("ListQueues", queues.list_queues, "getNamespace", of_call),
         ("ListQueueTags", queues.list_queue_tags, "getNamespace", of_queue),
         ("ListDeadLetterSourceQueues", queues.list_dead_letter_source_queues, "getNamespace", of_queue),
-        ("StartMessageMoveTask", tasks.start, "startBulkJob", move_tasks.account_of_source),
-        ("CancelMessageMoveTask", tasks.cancel, "controlBulkJob", move_tasks.account_of_task),
-        ("ListMessageMoveTasks", tasks.list_tasks, "listBulkJobs", move_tasks.account_of_source),
+        ("StartMessageMoveTask", tasks.start, "startBulkJob", move_tasks.target_of_source),
+        ("CancelMessageMoveTask", tasks.cancel, "controlBulkJob", move_tasks.target_of_task),
+        ("ListMessageMoveTasks", tasks.list_tasks, "listBulkJobs", move_tasks.target_of_source),
     ]
-    return {name: Action(handle, REQUIREMENTS[call], account_of) for name, handle, call, account_of in table}
+    return {name: Action(handle, REQUIREMENTS[call], target_of) for name, handle, call, target_of in table}
 
 
 class SqsService:
@@ -125,9 +127,7 @@ class SqsService:
             name, parameters = protocol.read(head, body)
             action_name = name if name in self._actions else "unknown"
             action = self._action(name)
-            request = self._request(head, parameters, principal, region)
-            self._authorize(action, request)
-            result = await self._handle(action, request, action_name)
+            result = await self._run(action, action_name, self._request(head, parameters, principal, region))
         except SqsError as error:
             return protocol.error(action_name, error)
         except FoqsError as error:
@@ -138,12 +138,15 @@ class SqsService:
             return protocol.error(action_name, failure)
         return protocol.result(action_name, result)
 
-    async def _handle(self, action: Action, request: ActionRequest, name: str) -> Mapping[str, Any]:
-        """Do an action. A change of an administrator is noted when it ends."""
+    async def _run(self, action: Action, name: str, request: ActionRequest) -> Mapping[str, Any]:
+        """Do an action, if its principal may. A change of an administrator is noted when it ends or is denied."""
+        target = action.target_of(request)
         if not action.requirement.is_of_administrators or name.startswith(_READS):
+            self._authorize(action, target, request.principal)
             return await action.handle(request)
-        outcome = "UNKNOWN_OUTCOME"
+        outcome = UnknownOutcome.code
         try:
+            self._authorize(action, target, request.principal)
             result = await action.handle(request)
             outcome = "OK"
             return result
@@ -154,18 +157,16 @@ class SqsService:
             outcome = error.code
             raise
         finally:
-            self._note(action, request, name, outcome)
+            self._note(name, target, request, outcome)
 
-    def _note(self, action: Action, request: ActionRequest, name: str, outcome: str) -> None:
-        members = request.parameters.members
-        target = next((found for name in _TARGETS if isinstance(found := members.get(name), str)), "")
+    def _note(self, name: str, target: ActionTarget, request: ActionRequest, outcome: str) -> None:
         entry = AuditEntry(
             at_ms=int(self._now_s() * 1_000),
             principal=None if request.principal is None else request.principal.name,
-            peer="sqs",
+            peer=f"sqs {request.peer}",
             call=f"sqs.{name}",
-            namespace=self._directory.namespace_of(action.account_of(request)),
-            target=shorten_target(target),
+            namespace=self._directory.known_namespace_of(target.account),
+            target=target.text,
             outcome=outcome,
         )
         self._trail.record(entry)
@@ -196,15 +197,14 @@ class SqsService:
             authenticator.observer.authentication_failed()
             await asyncio.sleep(authenticator.limits.failure_delay_s)
 
-    def _authorize(self, action: Action, request: ActionRequest) -> None:
-        """Check the grant of a principal. Raises `SqsError`."""
-        namespace = self._directory.namespace_of(action.account_of(request))
-        principal = request.principal
+    def _authorize(self, action: Action, target: ActionTarget, principal: Principal | None) -> None:
+        """Check the grant of a principal. Raises `SqsError`, and PermissionDenied if it has none."""
+        namespace = self._directory.namespace_of(target.account)
         if principal is None or self._authenticator is None:
             return
         refusal = action.requirement.refusal(principal, self._authenticator.permissions_of(principal.name, namespace))
         if refusal is not None:
-            raise from_foqs_error(refusal)
+            raise refusal
 
     def _request(
         self, head: HttpHead, parameters: Parameters, principal: Principal | None, region: str
@@ -222,6 +222,7 @@ class SqsService:
             path_queue=path_queue,
             region=region,
             base_url=_base_url(head),
+            peer=head.peer,
             principal=principal,
             invocation_id=head.header("amz-sdk-invocation-id"),
         )

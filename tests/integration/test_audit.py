@@ -89,16 +89,17 @@ def test_changes_are_noted_with_their_principal_and_nothing_secret(guarded: Guar
     found = run(story())
     assert [(entry.call, entry.outcome) for entry in found] == [
         ("pauseTopic", "OK"),
+        ("pauseTopic", "PERMISSION_DENIED"),
         ("setGrant", "OK"),
         ("extendHeldLeases", "OK"),
         ("update", "OK"),
     ]
-    assert {entry.principal for entry in found} == {"boss"}
+    assert [entry.principal for entry in found] == ["boss", "orders", "boss", "boss", "boss"]
     assert all(entry.peer.startswith("127.0.0.1:") for entry in found)
     assert found[0].namespace == "default"
-    assert found[1].target == "grant.principal=orders grant.permissions=consume"
-    assert found[2].target.startswith("ids=")
-    assert found[2].target.endswith(" lease_ms=60000")
+    assert found[2].target == "grant.principal=orders grant.permissions=consume"
+    assert found[3].target.startswith("ids=")
+    assert found[3].target.endswith(" lease_ms=60000")
     assert guarded.stop() == 0
     lines = [json.loads(line) for line in guarded.log.splitlines()]
     noted = [line for line in lines if line["logger"] == "foqs.audit"]
@@ -106,6 +107,7 @@ def test_changes_are_noted_with_their_principal_and_nothing_secret(guarded: Guar
         "update: OK",
         "extendHeldLeases: OK",
         "setGrant: OK",
+        "pauseTopic: PERMISSION_DENIED",
         "pauseTopic: OK",
     ]
     assert noted[0]["principal"] == "boss"
@@ -139,7 +141,7 @@ def test_console_shows_what_was_changed_and_by_which_door(host: OpenHost) -> Non
     calls(host, lambda client: client.resume_topic("<b>x"))
     page = browser.get("/audit")
     assert page.text.index("resumeTopic") < page.text.index("pauseTopic")
-    assert "console" in page.text
+    assert "console 127.0.0.1" in page.text
     assert "topic=<b>x" in page.text
     assert "<b>x" not in page.body
     assert "No host remembers a change" in browser.get("/audit", only="nowhere").text

@@ -186,5 +186,5 @@ def test_audit(host: OpenHost, browser: Browser) -> None:
     shown = rows(browser.get("/audit").body, "The newest is first")
     assert [row[4:7] for row in shown] == [[row["call"], row["namespace"], row["outcome"]] for row in listed]
     by_call = {row[4]: row for row in reversed(shown)}
-    assert by_call["pauseTopic"][2] == "console"
+    assert by_call["pauseTopic"][2] == "console 127.0.0.1"
     assert by_call["resumeTopic"][2].startswith("127.0.0.1")

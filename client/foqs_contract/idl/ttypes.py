@@ -10259,7 +10259,7 @@ class TopicRate(object):
 class ListAuditRequest(object):
     """
     Attributes:
-     - limit: The most entries, 1 to 1,000. Missing: 100.
+     - limit: The most entries, 1 to 1,000. If there are more, each principal has an equal part. Missing: 100.
      - only_namespace: Only changes that name this namespace. Missing: all.
      - timeout_ms
      - forwarded: Set by a host that forwards the call: the called host reports its own changes only. For hosts only.
@@ -10362,15 +10362,15 @@ class ListAuditRequest(object):
 
 class AuditEntry(object):
     """
-    A change that an administrator made.
+    A change that an administrator made, or that was refused.
 
     Attributes:
      - at_ms: When it ended: milliseconds since 1970-01-01 UTC by the clock of the host.
      - principal: Missing if the host does not authenticate.
-     - peer: Where the call came from: an address, `console` or `sqs`.
+     - peer: The address that the call came from; after `console ` the browser's, after `sqs ` the program's.
      - call: The name of the call, or `sqs.` and an action.
      - namespace_name
-     - target: What it concerned, for people. No payload and no metadata is in it.
+     - target: What it concerned, as the host understood it, for people. No payload and no metadata is in it.
      - outcome: OK, or the code of the error.
      - host: The name of the host that was called.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.host_session import HostSession, host_call_options
+from foqs.cli.host_session import HostSession, host_call_options, renamed_option
 from foqs.cli.output import Column, Row, print_message, short_text, show
 from foqs.cli.watch import run_watchable, watch_option
 
@@ -29,17 +29,20 @@ _COLUMNS: Final[list[Column]] = [
 
 @click.command(
     "audit",
-    epilog="\b\nExamples:\n  foqs audit\n  foqs audit --only orders --limit 1000 -o jsonl\n  foqs audit --watch",
+    epilog="\b\nExamples:\n  foqs audit\n  foqs audit -n orders --limit 1000 -o jsonl\n  foqs audit --watch",
 )
-@click.option("--only", default=None, metavar="NAMESPACE", help="Only changes of this namespace.")
+@renamed_option("--only", "-n")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="The most changes.")
 @watch_option
 @host_call_options
-def audit(session: HostSession, only: str | None, limit: int, watch_ms: int | None) -> None:
+def audit(session: HostSession, limit: int, watch_ms: int | None) -> None:
     """Show what administrators changed: who, when, where, and how it ended. The newest is first.
 
-    Each host remembers its last 1,000 changes until it stops; its log has all of them.
+    With -n, only changes of that namespace. Changes that were refused are shown too. Each host remembers its last
+    1,000 changes until it stops; its log has all of them. If there are more than the limit, each principal has an
+    equal part.
     """
+    only = session.namespace if session.is_namespace_named else None
 
     async def work(client: Client) -> AuditPage:
         return await client.audit(limit, only)
@@ -52,7 +55,7 @@ def audit(session: HostSession, only: str | None, limit: int, watch_ms: int | No
             rows.append({"at": at.isoformat(timespec="milliseconds"), **fields})
         show(rows, _COLUMNS, session.output_format)
         if not rows:
-            print_message("No host remembers a change.")
+            print_message("No host remembers a change." if only is None else f"No host remembers a change of {only}.")
         if page.missing_hosts:
             print_message(f"These hosts did not report: {', '.join(page.missing_hosts)}")
 

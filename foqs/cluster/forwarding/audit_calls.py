@@ -14,7 +14,7 @@ from typing import Any
 from foqs.cluster.forwarding.scatter_gather import ask_local
 from foqs.cluster.peers import Peer, Peers
 from foqs.queue.port import PendingCall
-from foqs.rpc.audit_handlers import audit_limit
+from foqs.rpc.audit_handlers import audit_limit, newest_entries
 from foqs.rpc.methods import Caller, MethodHandler, task_handler
 from foqs.rpc.methods import ServerMethod as Served
 from foqs_contract.errors import FoqsError
@@ -55,7 +55,7 @@ class _Gather:
             else:
                 entries += reply.entries or ()
         entries.sort(key=lambda entry: -(entry.at_ms or 0))
-        return ttypes.ListAuditReply(entries[:limit], missing or None)
+        return ttypes.ListAuditReply(newest_entries(entries, limit), missing or None)
 
     async def _ask(self, peer: Peer, request: Any, deadline: float) -> Any | None:
         """Return the reply of a peer; None if it does not report."""

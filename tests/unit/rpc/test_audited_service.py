@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from thrift.Thrift import TType
 
-from foqs.access.audit_trail import ENTRIES_MAX, TARGET_CHARS_MAX, AuditEntry, AuditTrail
+from foqs.access.audit_trail import TARGET_CHARS_MAX, AuditEntry, AuditTrail
 from foqs.access.call_permissions import REQUIREMENTS
 from foqs.queue.port import PendingCall
 from foqs.rpc.audited_service import AuditedService, describe
@@ -245,20 +245,43 @@ def _value(kind: int, more: Any) -> Any:
     return {TType.BOOL: True, TType.STRING: b"x"}.get(kind, 1)
 
 
-def test_long_target_is_cut() -> None:
-    assert len(describe(ttypes.TopicRequest(b"n", b"t" * 1_000))) == TARGET_CHARS_MAX
+def test_long_target_is_cut_and_no_part_of_it_hides_another() -> None:
+    longest = b"t" * 255
+    assert describe(ttypes.BulkRequest(b"n", ttypes.ItemFilter(topic=longest), 1)) == (
+        f"filter.topic={longest.decode()} action=cancel"
+    )
+    assert describe(ttypes.BulkRequest(b"n", ttypes.ItemFilter(topic=b"t" * 5_000), 1)).endswith("... action=cancel")
+    many = ttypes.ItemFilter(topics=[longest] * 3, topic=b"t" * 5_000)
+    assert len(describe(ttypes.BulkRequest(b"n", many, 1, move_to=longest))) < TARGET_CHARS_MAX
 
 
-def test_trail_is_bounded_and_writes_a_line_for_each_change(caplog: pytest.LogCaptureFixture) -> None:
+def test_value_cannot_look_like_another_part_of_the_target() -> None:
+    found = describe(ttypes.BulkRequest(b"n", ttypes.ItemFilter(topic=b"t action=redrive"), 1))
+    assert found == 'filter.topic="t action=redrive" action=cancel'
+    assert describe(ttypes.CancelRequest(b"n", [b"1-1,1-2", b"a=b", b"\x1b[2J"])) == 'ids="1-1,1-2","a=b","\\u001b[2J"'
+
+
+def test_denied_change_is_noted() -> None:
     trail = AuditTrail()
-    with caplog.at_level("INFO", "foqs.audit"):
-        for number in range(ENTRIES_MAX + 5):
-            trail.record(AuditEntry(number, "ops", "console", "pauseTopic", "orders", "topic=mail", "OK"))
-    kept = [entry.at_ms for entry in trail.newest()]
-    assert kept == list(range(ENTRIES_MAX + 4, 4, -1))
-    assert len(caplog.records) == ENTRIES_MAX + 5
-    assert caplog.records[0].getMessage() == "pauseTopic: OK"
-    assert vars(caplog.records[0])["principal"] == "ops"
+    service = AuditedService(Service(answer), trail, lambda: 77)
+    purge = service.methods[b"purgeTopic"]
+    assert purge.on_denied is not None
+    purge.on_denied(ttypes.TopicRequest(b"orders", b"mail"), Session(is_administrator=False), "10.0.0.1:5")
+    assert list(trail.newest()) == [
+        AuditEntry(77, "ops", "10.0.0.1:5", "purgeTopic", "orders", "topic=mail", "PERMISSION_DENIED")
+    ]
+    assert service.methods[b"enqueue"].on_denied is None
+
+
+def test_refused_page_hides_no_later_page_that_changes_something() -> None:
+    trail = AuditTrail()
+    first = AuditedService(Service(lambda request, deadline, caller: caller.fail(Unavailable("x"))), trail, lambda: 77)
+    later = AuditedService(Service(answer), trail, lambda: 77)
+    first.methods[b"bulk"].handle(ttypes.BulkRequest(b"orders", _TOPIC, 3), 1.0, Peer())
+    for _ in range(2):
+        page = ttypes.BulkRequest(b"orders", _TOPIC, 3, page=ttypes.Page(5, b"cursor"))
+        later.methods[b"bulk"].handle(page, 1.0, Peer())
+    assert [entry.outcome for entry in trail.newest()] == ["OK", "UNAVAILABLE"]
 
 
 def test_call_that_ends_later_is_noted_then() -> None:

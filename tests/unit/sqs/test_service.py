@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 from botocore.auth import SigV4Auth, SigV4QueryAuth
@@ -22,6 +23,7 @@ from foqs.sqs.errors import SqsError, queue_does_not_exist
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.json_protocol import CONTENT_TYPE
 from foqs.sqs.query_protocol import FORM_TYPE
+from foqs.sqs.queue_actions import target_of_queue
 from foqs.sqs.service import Action, SqsService, actions
 from foqs_contract.errors import Unavailable
 from tests.support.access import EditableGrants, RecordingObserver
@@ -35,10 +37,14 @@ class Directory:
 
     account_default = "000000000000"
 
+    def known_namespace_of(self, account: str) -> str | None:
+        return {"000000000000": "default", "111111111111": "other"}.get(account)
+
     def namespace_of(self, account: str) -> str:
-        if account not in ("000000000000", "111111111111"):
+        namespace = self.known_namespace_of(account)
+        if namespace is None:
             raise queue_does_not_exist()
-        return "default" if account == "000000000000" else "other"
+        return namespace
 
 
 class World:
@@ -53,7 +59,7 @@ class World:
         authenticator = Authenticator(keyring, [], grants, self.observer, AuthenticationLimits(failure_delay_s=0))
         self.trail = AuditTrail()
         table = {
-            name: Action(self.send, REQUIREMENTS[call], lambda request: request.account)
+            name: Action(self.send, REQUIREMENTS[call], target_of_queue)
             for name, call in (
                 ("SendMessage", "enqueue"),
                 ("PurgeQueue", "purgeTopic"),
@@ -90,7 +96,7 @@ def signed(secret: str = "secret", key: str = "orders", path: str = "/", **heade
     request = AWSRequest("POST", f"http://q.example:7413{path}", names, BODY)
     SigV4Auth(Credentials(key, secret), "sqs", "eu-west-1").add_auth(request)
     lines = [("Host", "q.example:7413"), *((name, str(value)) for name, value in request.headers.items())]
-    return HttpHead("POST", "http", path, lines)
+    return HttpHead("POST", "http", path, lines, "10.0.0.1:5")
 
 
 def shape(reply: HttpReply) -> str:
@@ -241,22 +247,63 @@ def test_changes_of_administrators_are_noted_and_no_other_action() -> None:
     unknown, missing, done = world.trail.newest()
     assert (done.principal, done.peer, done.call, done.namespace, done.target, done.outcome) == (
         "orders",
-        "sqs",
+        "sqs 10.0.0.1:5",
         "sqs.PurgeQueue",
         "default",
-        "mail",
+        "account=000000000000 queue=mail",
         "OK",
     )
     assert (missing.outcome, unknown.outcome) == ("QueueDoesNotExist", "UNAVAILABLE")
 
 
-def signed_form(body: bytes, secret: str = "secret") -> HttpHead:
+def test_denied_change_is_noted_and_a_denied_message_is_not() -> None:
+    world = World(Permission.CONSUME)
+    world.serve(signed())
+    reply = world.serve(signed(**{"X-Amz-Target": "AmazonSQS.PurgeQueue"}))
+    assert (reply.status, world.requests) == (403, [])
+    [denied] = world.trail.newest()
+    assert (denied.principal, denied.namespace, denied.outcome) == ("orders", "default", "PERMISSION_DENIED")
+    assert denied.target == "account=000000000000 queue=mail"
+
+
+def test_change_of_an_unknown_account_is_noted_without_a_namespace() -> None:
+    world = World(Permission.ADMIN)
+    world.serve(signed(path="/222222222222/", **{"X-Amz-Target": "AmazonSQS.PurgeQueue"}))
+    [missing] = world.trail.newest()
+    assert (missing.namespace, missing.target) == (None, "account=222222222222 queue=mail")
+    assert missing.outcome == "QueueDoesNotExist"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://q.example/000000000000/scratch" + "/" * 400 + "000000000000/payroll",
+        "https://q.example/000000000000/scratch" + " " * 400 + "/000000000000/payroll",
+        "payroll",
+    ],
+)
+def test_the_queue_that_was_concerned_is_noted_however_its_url_is_written(url: str) -> None:
+    world = World(Permission.ADMIN)
+    body = f"Action=PurgeQueue&QueueUrl={quote(url)}".encode()
+    assert asyncio.run(world.service.serve(signed_form(body), body)).status == 200
+    [entry] = world.trail.newest()
+    assert entry.target == "account=000000000000 queue=payroll"
+
+
+def test_the_queue_of_the_path_is_noted() -> None:
+    world, body = World(Permission.ADMIN), b"Action=PurgeQueue&Version=2012-11-05"
+    assert asyncio.run(world.service.serve(signed_form(body, path="/000000000000/payroll"), body)).status == 200
+    [entry] = world.trail.newest()
+    assert (entry.namespace, entry.target) == ("default", "account=000000000000 queue=payroll")
+
+
+def signed_form(body: bytes, secret: str = "secret", path: str = "/") -> HttpHead:
     """Return a request of the Query protocol that botocore has signed."""
     names = {"Content-Type": f"{FORM_TYPE}; charset=utf-8"}
-    request = AWSRequest("POST", "http://q.example:7413/", names, body)
+    request = AWSRequest("POST", f"http://q.example:7413{path}", names, body)
     SigV4Auth(Credentials("orders", secret), "sqs", "eu-west-1").add_auth(request)
     lines = [("Host", "q.example:7413"), *((name, str(value)) for name, value in request.headers.items())]
-    return HttpHead("POST", "http", "/", lines)
+    return HttpHead("POST", "http", path, lines)
 
 
 def test_a_signed_form_runs_its_action_and_gets_xml() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
+import pytest
 from click.testing import Result
 
 from foqs_client import AuditPage
@@ -19,7 +20,7 @@ Run = Callable[..., Result]
 
 def test_changes_are_shown_with_who_when_where_and_how_they_ended(run: Run, client: FakeClient) -> None:
     client.answers["audit"] = AuditPage([ENTRY], ("host2",))
-    result = run("audit", "--only", "orders", "--limit", "5")
+    result = run("audit", "-n", "orders", "--limit", "5")
     assert re.search(
         r"2023-11-14T22:13:20.000[+]00:00 +ops +console +host1 +purgeTopic +default +UNAVAILABLE +topic=mail",
         result.stdout,
@@ -34,4 +35,15 @@ def test_changes_are_written_as_json(run: Run, client: FakeClient) -> None:
     assert row["at"] == "2023-11-14T22:13:20.000+00:00"
     assert row["principal"] == "ops"
     client.answers["audit"] = AuditPage([], ())
-    assert "No host remembers a change" in run("audit").stderr
+    assert "No host remembers a change." in run("audit").stderr
+    assert "No host remembers a change of orders." in run("audit", "-n", "orders").stderr
+
+
+def test_namespace_of_the_environment_is_a_named_one(
+    run: Run, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.answers["audit"] = AuditPage([ENTRY], ())
+    run("audit")
+    monkeypatch.setenv("FOQS_NAMESPACE", "default")
+    run("audit")
+    assert [arguments for _, arguments, _ in client.calls] == [(100, None), (100, "default")]
