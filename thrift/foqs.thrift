@@ -304,6 +304,12 @@ struct DequeueReply {
   2: optional list<TopicAvailability> availability,
 }
 
+struct AbandonDequeuesRequest {
+  /** Required: the sequence ids of the calls, as in the heads of their messages. Others are ignored. */
+  1: optional list<i32> sequence_ids,
+  2: optional i64 timeout_ms,
+}
+
 // ------------------------------------------------- ack, nack, extend, release
 
 /** A lease of an item: the item's id and the token. */
@@ -1243,6 +1249,13 @@ service Foqs {
 
   /** Leases the best ready items of the topics. Waits for items if there are none. */
   DequeueReply dequeue(1: DequeueRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Ends dequeues of the same connection whose callers do not wait any more. Each gets a reply without items, unless its
+   * reply was sent before. So when this call is answered, every reply with items has arrived, and its reader can release
+   * them. To close the connection also ends its dequeues, but a reply that is on its way is lost then.
+   */
+  DoneReply abandonDequeues(1: AbandonDequeuesRequest request) throws (1: CallFailed failed),
 
   /**
    * Deletes items that are done. A token is valid until the item is leased

@@ -11,8 +11,8 @@ Holds the connections and a namespace. Always true:
   also gets `RateLimited` at once.
 - Small calls that several callers make in one turn of the event loop are sent as
   one. An error of one caller never reaches the others.
-- It is safe to cancel a call. Its reply is dropped. Items that it would have
-  delivered come back when their leases end, or at once if the call was coalesced.
+- It is safe to cancel a call. Its reply is dropped. The host ends a dequeue whose
+  caller has left, and items that still arrive for it are released.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from foqs_client import conversion, errors
+from foqs_client.abandoned_dequeues import AbandonedDequeues
 from foqs_client.addresses import is_tls_url, parse_addresses
 from foqs_client.admin_calls import AdminCalls
 from foqs_client.automatic_keys import AutomaticKeys, RetriedEnqueue
@@ -41,6 +42,7 @@ from foqs_client.job_calls import JobCalls
 from foqs_client.long_polls import LongPolls
 from foqs_client.moving_calls import MovingCalls
 from foqs_client.reading_calls import ReadingCalls
+from foqs_client.releases import Releases
 from foqs_client.retried_calls import RetriedCallById, RetriedDeletion
 from foqs_client.routed_dequeue import DequeueParts, RoutedDequeue
 from foqs_client.router import Router
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
+RELEASE_S_MAX: Final = 1.0
+"""How long `close` waits for items to give back. Other leases end by themselves."""
 COMMIT_TIMEOUT_MS: Final = 30_000
 """The time of a write that no caller waits for. With a slow database, a flush waits long for the one before it."""
 Lease: TypeAlias = Delivery | tuple[str, int]
@@ -139,10 +143,14 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
             region=region,
             rng=rng,
         )
-        self._polls = LongPolls(self._release_surplus)
+        self._releases = Releases(self._release_surplus)
+        self._abandoned_dequeues = AbandonedDequeues(_DEQUEUE)
+        self._late_dequeue_reply = self._abandoned_dequeues.late_reply(self._releases.start)
+        self._is_closed = False
+        self._polls = LongPolls(self._releases)
         self._coalescer = Coalescer() if coalesce else None
         self._shared_dequeues = (
-            SharedDequeues(self._coalescer, self._polls.release_in_background) if self._coalescer is not None else None
+            SharedDequeues(self._coalescer, self._releases.start) if self._coalescer is not None else None
         )
         self._best_priorities = BestPriorities()
         self._dequeue_parts = DequeueParts(
@@ -164,8 +172,16 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Calls in flight end as if the connection was lost."""
+        """Close the connections. Calls in flight end as if the connection was lost.
+
+        Hosts end the dequeues in flight first, and items that still arrive are released; that takes at most a second.
+        """
+        self._is_closed = True
         await self._polls.close()
+        self._router.hand_over_calls()
+        until_s = asyncio.get_running_loop().time() + RELEASE_S_MAX
+        await self._abandoned_dequeues.wait_ended(until_s)
+        await self._releases.finish(until_s)
         await self._router.close()
         if self._coalescer is not None:
             await self._coalescer.close()
@@ -219,7 +235,8 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
 
         Each item must be acked, nacked or released before its lease ends; otherwise it is
         delivered again. Returns an empty list if there is no item. The call is not sent
-        twice; after an error, items that were leased come back when their leases end.
+        twice. If it is cancelled, or ends before the reply arrives, items that arrive later
+        are released. If the connection is lost, they come back when their leases end.
 
         Args:
             wants: the number of items to lease, by topic.
@@ -265,12 +282,14 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         items_max: int | None,
         timeout_ms: int,
     ) -> list[Delivery]:
+        if self._is_closed:
+            raise errors.Unreachable("the client is closed")
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
         if host is not None:
             # The client itself asks all hosts, and knows best what it has dequeued from each.
             request.local_only = True
-        reply = await self._call(_DEQUEUE, request, timeout_ms, host)
+        reply = await self._call(_DEQUEUE, request, timeout_ms, host, self._late_dequeue_reply)
         deliveries: list[Delivery] = reply.items or []
         if host is not None:
             now = asyncio.get_running_loop().time()

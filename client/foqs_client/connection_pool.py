@@ -59,7 +59,7 @@ class ConnectionPool:
 
     @property
     def in_flight_count(self) -> int:
-        """The number of calls that wait for their replies."""
+        """The number of calls that the host has not answered."""
         connections = [connector.current_connection for connector in (self._first, *self._others)]
         return sum([connection.in_flight_count for connection in connections if connection is not None])
 
@@ -77,6 +77,12 @@ class ConnectionPool:
         except TimeoutError:
             return True
         return False
+
+    def hand_over_calls(self) -> None:
+        """See `HostConnection.hand_over_calls`."""
+        for connector in (self._first, *self._others):
+            if connector.current_connection is not None:
+                connector.current_connection.hand_over_calls()
 
     async def close(self) -> None:
         """Close all connections. Calls in flight end as `NoReply`."""

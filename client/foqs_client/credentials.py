@@ -141,13 +141,10 @@ async def authenticate(connection: HostConnection, token: str | None, deadline: 
         FoqsError: the host refused.
     """
     body = _AUTHENTICATE.encode(ttypes.AuthenticateRequest(token))
-    seqid, reply = connection.send(_AUTHENTICATE, body, deadline)
     try:
-        result = _AUTHENTICATE.decode(await reply)
+        result = _AUTHENTICATE.decode(await connection.call(_AUTHENTICATE, body, deadline))
     except (NotSent, NoReply, Unreadable, Refused) as error:
         raise OSError(f"{error}{hint}") from None
-    finally:
-        connection.forget(seqid)
     if result.failed is not None:
         refusal = conversion.error(result.failed.error)
         if refusal.retryable:

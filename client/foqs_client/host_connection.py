@@ -3,14 +3,14 @@
 Holds `HostConnection`. Always true: calls of one turn of the event loop are sent in
 one write; the first call, while none is in flight, is sent at once. `NotSent` means
 that no byte of a call was sent, `NoReply` that the host may have received it. A reply
-without a waiting call is dropped. One timer serves the deadlines of all calls. Knows
-nothing of the meaning of calls.
+whose caller has left goes to the call's `LateReply`; without one it is dropped. One timer
+serves the deadlines of all calls. Knows nothing of the meaning of calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from foqs_contract.message_heads import (
     EXCEPTION_WORD,
@@ -51,6 +51,18 @@ class TlsRequired(NoReply):
     """The port requires TLS. The host did not read the call."""
 
 
+class LateReply(Protocol):
+    """Takes over a call whose caller stops waiting, for a reply that must not be lost."""
+
+    def on_left(self, connection: HostConnection, seqid: int) -> None:
+        """The caller has left, and the host has not replied. It may be called twice. `on_ended` follows."""
+        ...
+
+    def on_ended(self, connection: HostConnection, seqid: int, body: bytes | None) -> None:
+        """The host replied after the caller had left. None: it refused the call, or the connection is lost."""
+        ...
+
+
 class HostConnection(asyncio.Protocol):
     """One connection.
 
@@ -69,7 +81,8 @@ class HostConnection(asyncio.Protocol):
         self._received = bytearray()
         self._needed = 0
         self._seqid = 0
-        self._waiting: dict[int, tuple[asyncio.Future[bytes], float]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[bytes], float, LateReply | None]] = {}
+        """The calls without a reply, also those that a `LateReply` has taken over."""
         self._unsent: dict[int, bytes] = {}
         self._unsent_bytes = 0
         self._is_write_scheduled = False
@@ -82,12 +95,34 @@ class HostConnection(asyncio.Protocol):
 
     # -------------------------------------------------------------------- calls
 
-    def send(self, method: ThriftMethod, body: bytes, deadline: float) -> tuple[int, asyncio.Future[bytes]]:
-        """Send a call in this turn of the event loop. The connection must be ready.
+    async def call(
+        self, method: ThriftMethod, body: bytes, deadline: float, late_reply: LateReply | None = None
+    ) -> bytes:
+        """Send a call in this turn of the event loop, and return the reply's body. The connection must be ready.
 
-        Returns:
-            The call's number, and a future of the reply's body. The future can raise
-            `Refused`, `NotSent` or `NoReply`. A caller that stops waiting calls `forget`.
+        Args:
+            late_reply: takes the call over if the caller is cancelled, or if there is no reply by the deadline.
+
+        Raises:
+            Refused: the host could not read the call.
+            NotSent: no byte of it was sent.
+            NoReply: it was sent and not answered.
+        """
+        seqid, reply = self.send(method, body, deadline, late_reply)
+        try:
+            return await reply
+        except BaseException:
+            self.forget(seqid)
+            if late_reply is not None and not reply.cancelled() and reply.exception() is None:
+                late_reply.on_ended(self, seqid, reply.result())  # the caller was cancelled in the turn of its reply
+            raise
+
+    def send(
+        self, method: ThriftMethod, body: bytes, deadline: float, late_reply: LateReply | None = None
+    ) -> tuple[int, asyncio.Future[bytes]]:
+        """Send a call as `call` does. Return its number, and a future of the reply's body.
+
+        A caller that stops waiting calls `forget`.
         """
         seqid = (self._seqid + 1) & 0x7FFFFFFF
         while seqid in self._waiting:
@@ -95,7 +130,7 @@ class HostConnection(asyncio.Protocol):
         self._seqid = seqid
         frame = method.frame(seqid, body)
         reply: asyncio.Future[bytes] = self._loop.create_future()
-        self._waiting[seqid] = (reply, deadline)
+        self._waiting[seqid] = (reply, deadline, late_reply)
         if deadline < self._timer_at_s:
             self._set_timer(deadline)
         self._unsent[seqid] = frame
@@ -110,12 +145,29 @@ class HostConnection(asyncio.Protocol):
         return seqid, reply
 
     def forget(self, seqid: int) -> None:
-        """Drop the reply of this call when it arrives."""
-        self._waiting.pop(seqid, None)
+        """Stop waiting for a call. Its `LateReply` takes it over; without one, the reply is dropped when it arrives."""
+        waiting = self._waiting.get(seqid)
+        if waiting is None:
+            return
+        late_reply = waiting[2]
+        if (frame := self._unsent.pop(seqid, None)) is not None:
+            self._unsent_bytes -= len(frame)  # the host never gets it
+        elif late_reply is not None:
+            late_reply.on_left(self, seqid)
+            return
+        del self._waiting[seqid]
+
+    def hand_over_calls(self) -> None:
+        """End the calls that have a `LateReply` as if the connection was lost, and let it take them over."""
+        for seqid, (reply, _, late_reply) in list(self._waiting.items()):
+            if late_reply is not None:
+                if not reply.done():
+                    reply.set_exception(NoReply("the client was closed"))
+                self.forget(seqid)
 
     @property
     def in_flight_count(self) -> int:
-        """The number of calls that wait for their replies."""
+        """The number of calls that the host has not answered."""
         return len(self._waiting)
 
     async def wait_writable(self) -> None:
@@ -171,7 +223,7 @@ class HostConnection(asyncio.Protocol):
     def _on_timer(self) -> None:
         self._timer, self._timer_at_s = None, _NEVER
         now, earliest = self._loop.time(), _NEVER
-        for reply, deadline in self._waiting.values():
+        for reply, deadline, _ in self._waiting.values():
             if deadline > now:
                 earliest = min(earliest, deadline)
             elif not reply.done():
@@ -200,12 +252,17 @@ class HostConnection(asyncio.Protocol):
             if end > size:
                 self._needed = end - position
                 break
-            waiting = self._waiting.pop(SEQID.unpack_from(data, begin - SEQID_BYTES)[0], None)
-            if waiting is not None and not waiting[0].done():
-                if word == REPLY_WORD:
-                    waiting[0].set_result(data[begin:end])
-                else:
-                    waiting[0].set_exception(decode_exception(data[begin:end]))
+            seqid = SEQID.unpack_from(data, begin - SEQID_BYTES)[0]
+            waiting = self._waiting.pop(seqid, None)
+            if waiting is not None:
+                reply, _, late_reply = waiting
+                if not reply.done():
+                    if word == REPLY_WORD:
+                        reply.set_result(data[begin:end])
+                    else:
+                        reply.set_exception(decode_exception(data[begin:end]))
+                elif late_reply is not None:
+                    late_reply.on_ended(self, seqid, data[begin:end] if word == REPLY_WORD else None)
             position = end
         if position < size:
             self._buffer_partial_frame(data[position:])
@@ -259,6 +316,8 @@ class HostConnection(asyncio.Protocol):
         waiting, self._waiting = self._waiting, {}
         unsent, self._unsent = self._unsent, {}
         error_class = TlsRequired if self._is_tls_required else NoReply
-        for seqid, (reply, _) in waiting.items():
+        for seqid, (reply, _, late_reply) in waiting.items():
             if not reply.done():
                 reply.set_exception((NotSent if seqid in unsent else error_class)(why))
+            elif late_reply is not None:
+                late_reply.on_ended(self, seqid, None)

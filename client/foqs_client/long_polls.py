@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foqs_client.errors import FoqsError, Unavailable
+from foqs_client.releases import Releases
 from foqs_client.routing_table import Address
 from foqs_client.types import Delivery
 
@@ -25,13 +26,10 @@ POLL_MS_MAX: Final = 2_000
 
 HOLD_S: Final = 0.1
 """Items of a detached poll are held this long for the next call: a consumer is often busy only for a moment."""
-RELEASE_S_MAX: Final = 1.0
-"""The longest wait for releases when the client closes. Other leases end by themselves."""
 SLOW_HOST_S: Final = 0.5
 """A host that replies to a dequeue without a wait later than this is frozen or overloaded."""
 
 Poll: TypeAlias = "asyncio.Task[list[Delivery]]"
-Release: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[object]]
 
 
 class DequeueKind(NamedTuple):
@@ -61,16 +59,14 @@ class LongPolls:
     """The polls of one client.
 
     Args:
-        release: releases items.
+        releases: releases items that no call gets.
     """
 
-    def __init__(self, release: Release) -> None:
-        self._release = release
+    def __init__(self, releases: Releases) -> None:
+        self._releases = releases
         self._detached: dict[DequeueKind, dict[Address, Poll]] = {}
         self._waiting_calls: dict[asyncio.Future[None], tuple[DequeueKind, list[Delivery]]] = {}
         """Calls in flight: their kind and items, by a future that is done when another call's poll gave items."""
-        self._releasing: dict[asyncio.Task[object], None] = {}
-        """The releases in flight, oldest first."""
 
     async def poll_all(
         self,
@@ -111,7 +107,7 @@ class LongPolls:
         if not reply_count and not found:
             raise failures[-1] if failures else Unavailable("no host has replied yet")
         accepted = kind.accepted_count(found)
-        self.release_in_background(found[accepted:])
+        self._releases.start(found[accepted:])
         return found[:accepted]
 
     def start_detached(
@@ -187,24 +183,21 @@ class LongPolls:
         if not reply_count and not found:
             raise failures[-1] if failures else Unavailable("no host has replied yet")
         accepted = kind.accepted_count(found)
-        self.release_in_background(found[accepted:])
+        self._releases.start(found[accepted:])
         return found[:accepted]
 
     async def close(self) -> None:
-        """Release the held items and end all polls. When the connections close, hosts release the items of open polls."""
+        """Release the held items and cancel all polls."""
         held: list[Delivery] = []
         for detached in self._detached.values():
             for host in [host for host, poll in detached.items() if _deliveries_of(poll)]:
                 held += detached.pop(host).result()  # removed, so that no later call gets a released item
-        self.release_in_background(held)
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + RELEASE_S_MAX
-        while self._releasing and (left_s := until_s - loop.time()) > 0:
-            await asyncio.wait(list(self._releasing), timeout=left_s)
+        self._releases.start(held)
         polls = [poll for detached in self._detached.values() for poll in detached.values()]
-        for task in (*polls, *self._releasing):
-            task.cancel()
-        await asyncio.gather(*polls, *self._releasing, return_exceptions=True)
+        self._detached.clear()
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
 
     def _reattach(self, kind: DequeueKind) -> dict[Address, Poll]:
         return self._detached.pop(kind, {})
@@ -248,7 +241,7 @@ class LongPolls:
             call_items += found[:count]
             found = found[count:]
             assigned.set_result(None)
-        self.release_in_background(found)
+        self._releases.start(found)
 
     def _find_waiting_call(self, kind: DequeueKind, deliveries: Sequence[Delivery]) -> asyncio.Future[None] | None:
         """Return the oldest waiting call without items that accepts the first of these and has the same lease duration."""
@@ -270,23 +263,10 @@ class LongPolls:
         try:
             yield assigned
         except BaseException:
-            self.release_in_background(deliveries)  # the call was cancelled or failed
+            self._releases.start(deliveries)  # the call was cancelled or failed
             raise
         finally:
             del self._waiting_calls[assigned]
-
-    def release_in_background(self, deliveries: Sequence[Delivery]) -> None:
-        """Release items without waiting for it."""
-        if deliveries:
-            task: asyncio.Task[object] = asyncio.ensure_future(self._try_release(deliveries))
-            self._releasing[task] = None
-            task.add_done_callback(self._releasing.pop)
-
-    async def _try_release(self, deliveries: Sequence[Delivery]) -> None:
-        try:
-            await self._release(deliveries)
-        except FoqsError:
-            return  # they come back when their leases end
 
 
 async def _wait_any(assigned: asyncio.Future[None], polls: Mapping[Address, Poll], timeout_s: float | None) -> None:

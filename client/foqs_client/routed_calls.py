@@ -23,7 +23,7 @@ from foqs_client.coalescing import BYTES_PER_CALLER_MAX, ENTRIES_PER_CALLER_MAX,
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import check_served
 from foqs_client.enqueue_method import EnqueueMethod
-from foqs_client.host_connection import NoReply, NotSent, TlsRequired
+from foqs_client.host_connection import LateReply, NoReply, NotSent, TlsRequired
 from foqs_client.retried_calls import RetriedCallById
 from foqs_client.router import CONNECT_S_MAX, Router
 from foqs_client.routing_change import apply_routing_change
@@ -76,10 +76,15 @@ class RoutedCalls:
         return conversion.routing(reply) if routing is None else routing
 
     async def _call(
-        self, method: ThriftMethod, request: Any, timeout_ms: int | None, host: Address | None = None
+        self,
+        method: ThriftMethod,
+        request: Any,
+        timeout_ms: int | None,
+        host: Address | None = None,
+        late_reply: LateReply | None = None,
     ) -> Any:
         """Make a call and return the reply's struct. Raises FoqsError."""
-        return _decode_reply(method, await self._round_trip_to_host(method, request, timeout_ms, host))
+        return _decode_reply(method, await self._round_trip_to_host(method, request, timeout_ms, host, late_reply))
 
     async def _call_owner(self, method: ThriftMethod, request: Any, id: str, timeout_ms: int | None) -> Any:
         """Call the host of an item's shard. If that fails, call the shard's new owner, or any host, which forwards it."""
@@ -100,7 +105,12 @@ class RoutedCalls:
         return await self._call(method, request, left_ms, None if second == first else second)
 
     async def _round_trip_to_host(
-        self, method: ThriftMethod, request: Any, timeout_ms: int | None, host: Address | None
+        self,
+        method: ThriftMethod,
+        request: Any,
+        timeout_ms: int | None,
+        host: Address | None,
+        late_reply: LateReply | None = None,
     ) -> bytes:
         """Make a call and return the reply's body.
 
@@ -108,10 +118,16 @@ class RoutedCalls:
         be retried at another host.
         """
         if host is None:
-            return await self._round_trip(method, request, timeout_ms, self._pool)
+            return await self._round_trip(method, request, timeout_ms, self._pool, late_reply=late_reply)
         try:
             reply = await self._round_trip(
-                method, request, timeout_ms, self._router.pool(host), CONNECT_S_MAX, retry_connect=False
+                method,
+                request,
+                timeout_ms,
+                self._router.pool(host),
+                CONNECT_S_MAX,
+                retry_connect=False,
+                late_reply=late_reply,
             )
         except errors.Unreachable as error:
             self._router.on_unreachable(host)
@@ -334,12 +350,14 @@ class RoutedCalls:
         connect_s_max: float = inf,
         *,
         retry_connect: bool = True,
+        late_reply: LateReply | None = None,
     ) -> bytes:
         """Send a call over a pool and return the reply's body. Raises FoqsError.
 
         Args:
             connect_s_max: the longest wait for a connection.
             retry_connect: retry to connect until then.
+            late_reply: see `HostConnection.call`.
         """
         loop = asyncio.get_running_loop()
         if timeout_ms is None:
@@ -362,14 +380,10 @@ class RoutedCalls:
                     await check_served(connection, method, request, deadline)
                     if not connection.is_ready:
                         continue
-                seqid, reply = connection.send(method, body, deadline + REPLY_GRACE_S)
                 try:
-                    return await reply
+                    return await connection.call(method, body, deadline + REPLY_GRACE_S, late_reply)
                 except NotSent:
                     continue
-                except BaseException:
-                    connection.forget(seqid)
-                    raise
         except Unencodable as error:
             raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
         except (NotSent, TlsRequired, OSError) as error:

@@ -289,6 +289,11 @@ class Router:
                 return slots[turn]
         return None
 
+    def hand_over_calls(self) -> None:
+        """See `HostConnection.hand_over_calls`."""
+        for pool in (self.seed_pool, *self._pools.values()):
+            pool.hand_over_calls()
+
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True

@@ -3,7 +3,8 @@
 Holds `SharedDequeues`. Always true: every delivered item is given to one caller, or
 released. Callers are served in their order, none with more than it wants. Callers
 without an item send again together, with the rest of their time, until a host has no
-item. So each reply serves the caller that waits longest. Knows nothing of connections.
+item. So each reply serves the caller that waits longest. When the last caller has left,
+the call for them is cancelled. Knows nothing of connections.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class SharedDequeues:
     def __init__(self, coalescer: Coalescer, release: Callable[[Sequence[Delivery]], None]) -> None:
         self._coalescer = coalescer
         self._release = release
+        self._serving: dict[asyncio.Task[None], Sequence[WaitingDequeue]] = {}
+        """The tasks that dequeue for several callers, and these callers."""
 
     async def dequeue(
         self, wants: Wants, wait_ms: int, lease_ms: int | None, timeout_ms: int, send: SendDequeue
@@ -60,6 +63,17 @@ class SharedDequeues:
 
     async def _serve(self, wait_ms: int, timeout_ms: int, send: SendDequeue, waiting: Sequence[WaitingDequeue]) -> None:
         """Dequeue for all callers until each has its reply."""
+        task = asyncio.current_task()
+        assert task is not None, "the coalescer runs it as a task"
+        self._serving[task] = waiting
+        try:
+            await self._serve_in_turn(wait_ms, timeout_ms, send, waiting)
+        finally:
+            del self._serving[task]
+
+    async def _serve_in_turn(
+        self, wait_ms: int, timeout_ms: int, send: SendDequeue, waiting: Sequence[WaitingDequeue]
+    ) -> None:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         left_wait_ms, left_ms = wait_ms, timeout_ms
@@ -94,7 +108,10 @@ class SharedDequeues:
         return [dequeue for dequeue in waiting if dequeue.is_waiting]
 
     def _on_caller_cancelled(self, reply: asyncio.Future[list[Delivery] | FoqsError | None]) -> None:
-        """Release the items of a reply whose caller was cancelled."""
+        """Release the items of a reply whose caller was cancelled. End the call if it was the last caller of it."""
+        for task, callers in self._serving.items():
+            if not any(caller.is_waiting for caller in callers):
+                task.cancel()
         if reply.done() and not reply.cancelled() and reply.exception() is None:
             result = reply.result()
             if result and not isinstance(result, FoqsError):

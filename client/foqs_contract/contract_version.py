@@ -27,6 +27,7 @@ ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
 }
 """By struct and field: the first version with the field."""
 ADDED_METHODS: Final[Mapping[str, int]] = {
+    "abandonDequeues": 2,
     "controlBulkJob": 2,
     "extendHeldLeases": 2,
     "listAudit": 2,

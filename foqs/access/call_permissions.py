@@ -98,6 +98,7 @@ _ANY: Final = Requirement(Scope.NAMESPACE, (Permission.ENQUEUE, Permission.CONSU
 REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "authenticate": _PUBLIC,
     "getRouting": _AUTHENTICATED,
+    "abandonDequeues": _AUTHENTICATED,  # it names calls of its own connection only
     "enqueue": _ENQUEUE,
     "dequeue": _CONSUME,
     "ack": _CONSUME,

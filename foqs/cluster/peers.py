@@ -18,6 +18,7 @@ from zlib import crc32
 from thrift.Thrift import TApplicationException
 
 from foqs.cluster.routing.port import Address, HostView
+from foqs_client.abandoned_dequeues import AbandonedDequeues, ReleaseItems
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import check_served
 from foqs_client.host_connection import HostConnection, NoReply, NotSent, TlsRequired
@@ -41,6 +42,8 @@ REPLY_MARGIN_S: Final = 0.02
 """The peer's timeout is shorter than the caller's by this, so that the reply arrives in time."""
 SUSPECT_S: Final = 0.25
 """A peer that refused items or was not reached is skipped for this time, if another host can be used."""
+
+_DEQUEUE: Final = ThriftMethod("dequeue")
 
 
 class PeerUnreachable(Unavailable):
@@ -104,6 +107,7 @@ class Peers:
         self._by_nonce: dict[str, Peer] = {}
         self._own_address: Address | None = None
         self._pools: dict[Address, ConnectionPool] = {}
+        self._abandoned_dequeues = AbandonedDequeues(_DEQUEUE)
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._rotation = crc32(nonce.encode())
         """Starts at a different value on each host, so that hosts begin with different peers."""
@@ -149,8 +153,13 @@ class Peers:
         """Skip the peer for a while, because it refused items or was not reached."""
         peer.suspect_until_s = asyncio.get_running_loop().time() + SUSPECT_S
 
-    async def call(self, peer: Peer, method: ThriftMethod, request: Any, deadline: float) -> Any:
+    async def call(
+        self, peer: Peer, method: ThriftMethod, request: Any, deadline: float, release: ReleaseItems | None = None
+    ) -> Any:
         """Send a request and return the reply's struct. The request is not changed.
+
+        Args:
+            release: of a dequeue: releases the items of a reply that comes after this call has ended.
 
         Raises:
             PeerUnreachable: no host has read the request.
@@ -163,6 +172,7 @@ class Peers:
         pool = self._pools.get(peer.address)
         if pool is None:
             pool = self._pools[peer.address] = self._open_pool(peer.address)
+        late_reply = None if release is None else self._abandoned_dequeues.late_reply(release)
         try:
             while True:
                 link = pool.ready_connection or await _wait_for_connection(
@@ -176,15 +186,11 @@ class Peers:
                     await check_served(link, method, request, deadline, peer.view.name)
                     if not link.is_ready:
                         continue
-                seqid, reply = link.send(method, method.encode(request), deadline)
                 try:
-                    body = await reply
+                    body = await link.call(method, method.encode(request), deadline, late_reply)
                     break
                 except NotSent:
                     continue
-                except BaseException:
-                    link.forget(seqid)
-                    raise
             result = method.decode(body)
         except (NotSent, TlsRequired, OSError) as error:
             raise _unreachable(peer, str(error)) from None
@@ -207,6 +213,10 @@ class Peers:
         if result.success is None:
             raise _no_reply_error(method, f"{peer.view.name} sent an empty reply")
         return result.success
+
+    async def wait_abandoned(self, until_s: float) -> None:
+        """Wait for the late replies of dequeues, until this moment on the loop's clock."""
+        await self._abandoned_dequeues.wait_ended(until_s)
 
     async def close(self) -> None:
         """Close all connections; calls in flight fail as unanswered."""

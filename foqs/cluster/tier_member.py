@@ -85,6 +85,7 @@ class TierMember:
         await self.gossip.exchange.run()
 
     async def close(self) -> None:
-        """Drop what is being measured, and close the connections to the peers."""
+        """Drop what is being measured, give back what peers have leased for calls here, and close the connections to them."""
         await self.order_probe.close()
+        await self.dequeue_forwarder.peer_dequeues.finish()
         await self.peers.close()

@@ -8,17 +8,24 @@ ended and abandoned. Knows nothing of frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
 
 from foqs.core.items.validation import MalformedRequest
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.messages import MessageHead, encode_struct, frame_reply
-from foqs.rpc.methods import CallerSession, ServerMethod
+from foqs.rpc.messages import MessageHead, encode_struct, frame_reply, sequence_id
+from foqs.rpc.methods import Caller, CallerSession, ServerMethod, unchanged
 from foqs.rpc.peer_log import log
 from foqs.runtime.deadlines import DeadlineSweeper
-from foqs_contract.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
+from foqs_contract.errors import (
+    DeadlineExceeded,
+    FoqsError,
+    InvalidArgument,
+    LimitExceeded,
+    Unavailable,
+    UnknownOutcome,
+)
 from foqs_contract.idl import ttypes
 from foqs_contract.message_heads import frame_message
 
@@ -38,6 +45,10 @@ class CallConnection(Protocol):
         ...
 
     def log_warning(self, text: str) -> None: ...
+
+    def abandon_dequeues(self, sequence_ids: Collection[int]) -> None:
+        """End the dequeues with these sequence ids, whose callers have left."""
+        ...
 
     def on_call_ended(self, call: RpcCall, code: str | None) -> None:
         """Release what the call holds. `code` is OK, the error's code, or None if the call was not answered."""
@@ -95,6 +106,11 @@ class RpcCall:
     def peer(self) -> str:
         """The address of the peer, or the part of this host that it is."""
         return self._connection.peer_address
+
+    @property
+    def sequence_id(self) -> int:
+        """The caller's number of the call."""
+        return sequence_id(self._head, self._seqid)
 
     def start(self, request: Any, deadline: float, grace_s: float) -> None:
         """Serve the request; the reply may be given before this returns."""
@@ -166,6 +182,17 @@ class RpcCall:
             self._finish(None)
             self._abandon_pending(pending)
 
+    def abandon_dequeue(self) -> None:
+        """End a dequeue whose caller has left: reply without items, and release the items that are leased for it."""
+        if self._is_open:
+            pending = self._pending
+            self.reply(codec.dequeue_reply, ())
+            self._abandon_pending(pending)
+
+    def abandon_dequeues(self, sequence_ids: Collection[int]) -> None:
+        """End dequeues of the same connection."""
+        self._connection.abandon_dequeues(sequence_ids)
+
     # ------------------------------------------------------------------- inside
 
     def _reply_failure(self, error: FoqsError) -> None:
@@ -183,6 +210,15 @@ class RpcCall:
                 pending.abandon()
             except Exception:
                 log.exception("%s cannot be abandoned", self.method.name)
+
+
+def abandon_dequeues(request: Any, deadline: float, caller: Caller) -> None:
+    """Serve `abandonDequeues`. A call inside the host shares its connection with no other."""
+    if request.sequence_ids is None:
+        raise InvalidArgument("this is missing; name the dequeues to end", field="sequence_ids")
+    if isinstance(caller, RpcCall):
+        caller.abandon_dequeues(frozenset(request.sequence_ids))
+    caller.reply(unchanged, ttypes.DoneReply())
 
 
 def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: FoqsError) -> bytes:

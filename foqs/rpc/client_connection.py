@@ -13,7 +13,7 @@ get_extra_info("peername").
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, cast
 
 from thrift.Thrift import TApplicationException
@@ -326,6 +326,11 @@ class Connection(asyncio.Protocol):
                 log.exception("a call of %s cannot be counted", call.method.name)
         if server.idle_waiter is not None:
             server.on_call_or_connection_ended()
+
+    def abandon_dequeues(self, sequence_ids: Collection[int]) -> None:
+        for call in list(self.calls):
+            if call.method.name == "dequeue" and call.sequence_id in sequence_ids:
+                call.abandon_dequeue()
 
     def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
         """Write a frame together with the others of this turn; call `on_unsent` if it cannot be written.

@@ -109,6 +109,17 @@ def _read_compact_head(message: bytes) -> tuple[MessageHead, bytes]:
     return MessageHead(True, message[1] >> 5, message[name_start:end], end, reply), message[2:seqid_end]
 
 
+def sequence_id(head: MessageHead, seqid: bytes) -> int:
+    """Return the sequence id of a message from its bytes."""
+    number = 0
+    if head.is_compact:
+        for shift, byte in enumerate(seqid):
+            number |= (byte & 0x7F) << 7 * shift
+    else:
+        number = int.from_bytes(seqid, "big")
+    return number - (1 << 32) if number >> 31 else number
+
+
 def _varint_end(message: bytes, start: int) -> int:
     for position in range(start, min(start + _VARINT_BYTES_MAX, len(message))):
         if message[position] < 0x80:

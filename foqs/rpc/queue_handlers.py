@@ -26,6 +26,7 @@ from foqs.queue.listings import format_cursor
 from foqs.queue.port import Deliveries, ListTopics, PendingCall, Queue, ShardListing
 from foqs.rpc import codec, filters
 from foqs.rpc.auth_session import authenticate
+from foqs.rpc.call import abandon_dequeues
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.filters import parse_page, requested_shards
 from foqs.rpc.methods import Caller, MethodHandler, contract_methods, task_handler
@@ -60,6 +61,7 @@ class QueueHandlers:
                 "authenticate": authenticate,
                 "enqueue": self.enqueue,
                 "dequeue": self.dequeue,
+                "abandonDequeues": abandon_dequeues,
                 "ack": self.ack,
                 "nack": self.nack,
                 "extendLease": self.extend_lease,

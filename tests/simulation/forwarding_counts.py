@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
+from foqs_client.abandoned_dequeues import ReleaseItems
 from foqs_client.errors import NotOwner
 from foqs_client.retried_calls import RetriedCall
 from foqs_contract.errors import FoqsError, UnknownOutcome
@@ -57,14 +58,16 @@ class CountedPeers(Peers):
         self._counts = counts
         self._name = name
 
-    async def call(self, peer: Peer, method: ThriftMethod, request: Any, deadline: float) -> Any:
+    async def call(
+        self, peer: Peer, method: ThriftMethod, request: Any, deadline: float, release: ReleaseItems | None = None
+    ) -> Any:
         kind = _kind(request)
         forwarded = getattr(request, "forwarded", None)
         released_field = None if forwarded else _RELEASING.get(type(request))
         leases: Sequence[Any] = () if released_field is None else getattr(request, released_field)
         self.surplus.on_accounted(leases)
         try:
-            reply = await super().call(peer, method, request, deadline)
+            reply = await super().call(peer, method, request, deadline, release)
         except PeerUnreachable:
             self._counts["peers not reached"] += 1
             raise

@@ -39,7 +39,7 @@ class DirectPeers(Peers):
         self._me = host
         self.calls = 0
 
-    async def call(self, peer: Peer, method: Any, request: Any, deadline: float) -> Any:
+    async def call(self, peer: Peer, method: Any, request: Any, deadline: float, release: object = None) -> Any:
         self.calls += 1
         await asyncio.sleep(ONE_WAY_S)
         world = self._world

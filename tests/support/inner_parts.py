@@ -18,6 +18,7 @@ from foqs_client import Client, SyncClient
 from foqs_client.coalescing import Coalescer
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.long_polls import LongPolls
+from foqs_client.releases import Releases
 from foqs_client.router import Router
 
 
@@ -51,6 +52,11 @@ def link_of(store: Store) -> MysqlLink:
 def polls_of(client: Client) -> LongPolls:
     """Return the long polls of a client."""
     return client._polls
+
+
+def releases_of(client: Client) -> Releases:
+    """Return the releases of a client."""
+    return client._releases
 
 
 def router_of(client: Client) -> Router:

@@ -43,6 +43,7 @@ _GOOD: Final[Mapping[str, Callable[[Names], Any]]] = {
     "authenticate": lambda n: ttypes.AuthenticateRequest(),
     "enqueue": lambda n: ttypes.EnqueueRequest(n.namespace, [ttypes.NewItem(n.topic, payload=b"x" * 50)]),
     "dequeue": lambda n: ttypes.DequeueRequest(n.namespace, [ttypes.TopicCount(n.topic, 3)]),
+    "abandonDequeues": lambda n: ttypes.AbandonDequeuesRequest([9]),
     "ack": lambda n: ttypes.AckRequest(n.namespace, [ttypes.Lease(n.id, n.token)]),
     "nack": lambda n: ttypes.NackRequest(n.namespace, [ttypes.Nack(n.id, n.token)]),
     "extendLease": lambda n: ttypes.ExtendLeaseRequest(n.namespace, [ttypes.Extension(n.id, n.token)]),

@@ -52,6 +52,18 @@ class Iface(object):
         """
         pass
 
+    def abandonDequeues(self, request):
+        """
+        Ends dequeues of the same connection whose callers do not wait any more. Each gets a reply without items, unless its
+        reply was sent before. So when this call is answered, every reply with items has arrived, and its reader can release
+        them. To close the connection also ends its dequeues, but a reply that is on its way is lost then.
+
+        Parameters:
+         - request
+
+        """
+        pass
+
     def ack(self, request):
         """
         Deletes items that are done. A token is valid until the item is leased
@@ -643,6 +655,44 @@ class Client(Iface):
         if result.failed is not None:
             raise result.failed
         raise TApplicationException(TApplicationException.MISSING_RESULT, "dequeue failed: unknown result")
+
+    def abandonDequeues(self, request):
+        """
+        Ends dequeues of the same connection whose callers do not wait any more. Each gets a reply without items, unless its
+        reply was sent before. So when this call is answered, every reply with items has arrived, and its reader can release
+        them. To close the connection also ends its dequeues, but a reply that is on its way is lost then.
+
+        Parameters:
+         - request
+
+        """
+        self.send_abandonDequeues(request)
+        return self.recv_abandonDequeues()
+
+    def send_abandonDequeues(self, request):
+        self._oprot.writeMessageBegin('abandonDequeues', TMessageType.CALL, self._seqid)
+        args = abandonDequeues_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_abandonDequeues(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = abandonDequeues_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "abandonDequeues failed: unknown result")
 
     def ack(self, request):
         """
@@ -2374,6 +2424,7 @@ class Processor(Iface, TProcessor):
         self._processMap["authenticate"] = Processor.process_authenticate
         self._processMap["enqueue"] = Processor.process_enqueue
         self._processMap["dequeue"] = Processor.process_dequeue
+        self._processMap["abandonDequeues"] = Processor.process_abandonDequeues
         self._processMap["ack"] = Processor.process_ack
         self._processMap["nack"] = Processor.process_nack
         self._processMap["extendLease"] = Processor.process_extendLease
@@ -2518,6 +2569,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("dequeue", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_abandonDequeues(self, seqid, iprot, oprot):
+        args = abandonDequeues_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = abandonDequeues_result()
+        try:
+            result.success = self._handler.abandonDequeues(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("abandonDequeues", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -4249,6 +4326,166 @@ class dequeue_result(object):
 all_structs.append(dequeue_result)
 dequeue_result.thrift_spec = (
     (0, TType.STRUCT, 'success', [DequeueReply, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class abandonDequeues_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = AbandonDequeuesRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('abandonDequeues_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(abandonDequeues_args)
+abandonDequeues_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [AbandonDequeuesRequest, None], None, ),  # 1
+)
+
+
+class abandonDequeues_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = DoneReply()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('abandonDequeues_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(abandonDequeues_result)
+abandonDequeues_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [DoneReply, None], None, ),  # 0
     (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
 )
 

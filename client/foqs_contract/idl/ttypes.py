@@ -2067,6 +2067,94 @@ class DequeueReply(object):
         return not (self == other)
 
 
+class AbandonDequeuesRequest(object):
+    """
+    Attributes:
+     - sequence_ids: Required: the sequence ids of the calls, as in the heads of their messages. Others are ignored.
+     - timeout_ms
+
+    """
+
+    __slots__ = (
+        'sequence_ids',
+        'timeout_ms',
+    )
+
+
+    def __init__(self, sequence_ids=None, timeout_ms=None,):
+        self.sequence_ids = sequence_ids
+        self.timeout_ms = timeout_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.LIST:
+                    self.sequence_ids = []
+                    (_etype38, _size35) = iprot.readListBegin()
+                    for _i39 in range(_size35):
+                        _elem40 = iprot.readI32()
+                        self.sequence_ids.append(_elem40)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('AbandonDequeuesRequest')
+        if self.sequence_ids is not None:
+            oprot.writeFieldBegin('sequence_ids', TType.LIST, 1)
+            oprot.writeListBegin(TType.I32, len(self.sequence_ids))
+            for iter41 in self.sequence_ids:
+                oprot.writeI32(iter41)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 2)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class Lease(object):
     """
     A lease of an item: the item's id and the token.
@@ -2190,11 +2278,11 @@ class AckRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.leases = []
-                    (_etype38, _size35) = iprot.readListBegin()
-                    for _i39 in range(_size35):
-                        _elem40 = Lease()
-                        _elem40.read(iprot)
-                        self.leases.append(_elem40)
+                    (_etype45, _size42) = iprot.readListBegin()
+                    for _i46 in range(_size42):
+                        _elem47 = Lease()
+                        _elem47.read(iprot)
+                        self.leases.append(_elem47)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2225,8 +2313,8 @@ class AckRequest(object):
         if self.leases is not None:
             oprot.writeFieldBegin('leases', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.leases))
-            for iter41 in self.leases:
-                iter41.write(oprot)
+            for iter48 in self.leases:
+                iter48.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2431,11 +2519,11 @@ class NackRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.nacks = []
-                    (_etype45, _size42) = iprot.readListBegin()
-                    for _i46 in range(_size42):
-                        _elem47 = Nack()
-                        _elem47.read(iprot)
-                        self.nacks.append(_elem47)
+                    (_etype52, _size49) = iprot.readListBegin()
+                    for _i53 in range(_size49):
+                        _elem54 = Nack()
+                        _elem54.read(iprot)
+                        self.nacks.append(_elem54)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2466,8 +2554,8 @@ class NackRequest(object):
         if self.nacks is not None:
             oprot.writeFieldBegin('nacks', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.nacks))
-            for iter48 in self.nacks:
-                iter48.write(oprot)
+            for iter55 in self.nacks:
+                iter55.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2636,11 +2724,11 @@ class ExtendLeaseRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.extensions = []
-                    (_etype52, _size49) = iprot.readListBegin()
-                    for _i53 in range(_size49):
-                        _elem54 = Extension()
-                        _elem54.read(iprot)
-                        self.extensions.append(_elem54)
+                    (_etype59, _size56) = iprot.readListBegin()
+                    for _i60 in range(_size56):
+                        _elem61 = Extension()
+                        _elem61.read(iprot)
+                        self.extensions.append(_elem61)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2671,8 +2759,8 @@ class ExtendLeaseRequest(object):
         if self.extensions is not None:
             oprot.writeFieldBegin('extensions', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.extensions))
-            for iter55 in self.extensions:
-                iter55.write(oprot)
+            for iter62 in self.extensions:
+                iter62.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2749,11 +2837,11 @@ class ReleaseRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.leases = []
-                    (_etype59, _size56) = iprot.readListBegin()
-                    for _i60 in range(_size56):
-                        _elem61 = Lease()
-                        _elem61.read(iprot)
-                        self.leases.append(_elem61)
+                    (_etype66, _size63) = iprot.readListBegin()
+                    for _i67 in range(_size63):
+                        _elem68 = Lease()
+                        _elem68.read(iprot)
+                        self.leases.append(_elem68)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2784,8 +2872,8 @@ class ReleaseRequest(object):
         if self.leases is not None:
             oprot.writeFieldBegin('leases', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.leases))
-            for iter62 in self.leases:
-                iter62.write(oprot)
+            for iter69 in self.leases:
+                iter69.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2850,11 +2938,11 @@ class OutcomesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.outcomes = []
-                    (_etype66, _size63) = iprot.readListBegin()
-                    for _i67 in range(_size63):
-                        _elem68 = Outcome()
-                        _elem68.read(iprot)
-                        self.outcomes.append(_elem68)
+                    (_etype73, _size70) = iprot.readListBegin()
+                    for _i74 in range(_size70):
+                        _elem75 = Outcome()
+                        _elem75.read(iprot)
+                        self.outcomes.append(_elem75)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2871,8 +2959,8 @@ class OutcomesReply(object):
         if self.outcomes is not None:
             oprot.writeFieldBegin('outcomes', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
-            for iter69 in self.outcomes:
-                iter69.write(oprot)
+            for iter76 in self.outcomes:
+                iter76.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -2938,10 +3026,10 @@ class TopicFilter(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.states = []
-                    (_etype73, _size70) = iprot.readListBegin()
-                    for _i74 in range(_size70):
-                        _elem75 = ItemState(iprot.readI32()).name
-                        self.states.append(_elem75)
+                    (_etype80, _size77) = iprot.readListBegin()
+                    for _i81 in range(_size77):
+                        _elem82 = ItemState(iprot.readI32()).name
+                        self.states.append(_elem82)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2967,8 +3055,8 @@ class TopicFilter(object):
         if self.states is not None:
             oprot.writeFieldBegin('states', TType.LIST, 2)
             oprot.writeListBegin(TType.I32, len(self.states))
-            for iter76 in self.states:
-                oprot.writeI32(ItemState[iter76].value)
+            for iter83 in self.states:
+                oprot.writeI32(ItemState[iter83].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.local_only is not None:
@@ -3394,11 +3482,11 @@ class GetActiveTopicsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype80, _size77) = iprot.readListBegin()
-                    for _i81 in range(_size77):
-                        _elem82 = TopicStats()
-                        _elem82.read(iprot)
-                        self.topics.append(_elem82)
+                    (_etype87, _size84) = iprot.readListBegin()
+                    for _i88 in range(_size84):
+                        _elem89 = TopicStats()
+                        _elem89.read(iprot)
+                        self.topics.append(_elem89)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3420,8 +3508,8 @@ class GetActiveTopicsReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter83 in self.topics:
-                iter83.write(oprot)
+            for iter90 in self.topics:
+                iter90.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -3537,10 +3625,10 @@ class PeekRequest(object):
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype87, _size84) = iprot.readListBegin()
-                    for _i88 in range(_size84):
-                        _elem89 = iprot.readI32()
-                        self.shards.append(_elem89)
+                    (_etype94, _size91) = iprot.readListBegin()
+                    for _i95 in range(_size91):
+                        _elem96 = iprot.readI32()
+                        self.shards.append(_elem96)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3585,8 +3673,8 @@ class PeekRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 8)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter90 in self.shards:
-                oprot.writeI32(iter90)
+            for iter97 in self.shards:
+                oprot.writeI32(iter97)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -3647,11 +3735,11 @@ class ItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype94, _size91) = iprot.readListBegin()
-                    for _i95 in range(_size91):
-                        _elem96 = ItemView()
-                        _elem96.read(iprot)
-                        self.items.append(_elem96)
+                    (_etype101, _size98) = iprot.readListBegin()
+                    for _i102 in range(_size98):
+                        _elem103 = ItemView()
+                        _elem103.read(iprot)
+                        self.items.append(_elem103)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3663,10 +3751,10 @@ class ItemsReply(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.cursors = []
-                    (_etype100, _size97) = iprot.readListBegin()
-                    for _i101 in range(_size97):
-                        _elem102 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.cursors.append(_elem102)
+                    (_etype107, _size104) = iprot.readListBegin()
+                    for _i108 in range(_size104):
+                        _elem109 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.cursors.append(_elem109)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3683,8 +3771,8 @@ class ItemsReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter103 in self.items:
-                iter103.write(oprot)
+            for iter110 in self.items:
+                iter110.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -3694,8 +3782,8 @@ class ItemsReply(object):
         if self.cursors is not None:
             oprot.writeFieldBegin('cursors', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.cursors))
-            for iter104 in self.cursors:
-                oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
+            for iter111 in self.cursors:
+                oprot.writeString(iter111.encode('utf-8') if sys.version_info[0] == 2 else iter111)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -3887,20 +3975,20 @@ class ExplainReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.reasons = []
-                    (_etype108, _size105) = iprot.readListBegin()
-                    for _i109 in range(_size105):
-                        _elem110 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.reasons.append(_elem110)
+                    (_etype115, _size112) = iprot.readListBegin()
+                    for _i116 in range(_size112):
+                        _elem117 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.reasons.append(_elem117)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.remedies = []
-                    (_etype114, _size111) = iprot.readListBegin()
-                    for _i115 in range(_size111):
-                        _elem116 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.remedies.append(_elem116)
+                    (_etype121, _size118) = iprot.readListBegin()
+                    for _i122 in range(_size118):
+                        _elem123 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.remedies.append(_elem123)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3936,15 +4024,15 @@ class ExplainReply(object):
         if self.reasons is not None:
             oprot.writeFieldBegin('reasons', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.reasons))
-            for iter117 in self.reasons:
-                oprot.writeString(iter117.encode('utf-8') if sys.version_info[0] == 2 else iter117)
+            for iter124 in self.reasons:
+                oprot.writeString(iter124.encode('utf-8') if sys.version_info[0] == 2 else iter124)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.remedies is not None:
             oprot.writeFieldBegin('remedies', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.remedies))
-            for iter118 in self.remedies:
-                oprot.writeString(iter118.encode('utf-8') if sys.version_info[0] == 2 else iter118)
+            for iter125 in self.remedies:
+                oprot.writeString(iter125.encode('utf-8') if sys.version_info[0] == 2 else iter125)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.better_items is not None:
@@ -4025,10 +4113,10 @@ class CancelRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype122, _size119) = iprot.readListBegin()
-                    for _i123 in range(_size119):
-                        _elem124 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem124)
+                    (_etype129, _size126) = iprot.readListBegin()
+                    for _i130 in range(_size126):
+                        _elem131 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem131)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4059,8 +4147,8 @@ class CancelRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter125 in self.ids:
-                oprot.writeString(iter125.encode('utf-8') if sys.version_info[0] == 2 else iter125)
+            for iter132 in self.ids:
+                oprot.writeString(iter132.encode('utf-8') if sys.version_info[0] == 2 else iter132)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -4248,10 +4336,10 @@ class UpdateRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype129, _size126) = iprot.readListBegin()
-                    for _i130 in range(_size126):
-                        _elem131 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem131)
+                    (_etype136, _size133) = iprot.readListBegin()
+                    for _i137 in range(_size133):
+                        _elem138 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem138)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4288,8 +4376,8 @@ class UpdateRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter132 in self.ids:
-                oprot.writeString(iter132.encode('utf-8') if sys.version_info[0] == 2 else iter132)
+            for iter139 in self.ids:
+                oprot.writeString(iter139.encode('utf-8') if sys.version_info[0] == 2 else iter139)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.change is not None:
@@ -4381,10 +4469,10 @@ class ItemFilter(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.states = []
-                    (_etype136, _size133) = iprot.readListBegin()
-                    for _i137 in range(_size133):
-                        _elem138 = ItemState(iprot.readI32()).name
-                        self.states.append(_elem138)
+                    (_etype143, _size140) = iprot.readListBegin()
+                    for _i144 in range(_size140):
+                        _elem145 = ItemState(iprot.readI32()).name
+                        self.states.append(_elem145)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4411,10 +4499,10 @@ class ItemFilter(object):
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype142, _size139) = iprot.readListBegin()
-                    for _i143 in range(_size139):
-                        _elem144 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topics.append(_elem144)
+                    (_etype149, _size146) = iprot.readListBegin()
+                    for _i150 in range(_size146):
+                        _elem151 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topics.append(_elem151)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4435,8 +4523,8 @@ class ItemFilter(object):
         if self.states is not None:
             oprot.writeFieldBegin('states', TType.LIST, 2)
             oprot.writeListBegin(TType.I32, len(self.states))
-            for iter145 in self.states:
-                oprot.writeI32(ItemState[iter145].value)
+            for iter152 in self.states:
+                oprot.writeI32(ItemState[iter152].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.priority_min is not None:
@@ -4458,8 +4546,8 @@ class ItemFilter(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 7)
             oprot.writeListBegin(TType.STRING, len(self.topics))
-            for iter146 in self.topics:
-                oprot.writeString(iter146.encode('utf-8') if sys.version_info[0] == 2 else iter146)
+            for iter153 in self.topics:
+                oprot.writeString(iter153.encode('utf-8') if sys.version_info[0] == 2 else iter153)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -4675,11 +4763,11 @@ class ListItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype150, _size147) = iprot.readListBegin()
-                    for _i151 in range(_size147):
-                        _elem152 = ItemView()
-                        _elem152.read(iprot)
-                        self.items.append(_elem152)
+                    (_etype157, _size154) = iprot.readListBegin()
+                    for _i158 in range(_size154):
+                        _elem159 = ItemView()
+                        _elem159.read(iprot)
+                        self.items.append(_elem159)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4706,8 +4794,8 @@ class ListItemsReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter153 in self.items:
-                iter153.write(oprot)
+            for iter160 in self.items:
+                iter160.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -4787,10 +4875,10 @@ class ExtendHeldLeasesRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype157, _size154) = iprot.readListBegin()
-                    for _i158 in range(_size154):
-                        _elem159 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem159)
+                    (_etype164, _size161) = iprot.readListBegin()
+                    for _i165 in range(_size161):
+                        _elem166 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem166)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4826,8 +4914,8 @@ class ExtendHeldLeasesRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter160 in self.ids:
-                oprot.writeString(iter160.encode('utf-8') if sys.version_info[0] == 2 else iter160)
+            for iter167 in self.ids:
+                oprot.writeString(iter167.encode('utf-8') if sys.version_info[0] == 2 else iter167)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.lease_ms is not None:
@@ -4927,10 +5015,10 @@ class CountItemsRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype164, _size161) = iprot.readListBegin()
-                    for _i165 in range(_size161):
-                        _elem166 = iprot.readI32()
-                        self.shards.append(_elem166)
+                    (_etype171, _size168) = iprot.readListBegin()
+                    for _i172 in range(_size168):
+                        _elem173 = iprot.readI32()
+                        self.shards.append(_elem173)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4963,8 +5051,8 @@ class CountItemsRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter167 in self.shards:
-                oprot.writeI32(iter167)
+            for iter174 in self.shards:
+                oprot.writeI32(iter174)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5165,10 +5253,10 @@ class BulkRequest(object):
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype171, _size168) = iprot.readListBegin()
-                    for _i172 in range(_size168):
-                        _elem173 = iprot.readI32()
-                        self.shards.append(_elem173)
+                    (_etype178, _size175) = iprot.readListBegin()
+                    for _i179 in range(_size175):
+                        _elem180 = iprot.readI32()
+                        self.shards.append(_elem180)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5223,8 +5311,8 @@ class BulkRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 8)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter174 in self.shards:
-                oprot.writeI32(iter174)
+            for iter181 in self.shards:
+                oprot.writeI32(iter181)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.move_to is not None:
@@ -6122,11 +6210,11 @@ class ListBulkJobsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.jobs = []
-                    (_etype178, _size175) = iprot.readListBegin()
-                    for _i179 in range(_size175):
-                        _elem180 = BulkJob()
-                        _elem180.read(iprot)
-                        self.jobs.append(_elem180)
+                    (_etype185, _size182) = iprot.readListBegin()
+                    for _i186 in range(_size182):
+                        _elem187 = BulkJob()
+                        _elem187.read(iprot)
+                        self.jobs.append(_elem187)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6143,8 +6231,8 @@ class ListBulkJobsReply(object):
         if self.jobs is not None:
             oprot.writeFieldBegin('jobs', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.jobs))
-            for iter181 in self.jobs:
-                iter181.write(oprot)
+            for iter188 in self.jobs:
+                iter188.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6352,10 +6440,10 @@ class ListDeadRequest(object):
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype185, _size182) = iprot.readListBegin()
-                    for _i186 in range(_size182):
-                        _elem187 = iprot.readI32()
-                        self.shards.append(_elem187)
+                    (_etype192, _size189) = iprot.readListBegin()
+                    for _i193 in range(_size189):
+                        _elem194 = iprot.readI32()
+                        self.shards.append(_elem194)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6396,8 +6484,8 @@ class ListDeadRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter188 in self.shards:
-                oprot.writeI32(iter188)
+            for iter195 in self.shards:
+                oprot.writeI32(iter195)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6466,10 +6554,10 @@ class RedriveRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype192, _size189) = iprot.readListBegin()
-                    for _i193 in range(_size189):
-                        _elem194 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem194)
+                    (_etype199, _size196) = iprot.readListBegin()
+                    for _i200 in range(_size196):
+                        _elem201 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem201)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6500,8 +6588,8 @@ class RedriveRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter195 in self.ids:
-                oprot.writeString(iter195.encode('utf-8') if sys.version_info[0] == 2 else iter195)
+            for iter202 in self.ids:
+                oprot.writeString(iter202.encode('utf-8') if sys.version_info[0] == 2 else iter202)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -6584,10 +6672,10 @@ class MoveItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype199, _size196) = iprot.readListBegin()
-                    for _i200 in range(_size196):
-                        _elem201 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem201)
+                    (_etype206, _size203) = iprot.readListBegin()
+                    for _i207 in range(_size203):
+                        _elem208 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem208)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6628,8 +6716,8 @@ class MoveItemsRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter202 in self.ids:
-                oprot.writeString(iter202.encode('utf-8') if sys.version_info[0] == 2 else iter202)
+            for iter209 in self.ids:
+                oprot.writeString(iter209.encode('utf-8') if sys.version_info[0] == 2 else iter209)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.topic is not None:
@@ -6795,11 +6883,11 @@ class MoveItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.outcomes = []
-                    (_etype206, _size203) = iprot.readListBegin()
-                    for _i207 in range(_size203):
-                        _elem208 = MoveOutcome()
-                        _elem208.read(iprot)
-                        self.outcomes.append(_elem208)
+                    (_etype213, _size210) = iprot.readListBegin()
+                    for _i214 in range(_size210):
+                        _elem215 = MoveOutcome()
+                        _elem215.read(iprot)
+                        self.outcomes.append(_elem215)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6816,8 +6904,8 @@ class MoveItemsReply(object):
         if self.outcomes is not None:
             oprot.writeFieldBegin('outcomes', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
-            for iter209 in self.outcomes:
-                iter209.write(oprot)
+            for iter216 in self.outcomes:
+                iter216.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7126,11 +7214,11 @@ class RestoreItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype213, _size210) = iprot.readListBegin()
-                    for _i214 in range(_size210):
-                        _elem215 = RestoredItem()
-                        _elem215.read(iprot)
-                        self.items.append(_elem215)
+                    (_etype220, _size217) = iprot.readListBegin()
+                    for _i221 in range(_size217):
+                        _elem222 = RestoredItem()
+                        _elem222.read(iprot)
+                        self.items.append(_elem222)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7161,8 +7249,8 @@ class RestoreItemsRequest(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter216 in self.items:
-                iter216.write(oprot)
+            for iter223 in self.items:
+                iter223.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -7581,10 +7669,10 @@ class NamespaceRequest(object):
             elif fid == 4:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype220, _size217) = iprot.readListBegin()
-                    for _i221 in range(_size217):
-                        _elem222 = iprot.readI32()
-                        self.shards.append(_elem222)
+                    (_etype227, _size224) = iprot.readListBegin()
+                    for _i228 in range(_size224):
+                        _elem229 = iprot.readI32()
+                        self.shards.append(_elem229)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7613,8 +7701,8 @@ class NamespaceRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 4)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter223 in self.shards:
-                oprot.writeI32(iter223)
+            for iter230 in self.shards:
+                oprot.writeI32(iter230)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7753,11 +7841,11 @@ class NamespacesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.namespaces = []
-                    (_etype227, _size224) = iprot.readListBegin()
-                    for _i228 in range(_size224):
-                        _elem229 = NamespaceSettings()
-                        _elem229.read(iprot)
-                        self.namespaces.append(_elem229)
+                    (_etype234, _size231) = iprot.readListBegin()
+                    for _i235 in range(_size231):
+                        _elem236 = NamespaceSettings()
+                        _elem236.read(iprot)
+                        self.namespaces.append(_elem236)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7779,8 +7867,8 @@ class NamespacesReply(object):
         if self.namespaces is not None:
             oprot.writeFieldBegin('namespaces', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.namespaces))
-            for iter230 in self.namespaces:
-                iter230.write(oprot)
+            for iter237 in self.namespaces:
+                iter237.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7873,10 +7961,10 @@ class UsageReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.topic_names = []
-                    (_etype234, _size231) = iprot.readListBegin()
-                    for _i235 in range(_size231):
-                        _elem236 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topic_names.append(_elem236)
+                    (_etype241, _size238) = iprot.readListBegin()
+                    for _i242 in range(_size238):
+                        _elem243 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topic_names.append(_elem243)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7909,8 +7997,8 @@ class UsageReply(object):
         if self.topic_names is not None:
             oprot.writeFieldBegin('topic_names', TType.LIST, 5)
             oprot.writeListBegin(TType.STRING, len(self.topic_names))
-            for iter237 in self.topic_names:
-                oprot.writeString(iter237.encode('utf-8') if sys.version_info[0] == 2 else iter237)
+            for iter244 in self.topic_names:
+                oprot.writeString(iter244.encode('utf-8') if sys.version_info[0] == 2 else iter244)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7981,10 +8069,10 @@ class Grant(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.permissions = []
-                    (_etype241, _size238) = iprot.readListBegin()
-                    for _i242 in range(_size238):
-                        _elem243 = Permission(iprot.readI32()).name
-                        self.permissions.append(_elem243)
+                    (_etype248, _size245) = iprot.readListBegin()
+                    for _i249 in range(_size245):
+                        _elem250 = Permission(iprot.readI32()).name
+                        self.permissions.append(_elem250)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8009,8 +8097,8 @@ class Grant(object):
         if self.permissions is not None:
             oprot.writeFieldBegin('permissions', TType.LIST, 3)
             oprot.writeListBegin(TType.I32, len(self.permissions))
-            for iter244 in self.permissions:
-                oprot.writeI32(Permission[iter244].value)
+            for iter251 in self.permissions:
+                oprot.writeI32(Permission[iter251].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8149,11 +8237,11 @@ class GrantsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.grants = []
-                    (_etype248, _size245) = iprot.readListBegin()
-                    for _i249 in range(_size245):
-                        _elem250 = Grant()
-                        _elem250.read(iprot)
-                        self.grants.append(_elem250)
+                    (_etype255, _size252) = iprot.readListBegin()
+                    for _i256 in range(_size252):
+                        _elem257 = Grant()
+                        _elem257.read(iprot)
+                        self.grants.append(_elem257)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8175,8 +8263,8 @@ class GrantsReply(object):
         if self.grants is not None:
             oprot.writeFieldBegin('grants', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.grants))
-            for iter251 in self.grants:
-                iter251.write(oprot)
+            for iter258 in self.grants:
+                iter258.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -8267,10 +8355,10 @@ class TopicRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype255, _size252) = iprot.readListBegin()
-                    for _i256 in range(_size252):
-                        _elem257 = iprot.readI32()
-                        self.shards.append(_elem257)
+                    (_etype262, _size259) = iprot.readListBegin()
+                    for _i263 in range(_size259):
+                        _elem264 = iprot.readI32()
+                        self.shards.append(_elem264)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8303,8 +8391,8 @@ class TopicRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter258 in self.shards:
-                oprot.writeI32(iter258)
+            for iter265 in self.shards:
+                oprot.writeI32(iter265)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8378,10 +8466,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype262, _size259) = iprot.readListBegin()
-                    for _i263 in range(_size259):
-                        _elem264 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem264)
+                    (_etype269, _size266) = iprot.readListBegin()
+                    for _i270 in range(_size266):
+                        _elem271 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem271)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8411,8 +8499,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter265 in self.regions:
-                oprot.writeString(iter265.encode('utf-8') if sys.version_info[0] == 2 else iter265)
+            for iter272 in self.regions:
+                oprot.writeString(iter272.encode('utf-8') if sys.version_info[0] == 2 else iter272)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -8900,11 +8988,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype269, _size266) = iprot.readListBegin()
-                    for _i270 in range(_size266):
-                        _elem271 = ShardInfo()
-                        _elem271.read(iprot)
-                        self.shards.append(_elem271)
+                    (_etype276, _size273) = iprot.readListBegin()
+                    for _i277 in range(_size273):
+                        _elem278 = ShardInfo()
+                        _elem278.read(iprot)
+                        self.shards.append(_elem278)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8926,8 +9014,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter272 in self.shards:
-                iter272.write(oprot)
+            for iter279 in self.shards:
+                iter279.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -9423,11 +9511,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype276, _size273) = iprot.readListBegin()
-                    for _i277 in range(_size273):
-                        _elem278 = HostInfo()
-                        _elem278.read(iprot)
-                        self.hosts.append(_elem278)
+                    (_etype283, _size280) = iprot.readListBegin()
+                    for _i284 in range(_size280):
+                        _elem285 = HostInfo()
+                        _elem285.read(iprot)
+                        self.hosts.append(_elem285)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9449,8 +9537,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter279 in self.hosts:
-                iter279.write(oprot)
+            for iter286 in self.hosts:
+                iter286.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -9725,22 +9813,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype283, _size280) = iprot.readListBegin()
-                    for _i284 in range(_size280):
-                        _elem285 = HostInfo()
-                        _elem285.read(iprot)
-                        self.hosts.append(_elem285)
+                    (_etype290, _size287) = iprot.readListBegin()
+                    for _i291 in range(_size287):
+                        _elem292 = HostInfo()
+                        _elem292.read(iprot)
+                        self.hosts.append(_elem292)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype289, _size286) = iprot.readListBegin()
-                    for _i290 in range(_size286):
-                        _elem291 = ShardInfo()
-                        _elem291.read(iprot)
-                        self.shards.append(_elem291)
+                    (_etype296, _size293) = iprot.readListBegin()
+                    for _i297 in range(_size293):
+                        _elem298 = ShardInfo()
+                        _elem298.read(iprot)
+                        self.shards.append(_elem298)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9757,30 +9845,30 @@ class GetRoutingReply(object):
             elif fid == 6:
                 if ftype == TType.LIST:
                     self.removed_hosts = []
-                    (_etype295, _size292) = iprot.readListBegin()
-                    for _i296 in range(_size292):
-                        _elem297 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.removed_hosts.append(_elem297)
+                    (_etype302, _size299) = iprot.readListBegin()
+                    for _i303 in range(_size299):
+                        _elem304 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.removed_hosts.append(_elem304)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.removed_shards = []
-                    (_etype301, _size298) = iprot.readListBegin()
-                    for _i302 in range(_size298):
-                        _elem303 = iprot.readI32()
-                        self.removed_shards.append(_elem303)
+                    (_etype308, _size305) = iprot.readListBegin()
+                    for _i309 in range(_size305):
+                        _elem310 = iprot.readI32()
+                        self.removed_shards.append(_elem310)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.loads = []
-                    (_etype307, _size304) = iprot.readListBegin()
-                    for _i308 in range(_size304):
-                        _elem309 = iprot.readDouble()
-                        self.loads.append(_elem309)
+                    (_etype314, _size311) = iprot.readListBegin()
+                    for _i315 in range(_size311):
+                        _elem316 = iprot.readDouble()
+                        self.loads.append(_elem316)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9801,15 +9889,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter310 in self.hosts:
-                iter310.write(oprot)
+            for iter317 in self.hosts:
+                iter317.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter311 in self.shards:
-                iter311.write(oprot)
+            for iter318 in self.shards:
+                iter318.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -9823,22 +9911,22 @@ class GetRoutingReply(object):
         if self.removed_hosts is not None:
             oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
             oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
-            for iter312 in self.removed_hosts:
-                oprot.writeString(iter312.encode('utf-8') if sys.version_info[0] == 2 else iter312)
+            for iter319 in self.removed_hosts:
+                oprot.writeString(iter319.encode('utf-8') if sys.version_info[0] == 2 else iter319)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.removed_shards is not None:
             oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.removed_shards))
-            for iter313 in self.removed_shards:
-                oprot.writeI32(iter313)
+            for iter320 in self.removed_shards:
+                oprot.writeI32(iter320)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.loads is not None:
             oprot.writeFieldBegin('loads', TType.LIST, 8)
             oprot.writeListBegin(TType.DOUBLE, len(self.loads))
-            for iter314 in self.loads:
-                oprot.writeDouble(iter314)
+            for iter321 in self.loads:
+                oprot.writeDouble(iter321)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -10544,21 +10632,21 @@ class ListAuditReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.entries = []
-                    (_etype318, _size315) = iprot.readListBegin()
-                    for _i319 in range(_size315):
-                        _elem320 = AuditEntry()
-                        _elem320.read(iprot)
-                        self.entries.append(_elem320)
+                    (_etype325, _size322) = iprot.readListBegin()
+                    for _i326 in range(_size322):
+                        _elem327 = AuditEntry()
+                        _elem327.read(iprot)
+                        self.entries.append(_elem327)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.missing_hosts = []
-                    (_etype324, _size321) = iprot.readListBegin()
-                    for _i325 in range(_size321):
-                        _elem326 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.missing_hosts.append(_elem326)
+                    (_etype331, _size328) = iprot.readListBegin()
+                    for _i332 in range(_size328):
+                        _elem333 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.missing_hosts.append(_elem333)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10575,15 +10663,15 @@ class ListAuditReply(object):
         if self.entries is not None:
             oprot.writeFieldBegin('entries', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.entries))
-            for iter327 in self.entries:
-                iter327.write(oprot)
+            for iter334 in self.entries:
+                iter334.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.missing_hosts is not None:
             oprot.writeFieldBegin('missing_hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.missing_hosts))
-            for iter328 in self.missing_hosts:
-                oprot.writeString(iter328.encode('utf-8') if sys.version_info[0] == 2 else iter328)
+            for iter335 in self.missing_hosts:
+                oprot.writeString(iter335.encode('utf-8') if sys.version_info[0] == 2 else iter335)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -10771,11 +10859,11 @@ class GossipReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype332, _size329) = iprot.readListBegin()
-                    for _i333 in range(_size329):
-                        _elem334 = TopicUpdate()
-                        _elem334.read(iprot)
-                        self.topics.append(_elem334)
+                    (_etype339, _size336) = iprot.readListBegin()
+                    for _i340 in range(_size336):
+                        _elem341 = TopicUpdate()
+                        _elem341.read(iprot)
+                        self.topics.append(_elem341)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10792,11 +10880,11 @@ class GossipReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.namespace_reports = []
-                    (_etype338, _size335) = iprot.readListBegin()
-                    for _i339 in range(_size335):
-                        _elem340 = NamespaceReport()
-                        _elem340.read(iprot)
-                        self.namespace_reports.append(_elem340)
+                    (_etype345, _size342) = iprot.readListBegin()
+                    for _i346 in range(_size342):
+                        _elem347 = NamespaceReport()
+                        _elem347.read(iprot)
+                        self.namespace_reports.append(_elem347)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10818,11 +10906,11 @@ class GossipReply(object):
             elif fid == 9:
                 if ftype == TType.LIST:
                     self.topic_rates = []
-                    (_etype344, _size341) = iprot.readListBegin()
-                    for _i345 in range(_size341):
-                        _elem346 = TopicRate()
-                        _elem346.read(iprot)
-                        self.topic_rates.append(_elem346)
+                    (_etype351, _size348) = iprot.readListBegin()
+                    for _i352 in range(_size348):
+                        _elem353 = TopicRate()
+                        _elem353.read(iprot)
+                        self.topic_rates.append(_elem353)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10843,8 +10931,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter347 in self.topics:
-                iter347.write(oprot)
+            for iter354 in self.topics:
+                iter354.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -10858,8 +10946,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter348 in self.namespace_reports:
-                iter348.write(oprot)
+            for iter355 in self.namespace_reports:
+                iter355.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -10877,8 +10965,8 @@ class GossipReply(object):
         if self.topic_rates is not None:
             oprot.writeFieldBegin('topic_rates', TType.LIST, 9)
             oprot.writeListBegin(TType.STRUCT, len(self.topic_rates))
-            for iter349 in self.topic_rates:
-                iter349.write(oprot)
+            for iter356 in self.topic_rates:
+                iter356.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -11262,6 +11350,12 @@ DequeueReply.thrift_spec = (
     None,  # 0
     (1, TType.LIST, 'items', (TType.STRUCT, [Delivery, None], False), None, ),  # 1
     (2, TType.LIST, 'availability', (TType.STRUCT, [TopicAvailability, None], False), None, ),  # 2
+)
+all_structs.append(AbandonDequeuesRequest)
+AbandonDequeuesRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.LIST, 'sequence_ids', (TType.I32, None, False), None, ),  # 1
+    (2, TType.I64, 'timeout_ms', None, None, ),  # 2
 )
 all_structs.append(Lease)
 Lease.thrift_spec = (

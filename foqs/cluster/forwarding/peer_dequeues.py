@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from foqs.cluster.peers import Peer, Peers
@@ -25,6 +26,8 @@ REPLY_TIMEOUT_S: Final = 1.5
 """The longest wait for a peer's reply; longer than the peer itself waits for its slow shards."""
 RELEASE_TIMEOUT_S: Final = 2.0
 """The longest wait for a release; items that are not released by then are READY when their lease ends."""
+FINISH_S_MAX: Final = 1.0
+"""How long a host that stops waits for items to give back. Other leases end by themselves."""
 RETRY_AFTER_S: Final = 0.25
 """A peer that delivered nothing of a topic is not asked for it again within this time; waiting dequeues are checked after it."""
 UNRESPONSIVE_RETRY_AFTER_S: Final = 2.0
@@ -166,8 +169,10 @@ class PeerDequeues:
         part.forwarded, part.wait_ms, part.topics = True, None, [request.topics[place] for place in places]
         part_topics = [topics[place] for place in places]
         self.forwarded_count += 1
+        reply_by_s = min(deadline, self._loop.time() + REPLY_TIMEOUT_S)
+        release = partial(self.release, peer, request.namespace_name)
         try:
-            reply = await self.peers.call(peer, _DEQUEUE, part, min(deadline, self._loop.time() + REPLY_TIMEOUT_S))
+            reply = await self.peers.call(peer, _DEQUEUE, part, reply_by_s, release)
         except FoqsError as error:
             is_unanswered = isinstance(error, UnknownOutcome)
             self._set_retry_at(peer, part_topics, UNRESPONSIVE_RETRY_AFTER_S if is_unanswered else RETRY_AFTER_S)
@@ -194,6 +199,13 @@ class PeerDequeues:
     async def _send_release(self, peer: Peer, request: Any) -> None:
         with suppress(FoqsError):
             await self.peers.call(peer, _RELEASE, request, self._loop.time() + RELEASE_TIMEOUT_S)
+
+    async def finish(self) -> None:
+        """Wait a moment for the calls in flight, and release what still arrives: this host stops."""
+        until_s = self._loop.time() + FINISH_S_MAX
+        await self.peers.wait_abandoned(until_s)
+        while self._tasks and (left_s := until_s - self._loop.time()) > 0:
+            await asyncio.wait(list(self._tasks), timeout=left_s)
 
     def run_detached(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine to its end, even if its call is abandoned."""

@@ -17,7 +17,7 @@ from foqs_client.long_polls import HOLD_S, DequeueKind
 from foqs_contract.errors import ERROR_BY_CODE
 from tests.support.builders import new_item
 from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
-from tests.support.inner_parts import polls_of
+from tests.support.inner_parts import polls_of, releases_of
 
 
 async def wait_for_routing(client: Client) -> None:
@@ -133,7 +133,7 @@ def test_unwanted_item_is_released_when_the_client_closes_right_after() -> None:
         await one.caller.put()
         async with world.client(*hosts) as client:
             await wait_for_routing(client)
-            polls_of(client).release_in_background(await client.dequeue({"t": 1}))
+            releases_of(client).start(await client.dequeue({"t": 1}))
         await world.pass_s(0.05)
         assert (await one.caller.one()).row.attempt == 1
 

@@ -209,6 +209,85 @@ def test_call_with_a_reply_leaves_nothing_and_a_late_reply_is_dropped() -> None:
     linked(program)
 
 
+class Successor:
+    """A `LateReply` that records what it gets: the number of a call that its caller left, then (number, body)."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def on_left(self, connection: HostConnection, seqid: int) -> None:
+        self.events.append(seqid)
+
+    def on_ended(self, connection: HostConnection, seqid: int, body: bytes | None) -> None:
+        self.events.append((seqid, body))
+
+
+def test_reply_that_comes_after_its_caller_left_goes_to_the_late_reply() -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
+        late = Successor()
+        calls = [asyncio.ensure_future(link.call(ITEM, BODY, deadline, late)) for deadline in (9.0, 9.0, 1.0, 9.0)]
+        await turn()
+        await turn()
+        calls[0].cancel()
+        calls[1].cancel()
+        await asyncio.wait(calls[:3])
+        assert isinstance(calls[2].exception(), NoReply)
+        assert late.events == [1, 2, 3]
+        refusal = frame(head("getItem")[:3] + bytes([TMessageType.EXCEPTION]) + head("getItem", 2)[4:] + b"\0")
+        link.data_received(answer(1, "x") + refusal + answer(4, "y"))
+        assert late.events[3:] == [(1, b"x"), (2, None)]
+        assert await calls[3] == b"y"
+        link.connection_lost(None)
+        assert late.events[5:] == [(3, None)]
+
+    linked(program)
+
+
+def test_reply_whose_caller_is_cancelled_in_the_same_turn_goes_to_the_late_reply() -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
+        late = Successor()
+        call = asyncio.ensure_future(link.call(ITEM, BODY, 9.0, late))
+        await turn()
+        link.data_received(answer(1, "x"))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert late.events == [(1, b"x")]
+
+    linked(program)
+
+
+def test_calls_with_a_late_reply_can_be_handed_over_and_others_go_on() -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
+        late = Successor()
+        with_successor, other = link.send(ITEM, BODY, 9.0, late)[1], link.send(ITEM, BODY, 9.0)[1]
+        await turn()
+        unsent = link.send(ITEM, BODY, 9.0, late)[1]
+        link.hand_over_calls()
+        assert isinstance(with_successor.exception(), NoReply)
+        assert isinstance(unsent.exception(), NoReply)
+        assert not other.done()
+        assert late.events == [1]
+        link.data_received(answer(1, "x") + answer(2, "y"))
+        assert late.events == [1, (1, b"x")]
+        assert await other == b"y"
+
+    linked(program)
+
+
+def test_call_whose_caller_leaves_in_its_turn_is_not_sent() -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
+        link.send(ITEM, BODY, 9.0)
+        late = Successor()
+        unsent = link.send(ITEM, BODY, 9.0, late)[0]
+        link.forget(unsent)
+        await turn()
+        assert len(transport.written) == 1
+        assert (link.in_flight_count, late.events) == (1, [])
+
+    linked(program)
+
+
 def test_connection_is_not_ready_while_its_peer_does_not_read() -> None:
     async def program(link: HostConnection, transport: FakeTransport) -> None:
         link.pause_writing()

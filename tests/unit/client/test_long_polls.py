@@ -9,6 +9,7 @@ import pytest
 
 from foqs_client import Delivery
 from foqs_client.long_polls import HOLD_S, DequeueKind, LongPolls
+from foqs_client.releases import Releases
 from foqs_client.routing_table import Address
 from tests.support.virtual_time import run_virtual
 
@@ -28,7 +29,7 @@ class World:
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.released: list[Delivery] = []
-        self.polls = LongPolls(self._release)
+        self.polls = LongPolls(Releases(self._release))
         self.replies: dict[Address, asyncio.Future[list[Delivery]]] = {host: loop.create_future() for host in HOSTS}
 
     async def _release(self, deliveries: Sequence[Delivery]) -> None:

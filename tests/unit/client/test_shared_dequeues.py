@@ -188,7 +188,7 @@ def test_item_that_no_caller_wants_is_released() -> None:
     run_story(story)
 
 
-def test_no_further_call_after_all_callers_are_cancelled() -> None:
+def test_call_is_cancelled_after_all_callers_are_cancelled() -> None:
     async def story() -> None:
         host = Host(["t1"], after_s=0.1)
         calls = [asyncio.ensure_future(host.take({"t": 1}, wait_ms=9_000, timeout_ms=10_000)) for _ in range(2)]
@@ -196,10 +196,9 @@ def test_no_further_call_after_all_callers_are_cancelled() -> None:
         for call in calls:
             call.cancel()
         await together(*calls)
-        await asyncio.sleep(1)
-        assert host.released == ["t1"]
-        assert len(host.asked) == 1
         assert host.coalescer.in_flight_count == 0
+        await asyncio.sleep(1)
+        assert len(host.asked) == 1
 
     run_story(story)
 

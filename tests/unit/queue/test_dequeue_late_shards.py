@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
 from foqs.queue.placement import ROTATION_S
+from foqs.queue.port import Deliveries
 from foqs.shard.writer import STALLED_S
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost, WriteRefused
@@ -165,3 +167,41 @@ def test_breaker_closes_after_a_failing_flush_commits_but_its_reply_is_lost(
         assert engine.shards[SICK].breaker_state == "closed"
 
     run_in_world(story)
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.05, 0.3])
+def test_items_that_the_first_shards_leased_for_a_caller_that_left_are_released(
+    at_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller leaves when one shard has committed its leases and the other has not."""
+
+    async def story(world: World) -> None:
+        outage = Outage(monkeypatch, None)
+        engine = await world.engine(engine_settings(SICK, WELL))
+        caller = Caller(world, engine)
+        for _ in range(20):
+            await caller.put(policy=DeliveryPolicy.AT_MOST_ONCE, lease_ms=600_000)
+            await world.pass_s(ROTATION_S)
+        stored = {shard: set(world.database.tables[shard].rows) for shard in (SICK, WELL)}
+        assert all(stored.values())
+        outage.well.clear()
+        replies: list[Deliveries] = []
+        call = caller.queue.dequeue("default", [("t", 20)], 5_000, None, world.deadline_in(10), replies.append)
+        await world.until(lambda: leased(world, WELL) == stored[WELL])
+        await world.pass_s(at_s)
+        call.abandon()
+        await world.until(lambda: not leased(world, WELL))
+        assert leased(world, SICK) == set()
+        outage.well.set()
+        await world.until(lambda: all(map(is_at_rest, engine.shards.values())))
+        items = (await caller.get(count=20)).items
+        assert {shard: {item.row.id for item in items if item.shard == shard} for shard in stored} == stored
+        assert {item.row.attempt for item in items} == {1}
+        assert replies == []
+
+    run_in_world(story)
+
+
+def leased(world: World, shard: int) -> set[int]:
+    """Return the numbers of a shard's LEASED items."""
+    return {number for number, row in world.database.tables[shard].rows.items() if row.state is State.LEASED}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -50,6 +50,11 @@ class FakeLine:
 
     def log_warning(self, text: str) -> None:
         self.complaints.append(text)
+
+    def abandon_dequeues(self, sequence_ids: Collection[int]) -> None:
+        for call in list(self.calls):
+            if call.sequence_id in sequence_ids:
+                call.abandon_dequeue()
 
     def on_call_ended(self, call: RpcCall, code: str | None) -> None:
         del self.calls[call]

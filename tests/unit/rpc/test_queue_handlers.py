@@ -273,7 +273,7 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
         except AttributeError:
             continue
     assert names - unserved == {
-        "authenticate", "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
+        "authenticate", "enqueue", "dequeue", "abandonDequeues", "ack", "nack", "extendLease", "release", "cancel",
         "update", "extendHeldLeases", "redrive", "moveItems", "restoreItems", "listDead", "listItems", "countItems", "bulk", "purgeTopic",
         "getActiveTopics", "peek", "getItem", "explain", "listShards", "getRouting", "addShard", "removeShard", "moveShard",
         "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost",

@@ -291,6 +291,40 @@ def test_lost_reply_is_an_unknown_outcome_and_the_item_becomes_ready_again() -> 
     run_dequeue_tier(story)
 
 
+def test_items_of_a_peer_that_replies_too_late_are_released() -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
+        one, two, _ = hosts
+        await two.caller.put(lease_ms=600_000)
+        one.gossip.ask("t")
+        async with world.client(one) as client:
+            asking = asyncio.ensure_future(client.dequeue({"t": 1}))
+            await world.until(lambda: two.server.calls_in_flight == 1)
+            world.network.partition(two.address)
+            with pytest.raises(UnknownOutcome):
+                await asking
+            world.network.heal()
+            await is_ready_again(world, two)
+        assert one.peer_dequeues.released_count == 1
+
+    run_dequeue_tier(story)
+
+
+def test_host_that_stops_releases_what_its_peers_lease_for_it() -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
+        one, two, _ = hosts
+        await two.caller.put(lease_ms=600_000)
+        async with world.client(one) as client:
+            await waits(world, client, one)
+            one.gossip.ask("t")
+            await world.until(lambda: two.server.calls_in_flight == 1)
+        await world.until(lambda: one.server.calls_in_flight == 0)
+        await one.peer_dequeues.finish()
+        await one.peers.close()
+        await is_ready_again(world, two)
+
+    run_dequeue_tier(story)
+
+
 def test_unresponsive_peer_delays_a_call_by_at_most_the_reply_timeout() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
