@@ -70,15 +70,17 @@ class RpcOptions(Options):
     calls_in_flight_max: int = option(
         10_000,
         "calls",
-        "The calls in flight over all connections. Further calls are answered OVERLOADED.",
+        "The calls in flight over all connections. Further calls are answered OVERLOADED. A tenth is for acks and "
+        "other calls that settle deliveries. Twice as many dequeues may wait for items besides; a principal or "
+        "namespace has at most as many as are free.",
         1,
         1_000_000,
     )
     calls_in_flight_per_connection_max: int = option(
         1_000,
         "calls",
-        "The calls in flight of one connection. Further calls are answered OVERLOADED, so that one client "
-        "cannot take everything.",
+        "The calls in flight of one connection, and, counted apart, its dequeues that wait for items. Further "
+        "calls are answered OVERLOADED, so that one client cannot take everything.",
         1,
         100_000,
     )
@@ -86,7 +88,7 @@ class RpcOptions(Options):
         256 * MIB,
         "bytes",
         "The bytes of frames that are being read or not answered yet, over all connections. Further calls are "
-        "answered OVERLOADED.",
+        "answered OVERLOADED. Dequeues that wait for items take at most half.",
         MIB,
         64 * 1024 * MIB,
     )

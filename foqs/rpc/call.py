@@ -8,7 +8,7 @@ ended and abandoned. Knows nothing of frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from foqs.core.items.validation import MalformedRequest
@@ -64,6 +64,7 @@ class RpcCall:
     Args:
         cost_bytes: its part of the host's `ByteBudget`.
         started_at_s: on the server's stopwatch.
+        waiting_owners: the owners of its place among the host's `WaitingCalls`; None if it does not wait for items.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class RpcCall:
         "expires_at",
         "method",
         "started_at_s",
+        "waiting_owners",
     )
 
     def __init__(
@@ -86,6 +88,7 @@ class RpcCall:
         method: ServerMethod,
         cost_bytes: int,
         started_at_s: float,
+        waiting_owners: Sequence[Hashable] | None = None,
     ) -> None:
         self._connection = connection
         self._head = head
@@ -93,6 +96,7 @@ class RpcCall:
         self.method = method
         self.cost_bytes = cost_bytes
         self.started_at_s = started_at_s
+        self.waiting_owners = waiting_owners
         self.expires_at = 0.0
         self._is_open = True
         self._pending: PendingCall | None = None

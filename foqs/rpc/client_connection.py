@@ -13,7 +13,7 @@ get_extra_info("peername").
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Final, cast
 
 from thrift.Thrift import TApplicationException
@@ -58,6 +58,9 @@ SURPLUS_CONNECTION_S: Final = 1.0
 SILENCE_BEFORE_CLOSE_S: Final = 0.05
 """A connection is closed when its peer has sent nothing for this long: a call that arrives during a close gets no reply. Below the default of retry_after_ms."""
 
+WAIT_RETRY_AFTER_MS: Final = 1_000
+"""A dequeue that may not wait, because others do, is repeated after this time: sooner it would cost more than a wait."""
+
 READ_TURN_BYTES: Final = 32_768
 """After one read of this size a connection waits until the others had their turn."""
 
@@ -85,6 +88,8 @@ class Connection(asyncio.Protocol):
         self._frame_reader = FrameReader(server.limits.frame_bytes_max, server.byte_budget)
         self.calls: dict[RpcCall, None] = {}
         """The calls in flight, oldest first."""
+        self._waiting_count = 0
+        """How many of them wait for items."""
         self.backstop = DeadlineSweeper(server.loop, self.calls)
         self._cached_body: bytes | None = None
         self._cached_is_compact = False
@@ -229,12 +234,7 @@ class Connection(asyncio.Protocol):
         try:
             if session is not None:
                 session.require_principal(method)
-            if (
-                is_shed
-                or server.is_stopping
-                or server.calls_in_flight >= server.calls_in_flight_max
-                or len(self.calls) >= server.calls_in_flight_per_connection_max
-            ):
+            if is_shed or server.is_stopping or not self._has_room(method):
                 # The connection is read on: if it were paused, acks would wait behind its own long polls.
                 raise self._rejection(is_shed)
             if method.is_cacheable and len(message) <= CACHED_REQUEST_BYTES_MAX:
@@ -249,15 +249,47 @@ class Connection(asyncio.Protocol):
                 cost_bytes += ENTRY_COST_BYTES * len(getattr(request, name) or ())
             if not budget.reserve(cost_bytes - held_bytes):
                 raise Overloaded(_NO_ROOM, retry_after_ms=self._limits.retry_after_ms)
+            held_bytes = cost_bytes
+            waiting_owners = self._reserve_wait(method, request, cost_bytes) if method.may_wait else None
         except FoqsError as error:
             budget.release_reservation(held_bytes)
             server.on_call_replied(method.name, error.code, 0.0)
             self.send(frame_failure(head, seqid, method, error))
             return
-        call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s)
+        call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s, waiting_owners)
         self.calls[call] = None
         server.calls_in_flight += 1
         call.start(request, deadline, server.reply_grace_s)
+
+    def _has_room(self, method: ServerMethod) -> bool:
+        """Return whether a call may start beside those in flight that do not wait."""
+        server = self._server
+        busy, own_busy = server.calls_in_flight - server.waiting_calls.call_count, len(self.calls) - self._waiting_count
+        if method.settles:
+            return busy < server.calls_in_flight_max and own_busy < server.calls_in_flight_per_connection_max
+        return (
+            busy < server.calls_in_flight_max - server.settling_calls_reserve
+            and own_busy < server.calls_in_flight_per_connection_max - server.settling_calls_per_connection_reserve
+        )
+
+    def _reserve_wait(self, method: ServerMethod, request: Any, cost_bytes: int) -> Sequence[Hashable] | None:
+        """Take a place for a call that waits, and return its owners; None if it does not wait. Raises Overloaded."""
+        if not request.wait_ms:
+            return None
+        # A principal is text and a namespace is bytes, so they are different owners.
+        owners: list[Hashable] = [method.namespace_of(request)]
+        if self.session is not None:
+            owners.append(self.session.principal_name)
+        server = self._server
+        if self._waiting_count >= server.calls_in_flight_per_connection_max or not server.waiting_calls.reserve(
+            owners, cost_bytes
+        ):
+            raise Overloaded(
+                "too many dequeues of this connection, principal or namespace wait already; use fewer, or wait_ms=0",
+                retry_after_ms=WAIT_RETRY_AFTER_MS,
+            )
+        self._waiting_count += 1
+        return owners
 
     def _decode_cached(self, message: bytes, head: MessageHead, method: ServerMethod) -> Any:
         """Decode a request, or return the last one if it is the same. Raises FoqsError."""
@@ -306,7 +338,9 @@ class Connection(asyncio.Protocol):
             return Unavailable("this host is stopping; use another", retry_after_ms=retry_after_ms)
         if is_shed:
             return Overloaded(_NO_ROOM, retry_after_ms=retry_after_ms)
-        if len(self.calls) >= self._server.calls_in_flight_per_connection_max:
+        if len(self.calls) - self._waiting_count >= (
+            self._server.calls_in_flight_per_connection_max - self._server.settling_calls_per_connection_reserve
+        ):
             return Overloaded(
                 "this connection has too many calls in flight; wait for replies", retry_after_ms=retry_after_ms
             )
@@ -319,6 +353,9 @@ class Connection(asyncio.Protocol):
         server = self._server
         server.calls_in_flight -= 1
         server.byte_budget.reserved_bytes -= call.cost_bytes
+        if call.waiting_owners is not None:
+            self._waiting_count -= 1
+            server.waiting_calls.release_reservation(call.waiting_owners, call.cost_bytes)
         if code is not None:
             try:
                 server.on_call_replied(call.method.name, code, server.stopwatch_s() - call.started_at_s)

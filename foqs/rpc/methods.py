@@ -104,6 +104,10 @@ class ServerMethod:
     """Reads the namespace that a request names."""
     is_cacheable: bool
     """Whether clients often repeat the same request. The handler must not change it."""
+    may_wait: bool
+    """Whether a request with `wait_ms` waits for items."""
+    settles: bool
+    """Whether the call ends a delivery or prolongs it. Without room for it, work that was done is done again."""
     on_denied: OnDenied | None = None
     """Called for a call that its principal may not make."""
 
@@ -187,7 +191,12 @@ def _server_method(described: MethodDescription, handler: MethodHandler) -> Serv
         requirement=REQUIREMENTS[name],
         namespace_of=_field_getter(REQUIREMENTS[name].namespace_field),
         is_cacheable=name == "dequeue",
+        may_wait=name == "dequeue",
+        settles=name in _SETTLING,
     )
+
+
+_SETTLING: Final = frozenset(("ack", "nack", "extendLease", "release", "abandonDequeues"))
 
 
 _REQUEST_READERS: Final = {"enqueue": request_bytes.read_enqueue, "ack": request_bytes.read_ack}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from foqs.access.authenticator import Authenticator
+from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.messages import DecodeLimits, Decoder, call_head
@@ -21,6 +22,9 @@ from foqs_contract.message_heads import CALL, head_prefix
 
 OnCallReplied: TypeAlias = Callable[[str, str, float], None]
 """Called for each answered call with (method, OK or the error's code, seconds)."""
+
+SETTLING_PART: Final = 10
+"""One part in this many of the calls in flight is for acks and other calls that settle deliveries."""
 
 
 class ReplyWriter(Protocol):
@@ -64,12 +68,16 @@ class ServerState(Generic[_ConnectionT]):
         # Read for each call: a read from the options themselves takes longer than from here.
         self.calls_in_flight_max = limits.calls_in_flight_max
         self.calls_in_flight_per_connection_max = limits.calls_in_flight_per_connection_max
+        self.settling_calls_reserve = limits.calls_in_flight_max // SETTLING_PART
+        self.settling_calls_per_connection_reserve = limits.calls_in_flight_per_connection_max // SETTLING_PART
         self.write_buffer_bytes_max = limits.write_buffer_bytes_max
         self.stall_timeout_s = limits.stall_timeout_ms / 1000
         self.idle_timeout_s = limits.idle_timeout_ms / 1000
         self.reply_grace_s = limits.reply_grace_ms / 1000
         self.decoder = Decoder(DecodeLimits(limits.string_bytes_max, limits.container_items_max))
         self.byte_budget = ByteBudget(limits.in_flight_bytes_max)
+        self.waiting_calls = WaitingCalls(2 * limits.calls_in_flight_max, limits.in_flight_bytes_max // 2)
+        """Twice the calls, so that a single owner may have as many as `calls_in_flight_max`; their bytes are in `byte_budget`, too."""
         self.peer_log = PeerLog(loop.time)
         self.connections: dict[_ConnectionT, None] = {}
         self.surplus_connections: dict[_ConnectionT, None] = {}
@@ -77,6 +85,7 @@ class ServerState(Generic[_ConnectionT]):
         self.refused_connection_count = 0
         """Connections refused because there were too many."""
         self.calls_in_flight = 0
+        """All calls, those that wait included."""
         self.is_stopping = False
         self.idle_waiter: asyncio.Future[None] | None = None
         self._pending_writes: list[_ConnectionT] = []

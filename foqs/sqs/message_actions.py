@@ -7,12 +7,13 @@ another delivery has superseded changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.catalog.document import QueueEntry
+from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.sqs import envelope, origin, queue_attributes
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.dead_letters import DeadLetters
@@ -63,15 +64,22 @@ class MessageActions:
     Args:
         timeout_s: of each call inside the host; a receive that waits has the time of its wait more.
         now_s: seconds since 1970-01-01 UTC.
+        waiting: the places of receives that wait. Each of them occupies a connection.
     """
 
     def __init__(
-        self, directory: QueueDirectory, calls: InHostCalls, timeout_s: float, now_s: Callable[[], float]
+        self,
+        directory: QueueDirectory,
+        calls: InHostCalls,
+        timeout_s: float,
+        now_s: Callable[[], float],
+        waiting: WaitingCalls,
     ) -> None:
         self._directory = directory
         self._calls = calls
         self._timeout_s = timeout_s
         self._now_s = now_s
+        self._waiting = waiting
         self._dead_letters = DeadLetters(calls, timeout_s, now_s)
 
     # ------------------------------------------------------------------------ send
@@ -149,11 +157,32 @@ class MessageActions:
             wait_s = queue_attributes.number(entry.attributes, "ReceiveMessageWaitTimeSeconds")
         if visibility_s is None:
             visibility_s = queue_attributes.number(entry.attributes, "VisibilityTimeout")
-        deliveries = await self._receive(request, queue, count or 1, wait_s, visibility_s)
+        with self._place(request, queue, wait_s):
+            deliveries = await self._receive(request, queue, count or 1, wait_s, visibility_s)
         if visibility_s == 0 and deliveries:
             await self._make_visible(request, queue, deliveries)
         messages = [self._received(request, queue, delivery, system_names, attribute_names) for delivery in deliveries]
         return {"Messages": messages} if messages else {}
+
+    @contextmanager
+    def _place(self, request: ActionRequest, queue: QueueName, wait_s: int) -> Iterator[None]:
+        """Take a place for a receive, if it waits. Raises `SqsError` if its principal or namespace has its share."""
+        if not wait_s:
+            yield
+            return
+        # Tuples, because a principal may have the name of a namespace.
+        owners = [("namespace", self._directory.namespace_of(queue.account))]
+        if request.principal is not None:
+            owners.append(("principal", request.principal.name))
+        if not self._waiting.reserve(owners, 0):
+            raise SqsError(
+                "RequestThrottled",
+                "Too many receives of this principal or account wait at this host already; use fewer, or more hosts.",
+            )
+        try:
+            yield
+        finally:
+            self._waiting.release_reservation(owners, 0)
 
     async def _receive(
         self, request: ActionRequest, queue: QueueName, count: int, wait_s: int, visibility_s: int

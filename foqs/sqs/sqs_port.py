@@ -12,6 +12,7 @@ from collections.abc import Callable
 from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import Authenticator
 from foqs.catalog.administration import Administration
+from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.config import Config
 from foqs.queue.jobs.bulk_jobs import BulkJobs
 from foqs.rpc.methods import RpcService
@@ -69,7 +70,8 @@ class SqsPort:
         calls = InHostCalls(service, config.rpc.reply_grace_ms / 1_000)
         tasks = MoveTasks(directory, jobs, calls, timeout_s, loop.time)
         queues = QueueActions(directory, calls, tasks, timeout_s, now_s, loop.time)
-        messages = MessageActions(directory, calls, timeout_s, now_s)
+        waiting = WaitingCalls(min(config.rpc.connections_max, config.rpc.calls_in_flight_max), 0)
+        messages = MessageActions(directory, calls, timeout_s, now_s, waiting)
         sqs_service = SqsService(actions(queues, messages, tasks), directory, authenticator, now_s, trail)
         self._listener = SqsListener(
             sqs_service, config.rpc, config.sqs.request_bytes_max, metrics.call, clock.stopwatch_s

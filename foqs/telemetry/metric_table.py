@@ -222,7 +222,7 @@ SAMPLED_METRICS: Final = (
     _gauge("connections", "Open client connections"),
     _gauge("connections_limit", "Connections that may be open"),
     _counter("connections_refused", "Connections refused because too many were open"),
-    _gauge("calls_in_flight", "Calls in flight"),
+    _gauge("calls_in_flight", "Calls in flight that do not wait for items"),
     _gauge("calls_in_flight_limit", "Calls that may be in flight"),
     _gauge("calls_in_flight_bytes", "Memory of the calls in flight and of frames that are being read"),
     _gauge("calls_in_flight_limit_bytes", "Memory that calls in flight and frames that are being read may take"),

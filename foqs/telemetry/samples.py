@@ -128,7 +128,7 @@ def _add_server_samples(samples: _SampleLists, server: RpcServer) -> None:
         "foqs_connections": len(server.connections),
         "foqs_connections_limit": server.limits.connections_max,
         "foqs_connections_refused": server.refused_connection_count,
-        "foqs_calls_in_flight": server.calls_in_flight,
+        "foqs_calls_in_flight": server.calls_in_flight - server.waiting_calls.call_count,
         "foqs_calls_in_flight_limit": server.limits.calls_in_flight_max,
         "foqs_calls_in_flight_bytes": server.byte_budget.reserved_bytes,
         "foqs_calls_in_flight_limit_bytes": server.byte_budget.bytes_max,

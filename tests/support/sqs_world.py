@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.sqs_options import ACCOUNT_DEFAULT, SqsOptions
 from foqs.queue.engine import Engine
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
@@ -23,6 +24,7 @@ from tests.support.memory_jobs import MemoryJobs
 
 REGION: Final = "eu-west-1"
 _TIMEOUT_S: Final = 5.0
+RECEIVES_WAITING_MAX: Final = 4
 
 
 class SqsWorld:
@@ -46,7 +48,7 @@ class SqsWorld:
         self.invocation_id: str | None = None
         tasks = MoveTasks(directory, self.jobs, calls, _TIMEOUT_S, world.loop.time)
         queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
-        messages = MessageActions(directory, calls, _TIMEOUT_S, now_s)
+        messages = MessageActions(directory, calls, _TIMEOUT_S, now_s, WaitingCalls(RECEIVES_WAITING_MAX, 0))
         self._actions = actions(queues, messages, tasks)
         self.sweep = DeadLetterSweep(engine.admin.document, engine.shards, engine.queue, _TIMEOUT_S)
 

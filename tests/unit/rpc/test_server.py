@@ -10,7 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.client_connection import WAIT_RETRY_AFTER_MS
 from foqs.rpc.messages import Decoder
 from foqs.rpc.peer_log import PeerLog
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
@@ -226,6 +228,105 @@ def test_calls_over_the_limit_of_the_host_are_overloaded() -> None:
             assert (await first.reply("dequeue"))[1].success is not None
             await first.close()
             await second.close()
+
+    run(main())
+
+
+class OpenQueue(FakeQueue):
+    """A queue with every namespace."""
+
+    def namespace_settings(self, name: str) -> NamespaceSettings:
+        return super().namespace_settings("default")
+
+
+def poll(namespace: str, topics: int = 1) -> Any:
+    wanted = [ttypes.TopicCount(f"t{n}", 1) for n in range(topics)]
+    return ttypes.DequeueRequest(namespace, wanted, wait_ms=20_000)
+
+
+def test_long_polls_of_one_namespace_leave_room_for_all_calls_of_others() -> None:
+    async def main() -> None:
+        queue = OpenQueue()
+        queue.gate = asyncio.Event()
+        async with serve_queue(queue, rpc_options(calls_in_flight_max=4)) as host:
+            noisy, quiet = await host.raw(), await host.raw()
+            noisy.send(b"".join(call("dequeue", poll("noisy"), n) for n in range(5)))
+            seqid, result = await noisy.reply("dequeue")
+            assert (seqid, result.failed.error.code) == (4, ErrorCode.OVERLOADED)
+            assert result.failed.error.retry_after_ms == WAIT_RETRY_AFTER_MS
+            quiet.send(b"".join(call("dequeue", poll("quiet"), n) for n in range(2)))
+            quiet.send(b"".join(call("enqueue", enqueue("t"), n) for n in (2, 3)))
+            await soon(lambda: queue.running == 8)
+            noisy.send(call("ack", ttypes.AckRequest("noisy", [ttypes.Lease("3-8796093022209", 1)]), 9))
+            await soon(lambda: queue.running == 9)
+            queue.gate.set()
+            for _ in range(5):
+                await noisy.message()
+            for _ in range(4):
+                await quiet.message()
+            assert host.server.waiting_calls.call_count == host.server.waiting_calls.byte_count == 0
+            await noisy.close()
+            await quiet.close()
+
+    run(main())
+
+
+def test_long_polls_for_many_topics_leave_half_of_the_memory() -> None:
+    async def main() -> None:
+        queue = OpenQueue()
+        queue.gate = asyncio.Event()
+        async with serve_queue(queue, rpc_options(in_flight_bytes_max=200_000)) as host:
+            raw = await host.raw()
+            raw.send(b"".join(call("dequeue", poll(f"namespace {n % 10}", 10), n) for n in range(30)))
+            for _ in range(21):
+                assert (await raw.reply("dequeue"))[1].failed.error.code == ErrorCode.OVERLOADED
+            assert 80_000 < host.server.byte_budget.reserved_bytes < 100_000
+            queue.gate.set()
+            for _ in range(9):
+                await raw.message()
+            await raw.close()
+
+    run(main())
+
+
+def test_long_polls_and_calls_of_one_connection_count_apart() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        queue.gate = asyncio.Event()
+        async with serve_queue(queue, rpc_options(calls_in_flight_per_connection_max=2)) as host:
+            raw = await host.raw()
+            raw.send(b"".join(call("dequeue", poll("default"), n) for n in range(3)))
+            assert (await raw.reply("dequeue"))[0] == 2
+            raw.send(b"".join(call("enqueue", enqueue("t"), n) for n in (3, 4, 5)))
+            seqid, result = await raw.reply("enqueue")
+            assert (seqid, result.failed.error.code) == (5, ErrorCode.OVERLOADED)
+            queue.gate.set()
+            for _ in range(4):
+                await raw.message()
+            await raw.close()
+
+    run(main())
+
+
+def test_calls_that_settle_deliveries_have_room_when_others_have_none() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        queue.gate = asyncio.Event()
+        async with serve_queue(queue, rpc_options(calls_in_flight_max=20)) as host:
+            raw = await host.raw()
+            raw.send(b"".join(call("enqueue", enqueue("t"), n) for n in range(19)))
+            seqid, result = await raw.reply("enqueue")
+            assert (seqid, result.failed.error.code) == (18, ErrorCode.OVERLOADED)
+            lease = [ttypes.Lease("3-8796093022209", 1)]
+            raw.send(call("ack", ttypes.AckRequest("default", lease), 20))
+            raw.send(call("release", ttypes.ReleaseRequest("default", lease), 21))
+            raw.send(call("ack", ttypes.AckRequest("default", lease), 22))
+            seqid, result = await raw.reply("ack")
+            assert (seqid, result.failed.error.code) == (22, ErrorCode.OVERLOADED)
+            queue.gate.set()
+            for _ in range(20):
+                await raw.message()
+            await raw.close()
 
     run(main())
 
