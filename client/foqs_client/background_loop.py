@@ -1,8 +1,9 @@
 """A thread with an event loop, for callers that have none.
 
 Holds `BackgroundLoop`. Always true: the thread starts with the first call. An
-interrupt of a waiting caller cancels its call. Closing ends every call in flight. The
-thread does not delay the exit of the interpreter. Knows nothing of what it runs.
+interrupt of a waiting caller cancels its call; a result that it did not read goes to
+`give_back`. Closing ends every call in flight. The thread does not delay the exit of the
+interpreter. Knows nothing of what it runs.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias, TypeVar
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 MakeCoroutine: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
+GiveBack: TypeAlias = Callable[[T], None]
 
 FINISH_S_MAX: Final = 2.0
 """`close` waits this long for calls to end, then cancels them."""
@@ -44,21 +47,25 @@ class BackgroundLoop:
         self._pid = 0
         self._closed = False
 
-    def run(self, make_coroutine: MakeCoroutine[T]) -> T:
+    def run(self, make_coroutine: MakeCoroutine[T], give_back: GiveBack[T] | None = None) -> T:
         """Run the coroutine that `make_coroutine` makes, and return its result. An interrupt cancels it.
+
+        Args:
+            give_back: gets the result, in the thread's loop, if the caller was interrupted before it read it.
 
         Raises:
             LoopClosed: the thread is closed; `was_started` says whether the coroutine started.
             RuntimeError: the calling thread runs an event loop, which the call would block;
                 or the process was forked after the first call.
         """
-        future = self._submit(make_coroutine)
+        call = self._submit(make_coroutine, give_back)
         try:
-            return future.result()
+            return call.result.result()
         except concurrent.futures.CancelledError:
             raise LoopClosed(was_started=True) from None
-        finally:
-            future.cancel()  # after an interrupt
+        except BaseException:
+            call.leave()
+            raise
 
     def close(self, cleanup: MakeCoroutine[None]) -> None:
         """Run `cleanup`, end the calls in flight and the thread. Safe to repeat. Does nothing in a forked process."""
@@ -76,7 +83,7 @@ class BackgroundLoop:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
-    def _submit(self, make_coroutine: MakeCoroutine[T]) -> concurrent.futures.Future[T]:
+    def _submit(self, make_coroutine: MakeCoroutine[T], give_back: GiveBack[T] | None) -> _Call[T]:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("this call would block the running event loop; use the asynchronous class here")
         with self._lock:
@@ -87,13 +94,63 @@ class BackgroundLoop:
             elif os.getpid() != self._pid:
                 raise RuntimeError("this was used before the process was forked; make a new one in the child")
             assert self._loop is not None
-            return asyncio.run_coroutine_threadsafe(make_coroutine(), self._loop)
+            call = _Call(self._loop, make_coroutine(), give_back)
+            self._loop.call_soon_threadsafe(call.start)
+            return call
 
     def _start(self) -> None:
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run_loop, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
         self._loop, self._pid = loop, os.getpid()
+
+
+class _Call(Generic[T]):
+    """One coroutine in the loop, for a caller in another thread.
+
+    Attributes:
+        result: for the caller.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], give_back: GiveBack[T] | None
+    ) -> None:
+        self.result: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._loop = loop
+        self._coroutine = coroutine
+        self._give_back = give_back
+        self._task: asyncio.Task[T]
+
+    def start(self) -> None:
+        """Start the coroutine; called in the loop."""
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._on_task_done)
+
+    def leave(self) -> None:
+        """End the call, because the caller was interrupted or has its error; called in the caller's thread."""
+        if self.result.cancel():
+            self._loop.call_soon_threadsafe(self._cancel_task)
+        else:
+            self.result.add_done_callback(self._on_unread)
+
+    def _cancel_task(self) -> None:
+        self._task.cancel()
+
+    def _on_task_done(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.result.cancel()
+        elif not self.result.set_running_or_notify_cancel():
+            if task.exception() is None and self._give_back is not None:
+                self._give_back(task.result())  # it was ready before it was cancelled
+        elif (error := task.exception()) is not None:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(task.result())
+
+    def _on_unread(self, result: concurrent.futures.Future[T]) -> None:
+        if self._give_back is not None and not result.cancelled() and result.exception() is None:
+            with suppress(RuntimeError):  # the thread has ended meanwhile
+                self._loop.call_soon_threadsafe(self._give_back, result.result())
 
 
 async def _finish(cleanup: MakeCoroutine[None]) -> None:

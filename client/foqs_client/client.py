@@ -296,6 +296,10 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
             self._best_priorities.on_dequeue_reply(host, wants, reply.availability, now, has_items=bool(deliveries))
         return deliveries
 
+    def _release_unread(self, deliveries: Sequence[Delivery]) -> None:
+        """Release the items of a dequeue whose caller did not read them."""
+        self._releases.start(deliveries)
+
     async def _release_surplus(self, deliveries: Sequence[Delivery]) -> None:
         outcomes = await self._call_by_id(
             _RELEASE,

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 from weakref import finalize
 
 from foqs_client import errors
-from foqs_client.background_loop import BackgroundLoop, LoopClosed, MakeCoroutine
+from foqs_client.background_loop import BackgroundLoop, GiveBack, LoopClosed, MakeCoroutine
 from foqs_client.client import Client
 
 P = ParamSpec("P")
@@ -30,12 +30,14 @@ _Init: TypeAlias = Callable[["SyncClient", Client], None]
 
 def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+    give_back: Callable[[Client, T], None] | None = None,
 ) -> Callable[Concatenate[SyncClient, P], T]:
-    """Return a method that runs the client's method and waits for its result."""
+    """Return a method that runs the client's method and waits for its result. See `BackgroundLoop.run`."""
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(lambda: method(self._client, *args, **kwargs))
+        on_unread: GiveBack[T] | None = None if give_back is None else partial(give_back, self._client)
+        return self._run(lambda: method(self._client, *args, **kwargs), on_unread)
 
     return call
 
@@ -60,7 +62,7 @@ class SyncClient:
     `with SyncClient("foqs://127.0.0.1:7411") as client:`.
 
     - Several threads may use it at once. It starts its own thread with the first call.
-    - Ctrl-C in a call cancels that call; the client stays usable.
+    - Ctrl-C in a call cancels that call; the client stays usable. Items of a dequeue that nobody reads are released.
     - `close`, the end of the `with` block and the exit of the interpreter end calls in
       flight as if the connection was lost.
     - A process that forks must make a new client in the child, unless this one was not
@@ -98,7 +100,7 @@ class SyncClient:
             self._finalize()
 
     enqueue = _blocking(Client.enqueue)
-    dequeue = _blocking(Client.dequeue)
+    dequeue = _blocking(Client.dequeue, Client._release_unread)
     ack = _blocking(Client.ack)
     nack = _blocking(Client.nack)
     extend = _blocking(Client.extend)
@@ -150,9 +152,9 @@ class SyncClient:
     drain_shard = _blocking(Client.drain_shard)
     undrain_shard = _blocking(Client.undrain_shard)
 
-    def _run(self, make_coroutine: MakeCoroutine[T]) -> T:
+    def _run(self, make_coroutine: MakeCoroutine[T], give_back: GiveBack[T] | None = None) -> T:
         try:
-            return self._background.run(make_coroutine)
+            return self._background.run(make_coroutine, give_back)
         except LoopClosed as closed:
             if closed.was_started:
                 raise errors.UnknownOutcome(

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import pytest
 
+from foqs.core.items.life import EventKind
 from foqs_client import Client, InvalidArgument, Item, NotFound, SyncClient, UnknownOutcome, Unreachable
 from foqs_client.background_loop import BackgroundLoop
 from tests.support.aio import run
@@ -113,7 +114,25 @@ def test_ctrl_c_ends_the_waiting_call_and_the_client_stays_usable() -> None:
         assert client.routing().version == 42
         link = pool_of(client).ready_connection
         assert link is not None
-        assert link.in_flight_count == 0
+        until(lambda: link.in_flight_count == 0, "the host has ended the call")
+
+
+def test_items_that_an_interrupted_caller_did_not_read_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = FakeQueue()
+    with a_host(queue) as host, SyncClient(host.url) as client:
+        client.enqueue([Item("t")])
+
+        def interrupted(future: Future[object], timeout: float | None = None) -> None:
+            wait([future])
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.dequeue({"t": 1})
+        until(lambda: any(name == "apply" for name, _ in queue.calls), "the item is released")
+        [released] = [details for name, details in queue.calls if name == "apply"]
+        assert [event.kind for _, event in released] == [EventKind.RELEASE]  # type: ignore[attr-defined]
 
 
 def test_close_ends_calls_of_other_threads_like_a_lost_connection() -> None:
