@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,29 @@ class HostSession:
             raise CommandFailed(error_sentence(error), exit_code(error)) from None
         except ValueError as error:
             raise CommandFailed(f"{error}", USAGE) from None
+
+
+def run_until_signal(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in an event loop of its own. SIGTERM and SIGHUP cancel it, as Ctrl-C does, and then end the process."""
+    received: list[int] = []
+
+    async def run_work() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def on_signal(number: int) -> None:
+            received.append(number)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, on_signal, number)
+        return await work
+
+    try:
+        return asyncio.run(run_work())
+    except asyncio.CancelledError:
+        raise SystemExit(128 + received[0]) from None
 
 
 def exit_code(error: FoqsError) -> int:

@@ -1,7 +1,7 @@
 """The commands of a consumer, and those that show items: dequeue, ack, nack, peek and item show.
 
-Always true: a delivered item is shown before it is acked. Knows nothing of how
-calls travel.
+Always true: a delivered item is shown before it is acked; items that could not be
+shown are released, also if a signal ends the command. Knows nothing of how calls travel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from foqs.cli.host_session import HostSession, fail_on_errors, host_call_options
+from foqs.cli.host_session import HostSession, fail_on_errors, host_call_options, run_until_signal
 from foqs.cli.output import Column, Row, bytes_fields, print_message, short_text, show, show_fields
 from foqs.cli.values import DURATION, STATES, parse_leases, parse_topic_counts
 from foqs.runtime.durations import format_duration
@@ -78,7 +78,11 @@ def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int |
     async def work(client: Client) -> list[Outcome]:
         timeout_ms = max(session.timeout_ms, wait + _WAIT_MARGIN_MS)
         deliveries = await client.dequeue(wants, wait_ms=wait, lease_ms=lease, timeout_ms=timeout_ms)
-        show([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.output_format)
+        try:
+            show([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.output_format)
+        except BaseException:
+            await client.release(deliveries)
+            raise
         if not deliveries:
             nothing = "Nothing is ready." if not wait else f"Nothing became ready within {format_duration(wait)}."
             print_message(" ".join([nothing, *await _pause_notes(client, list(wants)[:_PAUSES_SHOWN])]))
@@ -86,7 +90,7 @@ def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int |
             return list(await client.ack(deliveries))
         return []
 
-    outcomes = session.run(work)
+    outcomes: list[Outcome] = session.run(work, run_until_signal)
     fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
 
 

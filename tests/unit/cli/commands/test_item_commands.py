@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from foqs.cli import root
-from foqs.cli.commands import enqueue_command
+from foqs.cli.commands import enqueue_command, item_commands
 from foqs.cli.host_session import DEFAULT_ADDRESS
 from foqs_client import (
     Delivery,
@@ -62,6 +66,8 @@ class FakeClient:
             answer = self.answers[method]
             if callable(answer):
                 answer = answer(*args, **options)
+            if isawaitable(answer):
+                answer = await answer
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -267,6 +273,32 @@ def test_dequeue_acks_only_with_the_option(run: Callable[..., Result], client: F
     assert [call[0] for call in client.calls] == ["dequeue"]
     assert run("dequeue", "mail", "--ack").exit_code == 0
     assert client.calls[-1] == ("ack", ([DELIVERY],), {})
+
+
+def test_items_that_cannot_be_shown_are_released(
+    run: Callable[..., Result], client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*arguments: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(item_commands, "show", closed)
+    client.answers |= {"dequeue": [DELIVERY], "release": [Outcome()]}
+    with pytest.raises(BrokenPipeError):
+        run("dequeue", "mail", "--ack")
+    assert client.calls[1:] == [("release", ([DELIVERY],), {})]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_cancels_a_dequeue_and_closes_the_client(
+    number: signal.Signals, run: Callable[..., Result], client: FakeClient
+) -> None:
+    async def wait_for_items(*arguments: object, **options: object) -> None:
+        os.kill(os.getpid(), number)
+        await asyncio.Event().wait()
+
+    client.answers["dequeue"] = wait_for_items
+    assert run("dequeue", "mail", "--wait", "30s").exit_code == 128 + number
+    assert client.closed == 1
 
 
 def test_dequeue_of_nothing_is_no_failure_and_prints_no_data(run: Callable[..., Result], client: FakeClient) -> None:
