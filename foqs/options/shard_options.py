@@ -85,7 +85,12 @@ class ShardOptions(Options):
         100_000_000,
     )
     timer_page_items: int = option(
-        500, "items", "The due rows that are read at once, so that many due items cannot stall the writer.", 1, 10_000
+        1_200,
+        "items",
+        "The due rows that are read at once, so that many due items cannot stall the writer. With more than half "
+        "of flush_items_max, due rows are handled faster than new ones can come.",
+        1,
+        10_000,
     )
     lease_ranges_max: int = option(
         262_144,
@@ -96,7 +101,12 @@ class ShardOptions(Options):
         100_000_000,
     )
     purge_page_items: int = option(
-        500, "items", "The rows of a purged topic that are deleted at once, beside other operations.", 1, 10_000
+        1_200,
+        "items",
+        "The rows of a purged topic that are deleted at once, beside other operations. With more than half of "
+        "flush_items_max, they are deleted faster than new ones can come.",
+        1,
+        10_000,
     )
     purge_topics_max: int = option(
         10_000,

@@ -1,6 +1,7 @@
 """Deletes expired rows of idempotency keys, a page at a time.
 
-They harm nothing meanwhile, so there is no hurry.
+Always true: while there are some, each flush deletes more key rows than it adds, so
+they never pile up. They harm nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from foqs.store.port import Store
 from foqs_contract.errors import NotOwner, Unavailable
 
 _PAUSE_BETWEEN_PAGES_MS: Final = 20
-"""Pages are deleted faster than rows can be added."""
+"""How often an idle shard deletes a page, and how often the oldest row is looked up at most."""
 
 _BATCHING_MS: Final = 1_000
 """How long expired rows collect before they are deleted."""
@@ -24,9 +25,9 @@ _BATCHING_MS: Final = 1_000
 async def run_key_expiry(writer: Writer, shard_clock: ShardClock, interval_ms: int) -> None:
     """Delete expired rows until the writer has ended; check at least every `interval_ms`.
 
-    Deleted rows may stay in the database's index for long. So the index is read only from the
-    oldest row of the last read on, and at most from the moment of that read: a key that is
-    written later ends later.
+    Between two reads, each flush deletes a page. Deleted rows may stay in the database's index
+    for long. So the index is read only from the oldest row of the last read on, and at most
+    from the moment of that read: a key that is written later ends later.
     """
     from_ms = 0
     while True:
@@ -40,8 +41,9 @@ async def run_key_expiry(writer: Writer, shard_clock: ShardClock, interval_ms: i
         else:
             from_ms = asked_ms if expiry_ms is None else min(asked_ms, expiry_ms)
             now_ms = shard_clock.now_ms()
-            if expiry_ms is not None and expiry_ms <= now_ms:
-                writer.expire_keys(from_ms, now_ms)
+            is_due = expiry_ms is not None and expiry_ms <= now_ms
+            writer.expire_keys(from_ms, now_ms if is_due else None)
+            if is_due:
                 wait_ms = _PAUSE_BETWEEN_PAGES_MS
             elif expiry_ms is not None:
                 wait_ms = min(wait_ms, expiry_ms - now_ms + _BATCHING_MS)

@@ -37,6 +37,7 @@ from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
+from foqs.shard.topic_removal import TopicRemoval
 from foqs.shard.writer import Writer
 from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
@@ -110,6 +111,7 @@ class Shard:
         self._query_reader: ShardReader  # its reads delay no refill and no prefetch
         self.queries: RowQueries
         self._purge_worker: PurgeWorker
+        self._topic_removal: TopicRemoval
 
     @property
     def is_serving(self) -> bool:
@@ -262,6 +264,7 @@ class Shard:
             settings.purge_page_items,
             settings.retry_ms_max / 1000,
         )
+        self._topic_removal = TopicRemoval(self._writer, self.memory, self._shard_clock, settings.empty_topic_linger_ms)
 
     async def run(self) -> None:
         """Serve until `close` has drained it.
@@ -279,6 +282,7 @@ class Shard:
             self._timer_service.run_sweeps(),
             self._timer_service.run_ownership_checks(),
             run_key_expiry(self._writer, self._shard_clock, self._settings.sweep_interval_ms),
+            self._topic_removal.run(),
             self._purge_worker.run(),
             self._initial_count.run(self._writer),
         )
@@ -481,6 +485,10 @@ class Shard:
     def on_purge_marked(self) -> None:
         """There are rows of a purged topic to delete."""
         self._purge_worker.on_purge_marked()
+
+    def on_topic_emptied(self) -> None:
+        """A topic has become empty, and will be removed some time later."""
+        self._topic_removal.on_topic_emptied()
 
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
         """The database refused a delivery: its keys stay reserved for a while, so that it is not repeated at full speed."""

@@ -29,7 +29,8 @@ from foqs.core.timing.due_timers import DueTimers
 from foqs.shard.host_services import HostServices
 from foqs.store.port import TopicCount
 
-_TOPICS_REMOVED_PER_FLUSH: Final = 100
+TOPICS_REMOVED_PER_FLUSH: Final = 100
+"""The empty topics that a flush removes beyond those that it adds."""
 TOPICS_PER_STEP: Final = 1_000
 """Topics added or inspected in one step: a millisecond or two."""
 _CACHE_HORIZON_MS: Final = 60_000
@@ -76,6 +77,10 @@ class ShardPort(Protocol):
         """A purge marker was set: its rows are to be deleted."""
         ...
 
+    def on_topic_emptied(self) -> None:
+        """A topic of the table has no items any more, and it is the only one."""
+        ...
+
 
 class ShardMemory:
     """One shard's memory. The writer calls it between two flushes only."""
@@ -112,7 +117,7 @@ class ShardMemory:
         self._topics: dict[str, set[str]] = {}
         """The topics table, by namespace."""
         self._empty_since_ms: dict[TopicName, int] = {}
-        """Topics in the table without items, and when they became empty."""
+        """Topics in the table without items, and when they became empty, the oldest first."""
 
     # ----------------------------------------------------------------- reads
 
@@ -158,7 +163,7 @@ class ShardMemory:
                 inspected += 1
                 topic = (namespace, name)
                 if topic not in self.counts and name in self._topics.get(namespace, ()):
-                    self._empty_since_ms.setdefault(topic, self._now_ms())
+                    self._note_empty([topic])
                 if not self.counts.count(topic, State.READY):
                     self.index.forget(topic)
 
@@ -264,16 +269,23 @@ class ShardMemory:
             for name in sorted(names.difference(self._topics.get(namespace, ())))
         ]
 
-    def topics_to_remove(self, topics: Mapping[str, set[str]], now_ms: int) -> list[TopicName]:
-        """Return topics of the table that have been empty for `linger_ms` and are not in `topics`. Pure, as `topics_to_add`."""
+    def topics_to_remove(self, topics: Mapping[str, set[str]], added: int, now_ms: int) -> list[TopicName]:
+        """Return topics of the table that have been empty for `linger_ms` and are not in `topics`. Pure, as `topics_to_add`.
+
+        They are the oldest ones, more of them than the flush adds, so they never pile up.
+        """
         if self.counts.is_lagging or not self._empty_since_ms:
             return []
         latest_ms = now_ms - self._linger_ms
         return [
             (namespace, name)
-            for (namespace, name), since_ms in islice(self._empty_since_ms.items(), _TOPICS_REMOVED_PER_FLUSH)
+            for (namespace, name), since_ms in islice(self._empty_since_ms.items(), added + TOPICS_REMOVED_PER_FLUSH)
             if since_ms <= latest_ms and name not in topics.get(namespace, ())
         ]
+
+    def oldest_empty_since_ms(self) -> int | None:
+        """Return since when the topic has been empty that was emptied first; None if there is none."""
+        return next(iter(self._empty_since_ms.values()), None)
 
     # ----------------------------------------------------------- after a flush
 
@@ -441,7 +453,7 @@ class ShardMemory:
         if self.counts.is_lagging:
             self._purged_uncounted.add(topic)
         elif topic in self.counts:
-            self._empty_since_ms.setdefault(topic, self._now_ms())
+            self._note_empty([topic])
         self._shard.on_purge_marked()
         return max(0, self.counts.forget(topic))
 
@@ -453,9 +465,15 @@ class ShardMemory:
         self.index.forget_all(unready)
         if emptied:
             self.index.forget_all(emptied)
-            now_ms = self._now_ms()
-            for topic in emptied:
-                self._empty_since_ms.setdefault(topic, now_ms)
+            self._note_empty(emptied)
+
+    def _note_empty(self, topics: Iterable[TopicName]) -> None:
+        """Note that these topics of the table, at least one, have no items."""
+        if not self._empty_since_ms:
+            self._shard.on_topic_emptied()
+        now_ms = self._now_ms()
+        for topic in topics:
+            self._empty_since_ms.setdefault(topic, now_ms)
 
     def _report_next_due(self, plan: FlushPlan) -> None:
         timers, lease_ends, deleted = plan.new_timers(), plan.lease_ends(), plan.deleted_numbers()

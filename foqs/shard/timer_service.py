@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from foqs.core.flush.intake import Intake
 from foqs.core.flush.operation import Dues
@@ -41,6 +41,10 @@ WALK_FIRST_ROWS: Final = 20
 
 SWEEP_PAUSES: Final = 99
 """The pause after a sweep is at least as many times as long as the sweep was, so sweeps take a hundredth of the time."""
+
+
+_EndedLeases: TypeAlias = tuple[Sequence[tuple[int, int]], asyncio.Future[list[Any]]]
+"""A page of ended leases, each (due_ms, number), and the future of the results."""
 
 
 class _Alarm:
@@ -162,21 +166,22 @@ class TimerService:
     async def _scan(self, now_ms: int) -> None:
         """Apply all due entries of the timer table, page by page. The watermark rises when all of them are committed.
 
-        A row that the database refuses delays no other; it is tried again after a
-        pause.
+        A page is read while the one before is written, so that each flush can have one. A row that
+        the database refuses delays no other; it is tried again after a pause.
         """
         low_ms = self._timers.scanned_ms
         page_items = self._settings.timer_page_items
         after: DueRow | None = None
         complete = True
+        being_written: asyncio.Future[list[Any]] | None = None
         while True:
             page, written = await self._writer.read(partial(self._submit_due_page, low_ms, now_ms, after))
-            if page:
-                results = await written
-                complete = complete and not any(isinstance(result, FoqsError) for result in results)
-                after = page[-1]
+            if being_written is not None:
+                complete &= _is_each_written(await being_written)
             if len(page) < page_items:
+                complete &= _is_each_written(await written)
                 break
+            being_written, after = written, page[-1]
 
         async def finish(store: Store) -> None:
             end_ms = self._timers.search_end_ms(now_ms)
@@ -274,12 +279,21 @@ class TimerService:
         self._wake_if_earlier()
         ended = sorted((lease.due_ms, lease.id) for lease in leases if lease.due_ms <= now_ms)
         page_items = self._settings.timer_page_items
+        being_written: _EndedLeases | None = None
         for start in range(0, len(ended), page_items):
             page = ended[start : start + page_items]
-            results = await (await self._writer.read(partial(self._submit_rows, [number for _, number in page], ())))
-            refused = [each for each, result in zip(page, results, strict=True) if isinstance(result, FoqsError)]
-            for due_ms, numbers in group_by_due(refused).items():
-                self._leases.remember_failed(due_ms, numbers, self._retry_at_ms())
+            written = await self._writer.read(partial(self._submit_rows, [number for _, number in page], ()))
+            if being_written is not None:
+                self._remember_refused(being_written[0], await being_written[1])
+            being_written = page, written
+        if being_written is not None:
+            self._remember_refused(being_written[0], await being_written[1])
+
+    def _remember_refused(self, page: Sequence[tuple[int, int]], results: Sequence[Any]) -> None:
+        """Remember the ended leases that the database refused to change: they are tried again after a pause."""
+        refused = [each for each, result in zip(page, results, strict=True) if isinstance(result, FoqsError)]
+        for due_ms, numbers in group_by_due(refused).items():
+            self._leases.remember_failed(due_ms, numbers, self._retry_at_ms())
 
     async def run_walks(self) -> None:
         """Walk over all LEASED rows after a takeover, and when a lease end that was forgotten may come."""
@@ -388,12 +402,11 @@ class TimerService:
             page = await reads.due_rows(self._writer.last_committed, high_ms, after, self._settings.timer_page_items)
             if not page:
                 break
-            results = await self._submit([due.id for due in page], {}, [due.due_ms for due in page])
-            complete = complete and not any(isinstance(result, FoqsError) for result in results)
+            complete &= _is_each_written(await self._submit([due.id for due in page], {}, [due.due_ms for due in page]))
             after = page[-1]
         async for leases in self._leased_rows(reads):
-            results = await self._submit([lease.id for lease in leases if lease.due_ms <= high_ms], {}, ())
-            complete = complete and not any(isinstance(result, FoqsError) for result in results)
+            ended = [lease.id for lease in leases if lease.due_ms <= high_ms]
+            complete &= _is_each_written(await self._submit(ended, {}, ()))
         if complete:
             self._timers.on_sweep_completed(now_ms)
 
@@ -408,3 +421,8 @@ class TimerService:
 
     def _retry_at_ms(self) -> int:
         return self._shard_clock.now_ms() + self._settings.retry_ms_max
+
+
+def _is_each_written(results: Sequence[Any]) -> bool:
+    """Return whether the database refused none of these events."""
+    return not any(isinstance(result, FoqsError) for result in results)

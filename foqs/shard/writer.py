@@ -41,6 +41,9 @@ T = TypeVar("T")
 KEY_READ_FLUSHES: Final = 32
 """After a flush was refused because a key existed, this many flushes read their keys first: repeats come in swarms."""
 
+KEYS_EXPIRED_PER_FLUSH: Final = 500
+"""The expired key rows that a flush deletes beyond those that it adds: a few milliseconds of the database's time."""
+
 _EMPTY_BATCH: Final = Batch()
 """Stands for no batch; nothing is ever added to it."""
 
@@ -149,10 +152,14 @@ class Writer:
         self._flush_requested = True
         self._work_arrived.set()
 
-    def expire_keys(self, from_ms: int, now_ms: int) -> None:
-        """Let the next flush delete some key rows that ended from `from_ms` to `now_ms`."""
-        self._keys_expired_from_ms, self._keys_expired_by_ms = from_ms, now_ms
-        self.request_flush()
+    def expire_keys(self, from_ms: int, by_ms: int | None) -> None:
+        """Let each flush, from now on, delete key rows that ended from `from_ms` to `by_ms`; None: let none.
+
+        A flush deletes more of them than it adds. One that is refused ends this.
+        """
+        self._keys_expired_from_ms, self._keys_expired_by_ms = from_ms, by_ms
+        if by_ms is not None:
+            self.request_flush()
 
     def assign_key_slots(self, key_slots: Sequence[int], on_assigned: Callable[[], None]) -> None:
         """Store that the shard holds these slots, and call `on_assigned` when that is committed."""
@@ -474,17 +481,17 @@ class Writer:
         own: list[KeyName] = batch.key_names() if self._key_read_flushes_left else []
         keys = own + batch.lookup_key_names() if batch.replay_lookups or batch.moves else own
         expired_from_ms, expired_by_ms = self._keys_expired_from_ms, self._keys_expired_by_ms
-        self._keys_expired_by_ms = None
         result: list[FlushPlan] = []
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             find = chain_finders(read, get) if read else get
             plan = plan_flush(batch, find, moment, self._memory.timers, read_keys, self._memory.purge_markers)
             plan.topics_added = self._memory.topics_to_add(plan.topics)
-            plan.topics_removed = self._memory.topics_to_remove(plan.topics, now_ms)
+            plan.topics_removed = self._memory.topics_to_remove(plan.topics, len(plan.topics_added), now_ms)
             result[:] = [plan]
             writes = plan.writes()
             writes.keys_expired_from_ms, writes.keys_expired_by_ms = expired_from_ms, expired_by_ms
+            writes.keys_expired_max = KEYS_EXPIRED_PER_FLUSH + len(writes.idempotency_keys_added)
             return writes
 
         self._breaker.on_wait_started(has_new_items=bool(batch.inserts))
@@ -492,6 +499,7 @@ class Writer:
             await self._store.flush(fence, touched, loaded, keys, decide)
             self._breaker.on_flush_succeeded()
         except WriteRefused as refused:
+            self._keys_expired_by_ms = None  # perhaps it was refused because of them
             if refused.is_retryable or refused.is_full:
                 self._breaker.on_flush_failed(str(refused))
             raise

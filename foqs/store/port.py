@@ -85,9 +85,6 @@ class StoreUnusable(StoreError):
 ANY_LENGTH: Final = (1 << 31) - 1
 """A payload limit that no payload exceeds."""
 
-KEY_EXPIRY_ROWS_MAX: Final = 500
-"""The most key rows that one flush deletes: a few milliseconds of the database's time."""
-
 
 def check_not_behind(committed: Fence, owner: Owner) -> None:
     """Check that a database has the flush `committed`, by its owner row.

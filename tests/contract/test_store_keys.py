@@ -10,7 +10,7 @@ from foqs.core.flush.fence import CommitOutcome, commit_outcome
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import TIME_MS_MAX, Row
-from foqs.store.port import FAULT_POINTS, KEY_EXPIRY_ROWS_MAX, FencedOut, IdempotencyKeyExists, StoreLost, WriteRefused
+from foqs.store.port import FAULT_POINTS, FencedOut, IdempotencyKeyExists, StoreLost, WriteRefused
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.contract.conftest import Bench
 from tests.support.stores import OTHER, contents, keys_of, make_row, opened, reading
@@ -118,24 +118,25 @@ def test_a_flush_reads_its_keys_and_items_and_replaces_expired_keys(bench: Bench
 
 
 def test_expired_key_rows_are_deleted_page_by_page_the_oldest_first(bench: Bench) -> None:
-    rows = [key_row(b"%d" % n, n, until_ms=10 + n) for n in range(1, KEY_EXPIRY_ROWS_MAX + 4)]
+    rows = [key_row(b"%d" % n, n, until_ms=10 + n) for n in range(1, 9)]
 
     async def story() -> None:
         owned = await opened(bench.store())
         assert await owned.store.next_key_expiry_ms() is None
         await owned.write(idempotency_keys_added=list(reversed(rows)))
-        await owned.write(keys_expired_by_ms=10)
+        await owned.write(keys_expired_by_ms=10, keys_expired_max=5)
         assert len(await keys_of(owned, *named(*rows))) == len(rows)
-        await owned.write(keys_expired_by_ms=10_000)
+        await owned.write(keys_expired_by_ms=10_000, keys_expired_max=5)
         assert await keys_of(owned, *named(*rows)) == named(*rows[-3:])
         assert await owned.store.next_key_expiry_ms() == rows[-3].until_ms
         assert await owned.store.next_key_expiry_ms(rows[-3].until_ms) == rows[-3].until_ms
         assert await owned.store.next_key_expiry_ms(rows[-3].until_ms + 1) == rows[-2].until_ms
         assert await owned.store.next_key_expiry_ms(rows[-1].until_ms + 1) is None
-        await owned.write(keys_expired_from_ms=rows[-1].until_ms + 1, keys_expired_by_ms=10_000)
+        await owned.write(keys_expired_from_ms=rows[-1].until_ms + 1, keys_expired_by_ms=10_000, keys_expired_max=5)
         assert await keys_of(owned, *named(*rows)) == named(*rows[-3:])
         await owned.write(
             keys_expired_by_ms=rows[-2].until_ms,
+            keys_expired_max=5,
             idempotency_keys_added=[key_row(b"new", until_ms=rows[-2].until_ms + 1)],
         )
         assert await keys_of(owned, *named(*rows), ("n", b"new")) == named(

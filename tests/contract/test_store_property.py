@@ -141,6 +141,7 @@ async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
             idempotency_keys_added=step.keys,
             idempotency_keys_replaced=step.keys_replaced,
             keys_expired_by_ms=step.keys_over_ms,
+            keys_expired_max=500,
             key_slots_added=step.slots_added,
             timers_added=step.timers_added,
             timers_removed=step.timers_removed,

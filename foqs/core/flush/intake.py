@@ -67,12 +67,15 @@ LANE_SHARES: Final[Mapping[Lane, LaneShare]] = {
     Lane.NACK: LaneShare(10, 40),
     Lane.RELEASE: LaneShare(5, 40),
     Lane.EXTEND: LaneShare(5, 40),
-    Lane.DUE: LaneShare(10, 40),
-    Lane.PURGE: LaneShare(2, 20),
+    Lane.DUE: LaneShare(10, 60),
     Lane.LEASE: LaneShare(20, 50),
+    Lane.PURGE: LaneShare(2, 60),
     Lane.INSERT: LaneShare(20, 50),
 }
-"""Acks come first, because they free the room that all others need."""
+"""Acks come first, because they free the room that all others need.
+
+Inserts come last, and have at most half of a flush: all that takes items away has room for as many as come.
+"""
 
 
 class _LightNamespaces:

@@ -57,8 +57,8 @@ class Lane(enum.IntEnum):
     RELEASE = 2
     EXTEND = 3
     DUE = 4
-    PURGE = 5
-    LEASE = 6
+    LEASE = 5
+    PURGE = 6
     INSERT = 7
 
 

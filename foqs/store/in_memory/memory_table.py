@@ -21,7 +21,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.timing.due_timers import TimerEntry
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, IdPage, IdRange, LeaseEnd, TopicCount
+from foqs.store.port import DueRow, IdPage, IdRange, LeaseEnd, TopicCount
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class ShardTables:
         for key in (*writes.idempotency_keys_added, *writes.idempotency_keys_replaced):
             self.put_idempotency_key(key)
         if writes.keys_expired_by_ms is not None:
-            self.expire_keys(writes.keys_expired_from_ms, writes.keys_expired_by_ms)
+            self.expire_keys(writes.keys_expired_from_ms, writes.keys_expired_by_ms, writes.keys_expired_max)
         self.key_slots.update(writes.key_slots_added)
         self.purge_markers.difference_update(writes.purge_markers_removed)
         for marker in writes.purge_markers_added:
@@ -147,10 +147,10 @@ class ShardTables:
         self.idempotency_keys[name] = row
         insort(self.key_expiries, (row.until_ms, name))
 
-    def expire_keys(self, from_ms: int, now_ms: int) -> None:
-        """Remove the oldest key rows that ended from `from_ms` to `now_ms`, as many as one flush may."""
+    def expire_keys(self, from_ms: int, now_ms: int, limit: int) -> None:
+        """Remove the oldest key rows that ended from `from_ms` to `now_ms`, at most `limit`."""
         start = bisect_left(self.key_expiries, from_ms, key=itemgetter(0))
-        found = self.key_expiries[start : start + KEY_EXPIRY_ROWS_MAX]
+        found = self.key_expiries[start : start + limit]
         page = [name for until_ms, name in found if until_ms <= now_ms]
         del self.key_expiries[start : start + len(page)]
         for name in page:

@@ -36,7 +36,7 @@ from foqs.store.mysql.mysql_values import (
     name_literal,
     update_select,
 )
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, IdRange
+from foqs.store.port import DueRow, IdRange
 from foqs.store.sql_rows import (
     COLUMNS,
     COLUMNS_WITHOUT_PAYLOAD,
@@ -209,7 +209,7 @@ class Statements:
             )
         if writes.keys_expired_by_ms is not None:
             ended = f"until_ms >= {writes.keys_expired_from_ms} AND until_ms <= {writes.keys_expired_by_ms}"
-            expired = f"{ended} ORDER BY until_ms, namespace, name LIMIT {KEY_EXPIRY_ROWS_MAX}"
+            expired = f"{ended} ORDER BY until_ms, namespace, name LIMIT {writes.keys_expired_max}"
             yield f"DELETE FROM {self._key} WHERE {expired}".encode()
         if writes.key_slots_added:
             slots = ",".join([f"({slot})" for slot in writes.key_slots_added])

@@ -24,7 +24,6 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row, TopicName
 from foqs.store.port import (
-    KEY_EXPIRY_ROWS_MAX,
     Decide,
     DueRow,
     FaultHook,
@@ -331,5 +330,5 @@ def _write_idempotency_keys(db: sqlite3.Connection, writes: Writes) -> None:
     if writes.idempotency_keys_replaced:
         db.executemany(sql.REPLACE_IDEMPOTENCY_KEY, writes.idempotency_keys_replaced)
     if writes.keys_expired_by_ms is not None:
-        ended = (writes.keys_expired_from_ms, writes.keys_expired_by_ms)
-        db.execute(sql.EXPIRE_IDEMPOTENCY_KEYS, (*ended, KEY_EXPIRY_ROWS_MAX))
+        expired = (writes.keys_expired_from_ms, writes.keys_expired_by_ms, writes.keys_expired_max)
+        db.execute(sql.EXPIRE_IDEMPOTENCY_KEYS, expired)

@@ -101,8 +101,8 @@ def test_release_does_not_wait_for_all_due_items(monkeypatch: pytest.MonkeyPatch
     async def story(world: World) -> None:
         engine, coordinator = await joined_engine(world, {1: 1})
         caller = Caller(world, engine)
-        await caller.put(count=500, delay_ms=1_000)
-        await caller.put("purged", 500)
+        await caller.put(count=1_000, delay_ms=1_000)
+        await caller.put("purged", 1_000)
         flush = MemoryStore.flush
 
         async def slow(self: MemoryStore, *arguments: Any) -> None:

@@ -14,9 +14,9 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.item import KeyedItem, State
 from foqs.core.items.life import EventKind
 from foqs.queue.port import EnqueueOutcome, Repeated
-from foqs.shard.writer import KEY_READ_FLUSHES
+from foqs.shard.writer import KEY_READ_FLUSHES, KEYS_EXPIRED_PER_FLUSH
 from foqs.store.in_memory.memory_store import MemoryStore
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, IdempotencyKeyExists, StoreLost
+from foqs.store.port import IdempotencyKeyExists, StoreLost
 from foqs_contract.errors import DeadlineExceeded, KeyConflict, Overloaded, Unavailable, UnknownOutcome
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, new_item
@@ -503,7 +503,7 @@ def test_expired_keys_are_deleted_page_by_page() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=3_000))
         caller = Caller(world, engine)
-        count = 2 * KEY_EXPIRY_ROWS_MAX + 10
+        count = 2 * KEYS_EXPIRED_PER_FLUSH + 10
         for start in range(0, count, 100):
             await put(caller, *(keyed_item(f"{start}-{n}") for n in range(min(100, count - start))))
         await world.pass_s(WINDOW_S - 1)
@@ -519,7 +519,7 @@ def test_expired_keys_are_deleted_page_by_page() -> None:
         assert names(world) == []
         remaining = [*pages, 0]
         assert remaining[0] == count
-        assert max(before - after for before, after in itertools.pairwise(remaining)) == KEY_EXPIRY_ROWS_MAX
+        assert max(before - after for before, after in itertools.pairwise(remaining)) == KEYS_EXPIRED_PER_FLUSH
         assert len(world.rows()) == count
         await wait_until_idle(world, engine)
 
