@@ -68,6 +68,7 @@ from foqs.telemetry.metrics import Metrics, Samples
 from foqs.telemetry.samples import HostSampler
 from foqs.telemetry.scale_page import ScalePage
 from shardmgr.local_coordinator import EpochBook, FileEpochBook, LocalCoordinator
+from shardmgr.process_lock import reserved
 from shardmgr.registry.port import RegistryError
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,9 @@ def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -
     Args:
         on_ready: called once, when every shard is served, with the configuration
             and its actual ports (a port 0 is replaced).
+
+    Raises:
+        NotReserved: another host uses its files.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(serve(config, on_ready))
@@ -113,7 +117,10 @@ def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -
 
 async def serve(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
     """Run one host in the current event loop; see `run_host`."""
-    return await Host(config).run(on_ready)
+    with contextlib.ExitStack() as reservations:
+        for lock_file, what in config.lock_files.items():
+            reservations.enter_context(reserved(lock_file, what))
+        return await Host(config).run(on_ready)
 
 
 class _StopRequested(Exception):

@@ -1,7 +1,7 @@
 """Replaces a small file as a whole.
 
 Always true: after a crash the file is the old or the new one, and it is the new one
-if `replace_file` has returned. Knows nothing of the content.
+if `replace_file` has returned; only this user may use it. Knows nothing of the content.
 """
 
 from __future__ import annotations
@@ -9,25 +9,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from shardmgr.private_files import make_private_folder, private_opener
+
 
 class NotSynced(OSError):
     """The file was replaced, but may be the old one again after a crash."""
 
 
-def replace_file(path: Path, text: str, mode: int = 0o666) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Replace a file, and create its folder.
-
-    Args:
-        mode: the rights of the new file, less the umask.
 
     Raises:
         NotSynced: the file was replaced, but not durably.
         OSError: the file is unchanged.
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     fresh.unlink(missing_ok=True)  # a file that a crash left behind keeps its rights
-    with open(fresh, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+    with open(fresh, "x", encoding="utf-8", opener=private_opener) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render
 from foqs.catalog.port import CatalogFailed, CatalogFull, CatalogUnknownOutcome, check_replaceable
+from shardmgr.private_files import make_private_folder, private_opener
 
 LOCK_WAIT_S: Final = 2.0
 """The longest wait for another process that changes the file."""
@@ -106,8 +107,8 @@ class FileCatalog:
         """Hold the lock for replacing the file. Raises `CatalogFailed`."""
         lock_path = self._path.with_name(f"{self._path.name}.lock")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            lock = lock_path.open("ab")
+            make_private_folder(self._path.parent)
+            lock = open(lock_path, "ab", opener=private_opener)  # noqa: SIM115 - it is used below
         except OSError as error:
             raise CatalogFailed(
                 f"cannot write {lock_path}: {error.strerror}; give this user the right to write it"
@@ -129,7 +130,8 @@ class FileCatalog:
     def _write(self, data: bytes) -> None:
         new_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            with new_path.open("wb") as file:
+            new_path.unlink(missing_ok=True)  # a file that a crash left behind keeps its rights
+            with open(new_path, "xb", opener=private_opener) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from foqs_client import Client, FoqsError
+from shardmgr.private_files import make_private_folder, private_opener
 
 ADDRESS: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
@@ -127,8 +128,8 @@ async def running_host(data: Path, port: int, http_port: int) -> AsyncIterator[D
 
 def _open_log(data: Path) -> BinaryIO:
     try:
-        data.mkdir(parents=True, exist_ok=True)
-        return (data / LOG_NAME).open("ab")
+        make_private_folder(data)
+        return open(data / LOG_NAME, "ab", opener=private_opener)
     except OSError as error:
         raise DemoFailed(f"{data} cannot be written to ({error.strerror}); name another folder with --data.") from None
 

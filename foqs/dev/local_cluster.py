@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import os
 import shutil
 import signal
 import time
@@ -26,6 +27,8 @@ from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess, free_port, run_program, temporary_folder
 from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
+from shardmgr.private_files import make_private_folder
+
 
 DATABASE: Final = "foqs"
 DESCRIPTION_FILE: Final = "cluster.json"
@@ -129,8 +132,8 @@ class LocalCluster:
     ) -> None:
         self.is_temporary = folder is None
         self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self.is_temporary:
+        make_private_folder(self.folder)
+        if self.is_temporary or os.geteuid() == 0:
             self.folder.chmod(0o711)  # MariaDB may run as another user
         self._lock: IO[bytes] | None = None
         self._foqs = programs.foqs

@@ -136,6 +136,17 @@ class Config(Options):
         return None if self.store.parsed_url.kind == "memory" else self.data_dir / "coordinator.json"
 
     @property
+    def lock_files(self) -> Mapping[Path, Path]:
+        """The lock files of a host alone, each with what it reserves. Two hosts on the same files would stop each other."""
+        if self.cluster.zookeeper:
+            return {}
+        locks = {self.data_dir / "host.lock": self.data_dir} if self.store.parsed_url.kind == "sqlite" else {}
+        file = self.coordinator_file
+        if file is not None and file.parent not in locks.values():
+            locks[file.with_name(f"{file.name}.lock")] = file
+        return locks
+
+    @property
     def catalog_file(self) -> Path | None:
         """The file of namespaces, grants and pauses; None when nothing outlives the process."""
         if self.catalog.file:

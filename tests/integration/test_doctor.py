@@ -351,6 +351,20 @@ def test_files_of_another_user_are_reported(folder: Path) -> None:
     assert f"chown -R {NOBODY}" in found.remedy
 
 
+def test_files_that_every_user_may_read_are_reported_unless_their_folder_is_closed(folder: Path) -> None:
+    config = load(None, on_files(folder))
+    assert check_files(config).state == "ok"
+    files = sorted(folder.glob("shard-*.db"))
+    for file in files:
+        file.chmod(0o644)
+    folder.chmod(0o755)
+    found = check_files(config)
+    assert (found.state, found.remedy) == ("warning", f"chmod 700 {folder}")
+    assert str(files[0]) in found.detail
+    folder.chmod(0o750)
+    assert check_files(config).state == "ok"
+
+
 def test_a_password_file_that_others_may_read_is_reported(folder: Path, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("secret")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from tests.support.item_account import in_flight
 from tests.support.load_run import check_run, stop_and_drain
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import RestartableHost
+from tests.support.processes import HOST, RestartableHost
 from tests.support.recording_client import RecordingClient
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 from tests.support.workload import Load, wall_ms
@@ -42,6 +43,8 @@ class Place:
     """Returns whether a host is inside a transaction."""
     ends_holders: bool
     """Whether a takeover ends such a transaction of another host. The lock of a SQLite file ends only with its process."""
+    unlock: Callable[[], None]
+    """Lets a second host start, as a folder in a network would whose locks reach one machine only."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,9 @@ def on_sqlite(folder: Path) -> Place:
                     return True
         return False
 
-    return Place(f"sqlite:{folder}", in_sqlite(folder), hold, held, ends_holders=False)
+    return Place(
+        f"sqlite:{folder}", in_sqlite(folder), hold, held, ends_holders=False, unlock=(folder / "host.lock").unlink
+    )
 
 
 def on_mariadb(server: MariaDb) -> Place:
@@ -99,7 +104,9 @@ def on_mariadb(server: MariaDb) -> Place:
             return True
 
     url = f"mysql://root@127.0.0.1:{server.port}/{database}"
-    return Place(url, in_mariadb(server, database), lambda: locked([0], ""), held, ends_holders=True)
+    return Place(
+        url, in_mariadb(server, database), lambda: locked([0], ""), held, ends_holders=True, unlock=lambda: None
+    )
 
 
 # ----------------------------------------------------------------------- stopping
@@ -251,6 +258,52 @@ async def enqueue_one(host: RestartableHost) -> Enqueued:
 # -------------------------------------------------------------------- giving way
 
 
+def test_a_second_host_on_the_same_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    with (
+        RestartableHost(tmp_path / "first", f"sqlite:{tmp_path / 'data'}") as first,
+        RestartableHost(tmp_path / "second", f"sqlite:{tmp_path / 'data'}") as second,
+    ):
+        first.start()
+        second.launch()
+        assert second.wait_for_exit() == 2
+        assert f"{tmp_path / 'data'} is in use by the process {first.pid}" in second.log
+        assert first.stop() == 0
+        second.start()
+        assert second.stop() == 0
+
+
+def test_two_hosts_on_one_coordinator_file_are_refused(tmp_path: Path) -> None:
+    file = {"coordinator.file": str(tmp_path / "epochs" / "coordinator.json")}
+    with (
+        RestartableHost(tmp_path / "first", f"sqlite:{tmp_path / 'one'}", file) as first,
+        RestartableHost(tmp_path / "second", f"sqlite:{tmp_path / 'two'}", file) as second,
+    ):
+        first.start()
+        second.launch()
+        assert second.wait_for_exit() == 2
+        assert f"coordinator.json is in use by the process {first.pid}" in second.log
+
+
+@pytest.mark.parametrize("umask", ["022", "000"])
+def test_only_the_user_of_a_host_may_use_its_files(tmp_path: Path, umask: str) -> None:
+    data = tmp_path / "data"
+    shell = ("sh", "-c", f'umask {umask}; exec "$@"', "sh", *HOST)
+    with RestartableHost(tmp_path / "host", f"sqlite:{data}", {"coordinator.file": ""}, shell) as host:
+        host.start()
+        run(put_one(host.address))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in data.iterdir()}
+        assert stat.S_IMODE(data.stat().st_mode) == 0o700
+        assert {"shard-0.db", "shard-0.db-wal", "coordinator.json", "catalog.json", "host.lock"} <= set(modes)
+        assert set(modes.values()) == {0o600}, modes
+
+
+async def put_one(address: str) -> None:
+    async with Client(address) as client:
+        await client.pause_topic("other")
+        [result] = await client.enqueue([Item("mail", b"private")])
+        assert result.error is None
+
+
 def test_the_first_of_two_hosts_on_the_same_shards_gives_way_and_nothing_is_lost(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
@@ -258,6 +311,7 @@ def test_the_first_of_two_hosts_on_the_same_shards_gives_way_and_nothing_is_lost
         load = Load(f"{first.address},127.0.0.1:{second.port}", history, seed=2)
         load.start()
         await load.acked(100)
+        place.unlock()
         await asyncio.to_thread(second.start)
         assert await asyncio.to_thread(first.wait_for_exit) == 1
         await load.acked(100)
@@ -286,6 +340,7 @@ def test_a_frozen_host_writes_nothing_when_it_wakes_after_a_takeover(place: Plac
             zombie = RecordingClient(client, history, "client of the frozen host", wall_ms)
             late = [asyncio.ensure_future(zombie.enqueue([Item("mail", b"late %d" % n)])) for n in range(20)]
             late_acks = [asyncio.ensure_future(zombie.ack([lease])) for lease in list(load.leases)[-20:]]
+            place.unlock()
             await asyncio.to_thread(new.start)
             await asyncio.to_thread(freeze, new, lambda: not place.held())
             before = await asyncio.to_thread(place.tables.image)

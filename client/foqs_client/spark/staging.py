@@ -1,7 +1,8 @@
 """The staging location of a stream: the rows of its batches, in files that never change.
 
 Holds `Staging`, `Owner` and `StagedFile`. Always true: a file is complete when its writer has
-ended, and on a local disk it is synced then; nothing names a file that is not complete.
+ended, and on a local disk it is synced then; nothing names a file that is not complete;
+on a local disk only this user may use folder and files that are new.
 Memory is bounded by a row group. Knows pyarrow, nothing of Spark or hosts.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,10 +76,13 @@ class Staging:
         self._schema = arrow_schema(columns)
         try:
             self._files, self._root = fs.FileSystem.from_uri(location)
-            self._files.create_dir(self._root)
+            self._is_local = isinstance(self._files, fs.LocalFileSystem)
+            if self._is_local:
+                Path(self._root).mkdir(0o700, parents=True, exist_ok=True)
+            else:
+                self._files.create_dir(self._root)
         except (OSError, pa.ArrowException) as error:
             raise self._unusable(error) from None
-        self._is_local = isinstance(self._files, fs.LocalFileSystem)
 
     # ------------------------------------------------------------------ the stream
 
@@ -96,6 +101,7 @@ class Staging:
         """Make a driver of a stream the only one that has this location."""
         new = self._path(f"{_STREAM_FILE}.{uuid4().hex}")
         try:
+            self._make_private(new)
             with self._files.open_output_stream(new) as file:
                 file.write(json.dumps(asdict(owner)).encode())
             self._sync(new)
@@ -120,6 +126,7 @@ class Staging:
         name = f"batch-{batch}-{uuid4().hex}.parquet"
         schema = self._schema.append(pa.field(_LEASE_COLUMN, pa.int64()))
         try:
+            self._make_private(self._path(name))
             return StagedWriter(name, pq.ParquetWriter(self._path(name), schema, filesystem=self._files))
         except OSError as error:
             raise self._unusable(error) from None
@@ -182,6 +189,16 @@ class Staging:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
+
+    def _make_private(self, path: str) -> None:
+        """Create a file of a local disk for this user only; also for the group, if the folder has the setgid bit."""
+        if self._is_local:
+            mode = 0o640 if Path(self._root).stat().st_mode & stat.S_ISGID else 0o600
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+            try:
+                os.fchmod(descriptor, mode)  # the umask may have taken the group's right
+            finally:
+                os.close(descriptor)
 
     def _sync(self, path: str) -> None:
         """Sync a file or a folder of a local disk."""

@@ -217,11 +217,14 @@ def _missing_protections(config: Config) -> str:
 
 def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Path | None = None) -> None:
     from foqs.host import run_host
+    from shardmgr.process_lock import NotReserved
 
     _check_ports(config, file)
     logs.setup_logging(config.log.level, config.log.format, sys.stderr)
     try:
         code = run_host(config, on_ready=on_ready)
+    except NotReserved as error:
+        raise CommandFailed(str(error), USAGE) from None
     except OSError:
         _check_ports(config, file)  # another process took the port meanwhile
         raise

@@ -71,7 +71,7 @@ def _check_schema(folder: Path, place: StoreLocation) -> Iterator[Finding]:
 
 
 def check_files(config: Config) -> Finding:
-    """Check that this user may use the files of a host, and no other user may change them."""
+    """Check that this user may use the files of a host, and no other user may change or read them."""
     try:
         return _check_readable_files(config)
     except PermissionError as error:
@@ -92,6 +92,11 @@ def _check_readable_files(config: Config) -> Finding:
     if loose:
         remedy = f"chmod o-w {' '.join(map(str, loose[:_SHOWN_MAX]))}"
         return Finding("Files", "bad", f"every user of this machine may change {_list_paths(loose)}", remedy)
+    exposed = [place for place in found if place.is_file() and _others_may_read(place)]
+    if exposed:
+        folders = " ".join(sorted({str(place.parent) for place in exposed}))
+        detail = f"every user of this machine may read {_list_paths(exposed)}"
+        return Finding("Files", "warning", detail, f"chmod 700 {folders}")
     return Finding(
         "Files", "ok", f"{len(found)} files and folders are accessible to this user" if found else "none yet"
     )
@@ -105,6 +110,10 @@ def _inaccessible_finding(*places: Path) -> Finding:
 def _others_may_write(place: Path) -> bool:
     mode = place.stat().st_mode
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+def _others_may_read(file: Path) -> bool:
+    return bool(file.stat().st_mode & stat.S_IROTH and file.parent.stat().st_mode & stat.S_IXOTH)
 
 
 def nearest_folder(path: Path) -> Path:

@@ -112,7 +112,7 @@ class LocalDocuments:
     """The documents of a host alone: files of a folder, or None: its memory. One process writes them. See `Documents`.
 
     Args:
-        is_secret: only this user may read the files. They are read each time, because a person may delete one.
+        is_secret: files that others may read are refused. They are read each time, because a person may delete one.
     """
 
     def __init__(self, folder: Path | None, *, is_secret: bool = False) -> None:
@@ -172,7 +172,7 @@ class LocalDocuments:
 
     async def _write(self, path: Path, text: str) -> None:
         try:
-            await asyncio.to_thread(replace_file, path, text, 0o600 if self._is_secret else 0o666)
+            await asyncio.to_thread(replace_file, path, text)
         except NotSynced as error:
             # The caller repeats its change, which writes the file again.
             raise RegistryOutcomeUnknown(f"{path.parent} cannot be synced: {error.strerror}") from error

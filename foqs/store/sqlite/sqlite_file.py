@@ -19,6 +19,7 @@ from foqs.store.migrations import pending_migrations
 from foqs.store.port import StoreError, StoreLost, StoreUnusable, WriteRefused
 from foqs.store.sql_rows import owner_of
 from foqs.store.sqlite import sqlite_sql as sql
+from shardmgr.private_files import make_private_folder, private_opener
 
 _LEVELS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
 _FULL_LEVEL: Final = _LEVELS.index("FULL")
@@ -66,6 +67,8 @@ class SqliteFile:
         try:
             if create and new:
                 _make_folder(self.path.parent)
+                # SQLite would create it with the rights of the umask. An empty file is an empty database.
+                os.close(private_opener(str(self.path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC))
             db = self._connect("rwc" if create else "rw")
             self._configure(db)
             self._migrate(db)
@@ -221,12 +224,13 @@ def _may_exist(path: Path) -> bool:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create a folder and its parents durably."""
+    """Create a folder durably, for this user only, and its parents."""
     if folder.is_dir():
         return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
+    missing = [parent for parent in folder.parents if not parent.is_dir()]
+    make_private_folder(folder)
+    for made in (*reversed(missing), folder):
+        sync_folder(made.parent)
 
 
 def sync_folder(folder: Path) -> None:

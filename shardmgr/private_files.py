@@ -1,0 +1,24 @@
+"""Files and folders that only this user may use, whatever the umask is.
+
+Always true: a folder or a file that exists keeps its rights, because a person may have
+chosen them. Knows nothing of the content.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder, and its parents with the usual rights. Raises OSError."""
+    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """Open a file, and create it for this user only: an `opener` of `open`."""
+    return os.open(path, flags, FILE_MODE)
