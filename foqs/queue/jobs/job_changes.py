@@ -7,6 +7,7 @@ last run writes its cursor and counts. Pure.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,9 +15,10 @@ from typing import Final
 from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobSpec, JobState, shorten
 from foqs_contract.errors import InvalidArgument, KeyConflict, LimitExceeded, NotFound
 
-LIVE_MAX: Final = 32
+LIVE_MAX: Final = 64
 LIVE_PER_NAMESPACE_MAX: Final = 8
-ENDED_MAX: Final = 64
+"""A namespace has no more live jobs than places are left for others, but one in any case."""
+ENDED_MAX: Final = 32
 ENDED_PER_NAMESPACE_MAX: Final = 16
 
 
@@ -61,18 +63,30 @@ def start(jobs: Jobs, job: Job) -> tuple[Jobs, Job]:
                 raise KeyConflict("another job was started with this key; draw a new one", field="start_key")
             return jobs, other
     live = [other for other in same_namespace if other.state.is_live]
-    if len(live) >= LIVE_PER_NAMESPACE_MAX or sum(other.state.is_live for other in jobs.by_id.values()) >= LIVE_MAX:
-        raise LimitExceeded(
-            f"at most {LIVE_PER_NAMESPACE_MAX} bulk jobs of a namespace and {LIVE_MAX} in all may be running or "
-            "interrupted; wait until one ends, or cancel one",
-            field="jobs",
-        )
+    _check_place(len(live), sum(other.state.is_live for other in jobs.by_id.values()))
     if spec.is_exclusive and any(_is_alike(other, job) for other in live):
         raise LimitExceeded(
-            "such a job of this topic is running or interrupted; wait until it ends, or cancel it",
+            "a job with the same action on this topic is running or interrupted; wait until it ends, or cancel it",
             field="is_exclusive",
         )
     return _without_oldest(replace(jobs, by_id={**jobs.by_id, job.id: job})), job
+
+
+def _check_place(own: int, live: int) -> None:
+    """Check that there is a place for another job of a namespace that has `own` of the live ones. Raises `LimitExceeded`."""
+    free = LIVE_MAX - live - 1
+    if own >= LIVE_PER_NAMESPACE_MAX:
+        raise LimitExceeded(
+            f"the namespace has {own} bulk jobs that are running or interrupted, the most that are allowed; "
+            "wait until one ends, or cancel one",
+            field="jobs",
+        )
+    if free < 0 or (own and own + 1 > free):
+        raise LimitExceeded(
+            f"{live} bulk jobs are running or interrupted, {own} of them of this namespace, and the {LIVE_MAX - live} "
+            "places that are left are for namespaces with fewer; wait until one ends, or cancel one",
+            field="jobs",
+        )
 
 
 def _work(spec: JobSpec) -> tuple[object, ...]:
@@ -87,19 +101,23 @@ def _is_alike(other: Job, job: Job) -> bool:
 
 
 def _without_oldest(jobs: Jobs) -> Jobs:
-    """Forget the oldest ended jobs beyond the limits."""
-    kept: dict[str, Job] = {}
-    ended: dict[str, int] = {}
-    ended_in_all = 0
-    for job in reversed(list(jobs.by_id.values())):
+    """Forget ended jobs beyond the limits: each time the oldest of the namespace that has the most."""
+    ended: dict[str, deque[str]] = {}
+    """The ids of ended jobs by namespace, the oldest first."""
+    for job in jobs.by_id.values():
         if not job.state.is_live:
-            namespace = job.spec.namespace
-            if ended_in_all >= ENDED_MAX or ended.get(namespace, 0) >= ENDED_PER_NAMESPACE_MAX:
-                continue
-            ended_in_all += 1
-            ended[namespace] = ended.get(namespace, 0) + 1
-        kept[job.id] = job
-    return replace(jobs, by_id=dict(reversed(kept.items())))
+            ended.setdefault(job.spec.namespace, deque()).append(job.id)
+    forgotten: set[str] = set()
+    in_all = sum(map(len, ended.values()))
+    while ended:
+        most = max(ended.values(), key=len)
+        if in_all <= ENDED_MAX and len(most) <= ENDED_PER_NAMESPACE_MAX:
+            break
+        forgotten.add(most.popleft())
+        in_all -= 1
+    if not forgotten:
+        return jobs
+    return replace(jobs, by_id={job_id: job for job_id, job in jobs.by_id.items() if job_id not in forgotten})
 
 
 def control(jobs: Jobs, namespace: str, job_id: str, command: JobCommand, now_ms: int) -> tuple[Jobs, Job]:
@@ -122,32 +140,58 @@ def control(jobs: Jobs, namespace: str, job_id: str, command: JobCommand, now_ms
 
 
 def take_jobs(
-    jobs: Jobs, owner: JobOwner, tier: str, missing: Collection[str], room: int, now_ms: int
+    jobs: Jobs,
+    owner: JobOwner,
+    tier: str,
+    missing: Collection[str],
+    room: int,
+    now_ms: int,
+    overdue: Collection[str] = (),
 ) -> tuple[Jobs, list[Job]]:
-    """Give a host up to `room` running jobs that have no owner, or a missing one.
+    """Give a host running jobs that have no owner, or a missing one.
 
-    A job that does not run and whose owner is missing loses its owner.
+    The host gets up to `room` of them, those first whose namespaces have the fewest jobs with an owner. Beyond that it
+    gets one overdue job of each namespace that has none with an owner. A job that does not run and whose owner is
+    missing loses its owner.
 
     Args:
         missing: the nonces of owners that are gone for certain.
+        overdue: the ids of jobs for which no host had room.
 
     Returns:
         The jobs, and those that the host has now taken.
     """
     by_id = dict(jobs.by_id)
     taken: list[Job] = []
+    waiting: list[Job] = []
+    working = Counter[str]()
+    """By namespace: its running jobs with an owner."""
     for job in jobs.by_id.values():
         is_lost = job.owner is not None and job.owner.nonce in missing
-        if job.tier != tier or not (job.owner is None or is_lost):
-            continue
-        counts = _without_last_pages(job) if is_lost else job.counts
-        if job.state is not JobState.RUNNING:
-            if is_lost:
-                by_id[job.id] = replace(job, owner=None, counts=counts, changed_at_ms=now_ms)
-        elif len(taken) < room:
-            by_id[job.id] = replace(job, owner=owner, run=job.run + 1, counts=counts, changed_at_ms=now_ms)
+        is_running = job.state is JobState.RUNNING
+        if job.owner is not None and not is_lost:
+            working[job.spec.namespace] += is_running
+        elif job.tier == tier and is_running:
+            waiting.append(replace(job, counts=_without_last_pages(job)) if is_lost else job)
+        elif job.tier == tier and is_lost:
+            by_id[job.id] = replace(job, owner=None, counts=_without_last_pages(job), changed_at_ms=now_ms)
+    while waiting:
+        job = min(waiting, key=lambda job: working[job.spec.namespace])
+        waiting.remove(job)
+        if len(taken) < room or (job.id in overdue and not working[job.spec.namespace]):
+            by_id[job.id] = replace(job, owner=owner, run=job.run + 1, changed_at_ms=now_ms)
             taken.append(by_id[job.id])
+            working[job.spec.namespace] += 1
     return (replace(jobs, by_id=by_id), taken) if by_id != jobs.by_id else (jobs, taken)
+
+
+def waiting_jobs(jobs: Jobs, tier: str, missing: Collection[str]) -> set[str]:
+    """Return the ids of the running jobs of a tier that no host works on."""
+    return {
+        job.id
+        for job in jobs.by_id.values()
+        if job.tier == tier and job.state is JobState.RUNNING and (job.owner is None or job.owner.nonce in missing)
+    }
 
 
 def report(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple[Jobs, Job]:

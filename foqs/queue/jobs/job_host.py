@@ -1,8 +1,8 @@
 """The bulk jobs that this host works on: takes those that nobody works on, and gives them up when it stops.
 
 Always true: a host works on a job only while the record names it as the owner, or for
-one page after that changed; at most `JOBS_PER_HOST_MAX` jobs at a time. Knows nothing of
-pages.
+one page after that changed; it works on at most `JOBS_PER_HOST_MAX` jobs at a time, and on
+one more of each namespace that has waited for a place. Knows nothing of pages.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from dataclasses import replace
 from typing import Final
 
 from foqs.queue.jobs.bulk_job import Job, JobOwner, Jobs, JobState
-from foqs.queue.jobs.job_changes import release, take_jobs
-from foqs.queue.jobs.job_worker import JobTools, JobWorker
+from foqs.queue.jobs.job_changes import release, take_jobs, waiting_jobs
+from foqs.queue.jobs.job_worker import WRITE_INTERVAL_S, JobTools, JobWorker
 from shardmgr.registry.port import RegistryError
 
 log = logging.getLogger(__name__)
 
 JOBS_PER_HOST_MAX: Final = 4
+OVERDUE_S: Final = 2.0
+"""After this time, a host without room takes a job whose namespace has no other one at work: no host has room."""
 MISSING_S: Final = 2.0
 """The owner of a job must be missing for this long before another host takes the job."""
 TICK_S: Final = 1.0
@@ -54,6 +56,8 @@ class JobHost:
         self._started_runs: dict[str, int] = {}
         """By the id of a job of this host: the run of its last worker."""
         self._missing_since_s: dict[str, float] = {}
+        self._waiting_since_s: dict[str, float] = {}
+        """By the id of a job that no host works on: since when this host knows."""
         self._may_own_jobs = False
         """Whether the record may name this host as an owner."""
 
@@ -99,9 +103,13 @@ class JobHost:
         working = set(self._workers)  # before the read: what a worker writes as its last word is read then
         self.jobs = await self._tools.store.load()
         missing = self._missing_owners()
-        if missing is not None and self._take(self.jobs, missing) is not self.jobs:
-            self._may_own_jobs = True
-            self.jobs = await self._tools.store.update(lambda jobs: (taken := self._take(jobs, missing), taken))
+        if missing is not None:
+            overdue = self._overdue_jobs(missing)
+            if self._take(self.jobs, missing, overdue) is not self.jobs:
+                self._may_own_jobs = True
+                self.jobs = await self._tools.store.update(
+                    lambda jobs: (taken := self._take(jobs, missing, overdue), taken)
+                )
         for job_id, (worker, _) in self._workers.items():
             job = self.jobs.by_id.get(job_id)
             if job is None or job.run != worker.run_number or job.state is not JobState.RUNNING:
@@ -110,9 +118,15 @@ class JobHost:
             if job.owner == self._owner and job.id not in working:
                 self._start(job)
 
-    def _take(self, jobs: Jobs, missing: Collection[str]) -> Jobs:
+    def _take(self, jobs: Jobs, missing: Collection[str], overdue: Collection[str]) -> Jobs:
         room = JOBS_PER_HOST_MAX - sum(job.owner == self._owner for job in jobs.by_id.values())
-        return take_jobs(jobs, self._owner, self._tier, missing, room, self._tools.now_ms())[0]
+        return take_jobs(jobs, self._owner, self._tier, missing, room, self._tools.now_ms(), overdue)[0]
+
+    def _overdue_jobs(self, missing: Collection[str]) -> Collection[str]:
+        """Return the ids of the jobs that have waited for a host for `OVERDUE_S`."""
+        now_s, waiting = self._loop.time(), waiting_jobs(self.jobs, self._tier, missing)
+        self._waiting_since_s = {job_id: self._waiting_since_s.get(job_id, now_s) for job_id in sorted(waiting)}
+        return [job_id for job_id, since_s in self._waiting_since_s.items() if now_s - since_s >= OVERDUE_S]
 
     def _missing_owners(self) -> Collection[str] | None:
         """Return the nonces of owners that are gone for certain; None if this host does not know."""
@@ -137,12 +151,16 @@ class JobHost:
             job = replace(job, counts=replace(job.counts, at_least=True))
         self._started_runs = {job_id: run for job_id, run in self._started_runs.items() if job_id in self.jobs.by_id}
         self._started_runs[job.id] = job.run
-        worker = JobWorker(job, self._tools)
+        worker = JobWorker(job, self._tools, self._write_interval_s)
         if job.state is not JobState.RUNNING:
             worker.heed_record()
         task = asyncio.ensure_future(worker.run())
         self._workers[job.id] = worker, task
         task.add_done_callback(lambda task: self._on_worker_ended(job.id, task))
+
+    def _write_interval_s(self) -> float:
+        """Return how often each worker records its progress: this host writes no more often than with a few jobs."""
+        return WRITE_INTERVAL_S * max(1.0, len(self._workers) / JOBS_PER_HOST_MAX)
 
     def _on_worker_ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self._workers[job_id]

@@ -1,7 +1,7 @@
 """Works on one bulk job, page by page, as long as this host owns it.
 
 Always true: the cursor is recorded before the first item is changed; at most the pages
-of `WRITE_INTERVAL_S`, and one more, are not recorded; a page whose outcome is unknown is
+of one write interval, and one more, are not recorded; a page whose outcome is unknown is
 repeated with the same cursor. Knows nothing of how a page is made or where the record is.
 """
 
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 PAGE_ITEMS_MAX: Final = 500
 WRITE_INTERVAL_S: Final = 1.0
+"""How often the progress of a job is recorded, while its host has few."""
 GONE_S: Final = 10.0
 """A host may read late that a namespace exists."""
 
@@ -75,11 +76,13 @@ class JobWorker:
 
     Args:
         job: as it was recorded when the host took it.
+        write_interval_s: returns how often the progress shall be recorded.
     """
 
-    def __init__(self, job: Job, tools: JobTools) -> None:
+    def __init__(self, job: Job, tools: JobTools, write_interval_s: Callable[[], float]) -> None:
         self._job = job
         self._tools = tools
+        self._write_interval_s = write_interval_s
         self._progress = JobProgress(job.run, job.cursor, job.counts, job.refusal)
         self._loop = asyncio.get_running_loop()
         self._written_at_s = self._loop.time()
@@ -128,7 +131,7 @@ class JobWorker:
         self._add(page)
         if page.next_cursor is None:
             return await self._write(end=JobState.DONE)
-        is_due = self._loop.time() - self._written_at_s >= WRITE_INTERVAL_S
+        is_due = self._loop.time() - self._written_at_s >= self._write_interval_s()
         if (cursor is None or is_due) and not await self._write():
             return False
         if spec.is_count:

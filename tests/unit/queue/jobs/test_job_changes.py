@@ -70,24 +70,58 @@ def test_live_jobs_of_a_namespace_are_bounded_and_interrupted_ones_count() -> No
     assert len(jobs.by_id) == LIVE_PER_NAMESPACE_MAX + 1
 
 
-def test_live_jobs_of_all_namespaces_are_bounded() -> None:
-    jobs = started(*(job_of(number, namespace=f"n{number % 10}") for number in range(LIVE_MAX)))
-    with pytest.raises(LimitExceeded):
-        start(jobs, job_of(99, namespace="n99"))
+def fill(jobs: Jobs, namespace: str, state: JobState = JobState.RUNNING) -> tuple[Jobs, int]:
+    """Start jobs of a namespace until one is refused. Returns the jobs, and how many were started."""
+    for count in range(LIVE_MAX + 1):
+        try:
+            jobs, _ = start(jobs, job_of(len(jobs.by_id), start_key=f"{count}", namespace=namespace, state=state))
+        except LimitExceeded as refused:
+            assert refused.field == "jobs"
+            return jobs, count
+    raise AssertionError("a namespace may have any number of live jobs")
+
+
+def test_live_jobs_of_all_namespaces_are_bounded_and_the_last_places_are_for_those_with_the_fewest() -> None:
+    jobs, counts = Jobs(), list[int]()
+    while not counts or counts[-1]:
+        jobs, count = fill(jobs, f"n{len(counts)}")
+        counts.append(count)
+    assert sum(counts) == len(jobs.by_id) == LIVE_MAX
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == LIVE_PER_NAMESPACE_MAX
+    assert counts[-2] == 1
+    assert len(counts) > 8
+
+
+def test_interrupted_jobs_of_four_namespaces_leave_places_for_the_others() -> None:
+    jobs = Jobs()
+    for number in range(4):
+        jobs, count = fill(jobs, f"noisy-{number}", JobState.INTERRUPTED)
+        assert count == LIVE_PER_NAMESPACE_MAX
+    assert fill(jobs, "quiet")[1] == LIVE_PER_NAMESPACE_MAX
 
 
 def test_oldest_ended_jobs_are_forgotten_in_each_namespace_and_in_all() -> None:
     jobs = Jobs()
     for number in range(ENDED_MAX * 2):
-        jobs, job = start(jobs, job_of(number, namespace=f"n{number % 5}"))
+        jobs, job = start(jobs, job_of(number, namespace=f"n{number % 4}"))
         jobs, _ = control(jobs, job.spec.namespace, job.id, JobCommand.CANCEL, number)
-    assert len(jobs.by_id) == ENDED_MAX
     assert list(jobs.by_id) == [job_of(number).id for number in range(ENDED_MAX, ENDED_MAX * 2)]
-    for number in range(1_000, 1_000 + ENDED_PER_NAMESPACE_MAX * 2):
-        jobs, job = start(jobs, job_of(number, namespace="busy"))
-        jobs, _ = control(jobs, "busy", job.id, JobCommand.CANCEL, number)
-    assert len(jobs.of_namespace("busy")) == ENDED_PER_NAMESPACE_MAX
+    jobs = Jobs()
+    for number in range(ENDED_PER_NAMESPACE_MAX * 2):
+        jobs, job = start(jobs, job_of(number))
+        jobs, _ = control(jobs, "default", job.id, JobCommand.CANCEL, number)
+    assert len(jobs.by_id) == ENDED_PER_NAMESPACE_MAX
+
+
+def test_ended_jobs_of_one_namespace_do_not_displace_those_of_others() -> None:
+    jobs = Jobs()
+    for number in range(ENDED_MAX * 3):
+        namespace = f"quiet-{number}" if number < 3 else f"busy-{number % 4}"
+        jobs, job = start(jobs, job_of(number, namespace=namespace))
+        jobs, _ = control(jobs, namespace, job.id, JobCommand.CANCEL, number)
     assert len(jobs.by_id) == ENDED_MAX
+    assert all(jobs.of_namespace(f"quiet-{number}") for number in range(3))
 
 
 def test_live_job_is_never_forgotten() -> None:
@@ -131,6 +165,16 @@ def test_job_of_another_namespace_cannot_be_controlled() -> None:
         control(one(namespace="other"), "default", job_of(1).id, JobCommand.CANCEL, 1)
     with pytest.raises(NotFound):
         control(Jobs(), "default", "0" * 16, JobCommand.CANCEL, 1)
+
+
+def test_host_without_room_takes_one_overdue_job_of_each_namespace_without_a_job_at_work() -> None:
+    jobs = started(*(job_of(number, namespace=name) for number, name in enumerate(("x", "x", "y", "y", "z"))))
+    jobs, _ = take_jobs(jobs, B, "default", (), 1, 1)
+    ids = list(jobs.by_id)
+    jobs, taken = take_jobs(jobs, A, "default", (), 0, 9, overdue=ids[:4])
+    assert [job.id for job in taken] == [ids[2]], "x has one at work, the job of z is not overdue"
+    jobs, taken = take_jobs(jobs, A, "default", ("2",), 0, 9, overdue=ids)
+    assert [job.id for job in taken] == [ids[0], ids[4]], "the owner of the job of x is gone"
 
 
 def test_host_takes_running_jobs_without_an_owner_as_long_as_it_has_room() -> None:

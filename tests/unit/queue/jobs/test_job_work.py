@@ -11,8 +11,8 @@ import pytest
 
 from foqs.queue.jobs import job_worker
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobCounts, Jobs, JobState
-from foqs.queue.jobs.job_changes import JobProgress, report
-from foqs.queue.jobs.job_host import JOBS_PER_HOST_MAX, MISSING_S, READ_INTERVAL_S
+from foqs.queue.jobs.job_changes import LIVE_PER_NAMESPACE_MAX, JobProgress, report
+from foqs.queue.jobs.job_host import JOBS_PER_HOST_MAX, MISSING_S, OVERDUE_S, READ_INTERVAL_S
 from foqs.queue.jobs.job_worker import GONE_S, PAGE_ITEMS_MAX, WRITE_INTERVAL_S
 from foqs_contract.errors import (
     InvalidArgument,
@@ -423,6 +423,66 @@ def test_host_works_on_a_few_jobs_at_a_time_and_others_take_the_rest() -> None:
             assert (await world.ended(number)).state is JobState.DONE
 
     run_story(story)
+
+
+def test_slow_jobs_of_one_namespace_do_not_delay_those_of_others() -> None:
+    async def story(world: JobWorld) -> None:
+        world.add("a")
+        for number in range(LIVE_PER_NAMESPACE_MAX):
+            await world.start(number, namespace="noisy", rate_per_s=1)
+        await asyncio.sleep(1)
+        for number in (91, 92, 93):
+            await world.start(number, namespace=f"quiet-{number}")
+        begun_s = time_s()
+        for number in (91, 92, 93):
+            assert (await world.ended(number)).state is JobState.DONE
+        assert time_s() - begun_s < 4 * OVERDUE_S
+        assert world.job(0).state is JobState.RUNNING
+
+    run_story(story, 2_000)
+
+
+def test_jobs_of_one_namespace_that_wait_get_the_next_places_in_turn_with_others() -> None:
+    async def story(world: JobWorld) -> None:
+        for number in range(6):
+            await world.start(number, namespace="first", rate_per_s=1)
+        await world.start(91, namespace="second")
+        await world.start(92, namespace="third")
+        world.add("a")
+        await world.until(lambda: world.job(92).owner is not None)
+        assert world.job(91).owner is not None
+        assert sum(world.job(number).owner is not None for number in range(6)) == JOBS_PER_HOST_MAX - 2
+
+    run_story(story, 2_000)
+
+
+def test_host_with_room_takes_a_job_before_one_without() -> None:
+    async def story(world: JobWorld) -> None:
+        first = world.add("a")
+        for number in range(JOBS_PER_HOST_MAX):
+            await world.start(number, namespace="noisy", rate_per_s=1)
+        await world.until(lambda: world.job(JOBS_PER_HOST_MAX - 1).owner == first.owner)
+        second = world.add("b")
+        await asyncio.sleep(1)
+        await world.start(91, namespace="quiet")
+        await world.until(lambda: world.job(91).owner is not None)
+        assert world.job(91).owner == second.owner
+
+    run_story(story, 2_000)
+
+
+def test_many_jobs_of_a_host_are_recorded_as_often_as_a_few() -> None:
+    async def story(world: JobWorld) -> None:
+        world.add("a")
+        for number in range(5 * JOBS_PER_HOST_MAX):
+            await world.start(number, namespace=f"n{number}", rate_per_s=1)
+        await world.until(lambda: all(job.owner is not None for job in world.documents.jobs().by_id.values()))
+        await asyncio.sleep(2 * WRITE_INTERVAL_S)
+        before = world.documents.writes
+        await asyncio.sleep(20)
+        assert world.documents.writes - before <= 21 * JOBS_PER_HOST_MAX / WRITE_INTERVAL_S
+
+    run_story(story, 2_000)
 
 
 def test_job_of_another_tier_is_left_alone() -> None:
