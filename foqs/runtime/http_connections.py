@@ -1,7 +1,7 @@
 """The connections of an HTTP port: what a peer may cost before and beside its requests, and in the log.
 
-Always true: connections beyond the limit are answered 503 and closed; a peer that does
-not complete a head in time, or does not read its replies, is disconnected; only open
+Always true: a connection beyond the limit takes the place of one without a request, or is
+answered 503 and closed; a peer that does not complete a head in time, or does not read its replies, is disconnected; only open
 connections count, so a failed TLS handshake leaves nothing; nothing that a peer sent is
 in the log or in an answer, because an unreadable head may hold a cookie or a token.
 Everything else is aiohttp's.
@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
 
 from aiohttp import StreamReader, http_exceptions, web
+
+from foqs.runtime.peer_network import peer_network
 
 _REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
@@ -27,7 +30,7 @@ class HttpConnections:
 
     Args:
         new_handler: returns aiohttp's handler of one connection, as a `web.Server` does.
-        connections_max: further connections are refused.
+        connections_max: further connections need the place of another one.
         stall_timeout_s: the time for a head, and for reading replies.
         warn: called with the peer of a refused connection, as asyncio has it, and a text.
     """
@@ -72,7 +75,7 @@ class HttpConnections:
 
     def on_made(self, connection: HttpConnection, peer: object) -> web.RequestHandler | None:
         """Return the handler of a connection that is open now; None if there are too many."""
-        if len(self._open) >= self._connections_max:
+        if len(self._open) >= self._connections_max and not self._make_room():
             self._warn(peer, f"refused: there are {self._connections_max} HTTP connections already")
             return None
         handler = self._new_handler()
@@ -80,9 +83,26 @@ class HttpConnections:
         self._open[handler] = connection
         return handler
 
+    def _make_room(self) -> bool:
+        """Close a connection that has not sent a request, or else one between two requests. Return False if there is none.
+
+        It is the oldest of the peer that has most of them: one that opens many must not keep others out.
+        """
+        waiting = [each for each in self._open.items() if not each[1].is_serving]
+        silent = [each for each in waiting if not each[1].has_requested]
+        candidates = silent or waiting
+        if not candidates:
+            return False
+        counts = Counter(connection.peer for _, connection in candidates)
+        largest = max(counts, key=counts.__getitem__)
+        handler, oldest = next(each for each in candidates if each[1].peer == largest)
+        del self._open[handler]
+        oldest.abort()
+        return True
+
     def on_lost(self, handler: web.RequestHandler) -> None:
         """Forget a connection that has ended."""
-        del self._open[handler]
+        self._open.pop(handler, None)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -94,17 +114,25 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._handler: web.RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
+        self.peer = ""
         self._body: StreamReader | None = None
         """The body of the newest request; None before the first one."""
-        self._is_serving = False
+        self.is_serving = False
         self._owes_head = True
         """A head has begun, or the first one is awaited."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def has_requested(self) -> bool:
+        """Whether it has sent the head of a request."""
+        return self._body is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._handler = self._connections.on_made(self, transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        self.peer = peer_network(peer)
+        self._handler = self._connections.on_made(self, peer)
         if self._handler is None:
             self._transport.write(_REFUSAL)
             self._transport.close()
@@ -124,13 +152,13 @@ class HttpConnection(asyncio.Protocol):
     def on_request(self, request: web.BaseRequest) -> None:
         """A request's head is complete."""
         self._body = request.content
-        self._is_serving = True
+        self.is_serving = True
         self._owes_head = False
         self._stop_head_timer()
 
     def on_served(self) -> None:
         """The newest request has its reply."""
-        self._is_serving = False
+        self.is_serving = False
         if self._owes_head:
             self._time_head()
 
@@ -140,7 +168,7 @@ class HttpConnection(asyncio.Protocol):
         # Bytes that follow a complete body begin a head. It is not late as long as its peer waits for a reply.
         if not self._owes_head and (self._body is None or self._body.is_eof()):
             self._owes_head = True
-            if not self._is_serving:
+            if not self.is_serving:
                 self._time_head()
         self._handler.data_received(data)
 

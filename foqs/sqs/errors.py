@@ -94,10 +94,16 @@ AUTHENTICATION_ERRORS: Final = frozenset(
 )
 
 
+MESSAGE_CHARS_MAX: Final = 2_000
+"""A longer text is cut: it repeats a value that may be as long as a request."""
+
+
 class SqsError(Exception):
     """An error in SQS' terms. `shape` is a key of `SHAPES`; `message` is what the client shows."""
 
     def __init__(self, shape: str, message: str) -> None:
+        if len(message) > MESSAGE_CHARS_MAX:
+            message = f"{message[:MESSAGE_CHARS_MAX]}..."
         super().__init__(message)
         self.shape = shape
         self.message = message

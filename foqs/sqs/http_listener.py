@@ -2,7 +2,9 @@
 
 Always true: the limits of `[rpc]` on connections, calls and bytes hold on this port too,
 counted by themselves; a request whose client disconnects is cancelled; bodies are
-counted before they are kept, and never decompressed. Knows nothing of SQS' actions.
+counted before they are kept, and never decompressed; until a body is complete and its
+signature proved, it may be taken from the peer that holds most of such bytes. Knows
+nothing of SQS' actions.
 """
 
 from __future__ import annotations
@@ -15,18 +17,24 @@ from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
 
+from foqs.core.limits.peer_budget import PeerBudget
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.peer_log import PeerLog, peer_name
 from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log
+from foqs.runtime.peer_network import peer_network
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError
 from foqs.sqs.http_messages import HttpHead, HttpReply
-from foqs.sqs.service import SqsService, wire_protocol
+from foqs.sqs.service import Proof, SqsService, wire_protocol
 
 log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX: Final = 8_190
 HEADERS_MAX: Final = 64
+SMALL_BODY_BYTES: Final = 8_192
+"""Shorter bodies are not counted until they are proved: connections are limited. Most requests have such a one."""
+UNPROVED_PART: Final = 4
+"""Bodies that are not proved may take one part in this many of `in_flight_bytes_max`."""
 _LINGERING_S: Final = 1.0
 """How long the rest of a body that was refused is read, so that the peer sees the reply."""
 
@@ -58,7 +66,8 @@ class SqsListener:
         self._on_replied = on_replied
         self._stopwatch_s = stopwatch_s
         self._stall_timeout_s = limits.stall_timeout_ms / 1_000
-        self._budget = ByteBudget(limits.in_flight_bytes_max)
+        self.budget = ByteBudget(limits.in_flight_bytes_max)
+        self.unproved = PeerBudget(max(limits.in_flight_bytes_max // UNPROVED_PART, request_bytes_max))
         self._server = web.Server(
             self._handle,
             handler_cancellation=True,
@@ -107,13 +116,13 @@ class SqsListener:
 
     async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
         started_at_s = self._stopwatch_s()
-        reserved = _Reservation(self._budget)
+        held = _HeldBody(peer_network(_peer(request)), self.unproved, self.budget)
         self.calls_in_flight += 1
         try:
-            reply = await self._reply(request, reserved)
+            reply = await self._reply(request, held)
         finally:
             self.calls_in_flight -= 1
-            reserved.release()
+            held.release()
         self._on_replied(f"sqs.{reply.action}", reply.error or "OK", self._stopwatch_s() - started_at_s)
         response = web.Response(status=reply.status, body=reply.body, headers=dict(reply.headers))
         if reply.error is not None and (reply.status == 413 or reply.error in AUTHENTICATION_ERRORS):
@@ -124,38 +133,51 @@ class SqsListener:
             response.force_close()
         return response
 
-    async def _reply(self, request: web.BaseRequest, reserved: _Reservation) -> HttpReply:
+    async def _reply(self, request: web.BaseRequest, held: _HeldBody) -> HttpReply:
         headers = [(_text(name), _text(value)) for name, value in request.raw_headers]
         head = HttpHead(request.method, request.scheme, request.raw_path, headers, peer_name(_peer(request)))
         try:
-            if self.is_stopping or self.calls_in_flight > self.limits.calls_in_flight_max:
-                raise _overloaded()
-            refusal = await self._service.refuse(head)
-            if refusal is not None:
-                return refusal
-            body = await self._read_body(request, reserved)
+            body, proof = await self._read_and_prove(request, head, held)
         except SqsError as error:
-            return wire_protocol(head).error("unknown", error)
-        return await self._service.serve(head, body)
+            refused = error.with_traceback(None)  # its frames hold the body
+        else:
+            return await self._service.serve(head, body, proof)
+        held.release()
+        await self._service.delay_refusal(refused)
+        return wire_protocol(head).error("unknown", refused)
 
-    async def _read_body(self, request: web.BaseRequest, reserved: _Reservation) -> bytes:
-        """Return the body. Raises `SqsError` if it is too long, not complete in time, or there is no room for it."""
-        parts: list[bytes] = []
+    async def _read_and_prove(self, request: web.BaseRequest, head: HttpHead, held: _HeldBody) -> tuple[bytes, Proof]:
+        """Return the body, and who has signed the request. Raises `SqsError`."""
+        if self.is_stopping or self.calls_in_flight > self.limits.calls_in_flight_max:
+            raise _overloaded()
+        self._service.check_head(head)
         if (request.content_length or 0) > self._request_bytes_max:
             raise self._too_long()
+        body = await self._read_body(request, held)
+        proof = self._service.prove(head, body)
+        if not held.prove():
+            raise _overloaded()
+        return body, proof
+
+    async def _read_body(self, request: web.BaseRequest, held: _HeldBody) -> bytes:
+        """Return the body. Raises `SqsError` if it is too long, not complete in time, or there is no room for it."""
+        parts: list[bytes] = []
         try:
-            async with asyncio.timeout(self._stall_timeout_s):
+            async with asyncio.timeout(self._stall_timeout_s) as held.timeout:
                 await _ask_for_the_body(request)
                 while part := await request.content.readany():
-                    if reserved.byte_count + len(part) > self._request_bytes_max:
+                    if held.byte_count + len(part) > self._request_bytes_max:
                         raise self._too_long()
-                    if not reserved.grow(len(part)):
-                        raise _overloaded()
+                    held.grow(len(part))
                     parts.append(part)
                     if request.content.at_eof():
                         break
         except TimeoutError:
-            raise SqsError("SerializationException", "The request body was not complete in time.") from None
+            if not held.is_evicted:
+                raise SqsError("SerializationException", "The request body was not complete in time.") from None
+        if held.is_evicted:
+            self._warn(_peer(request), "an SQS request was refused: it was slow while others needed its room")
+            raise _overloaded()
         return b"".join(parts)
 
     def _too_long(self) -> SqsError:
@@ -164,22 +186,46 @@ class SqsListener:
         )
 
 
-class _Reservation:
-    """The bytes that one request holds of a budget."""
+class _HeldBody:
+    """The bytes of one request's body: a holding of its peer until they are proved, then a part of the port's budget.
 
-    def __init__(self, budget: ByteBudget) -> None:
-        self._budget = budget
+    Attributes:
+        timeout: that of the reading; it ends early if the body is evicted.
+    """
+
+    def __init__(self, peer: str, unproved: PeerBudget, proved: ByteBudget) -> None:
+        self.peer = peer
         self.byte_count = 0
+        self.is_evicted = False
+        self.timeout: asyncio.Timeout | None = None
+        self._unproved = unproved
+        self._proved = proved
+        self._proved_bytes = 0
 
-    def grow(self, byte_count: int) -> bool:
-        if not self._budget.reserve(byte_count):
-            return False
+    def grow(self, byte_count: int) -> None:
+        """Count bytes that were read. This or another body may be evicted."""
         self.byte_count += byte_count
-        return True
+        if self.byte_count > SMALL_BODY_BYTES and not self.is_evicted:
+            self._unproved.hold(self, self.byte_count)
+
+    def on_evicted(self) -> None:
+        self.is_evicted = True
+        if self.timeout is not None:
+            self.timeout.reschedule(asyncio.get_running_loop().time())
+
+    def prove(self) -> bool:
+        """Count the bytes as those of a proved request. Return False if there is no room."""
+        self._unproved.hold(self, 0)
+        if self._proved.reserve(self.byte_count):
+            self._proved_bytes = self.byte_count
+            return True
+        return False
 
     def release(self) -> None:
-        self._budget.release_reservation(self.byte_count)
-        self.byte_count = 0
+        """Give all bytes back."""
+        self._unproved.hold(self, 0)
+        self._proved.release_reservation(self._proved_bytes)
+        self._proved_bytes = 0
 
 
 async def _ask_for_the_body(request: web.BaseRequest) -> None:

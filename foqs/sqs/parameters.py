@@ -24,6 +24,9 @@ RECEIVE_MAX: Final = 10
 
 _STRUCTURE_MAX: Final = 20_000
 """The most brackets, braces and commas outside of texts; a full batch has about 500."""
+_QUOTES_MAX: Final = 4 * _STRUCTURE_MAX + 2
+"""JSON with so many brackets, braces and commas has fewer quotes."""
+_NUMBER_CHARS_MAX: Final = 64
 _STRUCTURE_CHECKED_BYTES: Final = 65_536
 _TEXT: Final = re.compile(rb'"[^"]*"?')
 """A text without escapes, also one without an end: no byte is searched twice, however a body is made."""
@@ -158,7 +161,11 @@ def parse_body(body: bytes) -> Parameters:
         raise _malformed("It has too many members.")
     try:
         members = json.loads(
-            body.decode(), object_pairs_hook=_object_of_pairs, parse_constant=_refuse_constant, parse_float=_keep_float
+            body.decode(),
+            object_pairs_hook=_object_of_pairs,
+            parse_constant=_refuse_constant,
+            parse_float=_read_float,
+            parse_int=_read_integer,
         )
     except UnicodeDecodeError:
         raise _malformed("It is not UTF-8.") from None
@@ -170,8 +177,11 @@ def parse_body(body: bytes) -> Parameters:
 
 
 def _structure_count(body: bytes) -> int:
-    """Return the number of brackets, braces and commas outside of texts."""
-    outside = _TEXT.sub(b"", body.replace(b"\\\\", b"").replace(b'\\"', b""))
+    """Return the number of brackets, braces and commas outside of texts, or a larger one if there are too many texts."""
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > _QUOTES_MAX:  # a search for millions of texts takes long
+        return len(unescaped)
+    outside = _TEXT.sub(b"", unescaped)
     return sum(outside.count(char) for char in (b"[", b"{", b","))
 
 
@@ -186,10 +196,20 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(text)
 
 
-def _keep_float(text: str) -> float:
-    if len(text) > 64:
-        raise ValueError(text)
+def _read_float(text: str) -> float:
+    _check_number_length(text)
     return float(text)
+
+
+def _read_integer(text: str) -> int:
+    _check_number_length(text)
+    return int(text)
+
+
+def _check_number_length(text: str) -> None:
+    """Refuse a number that takes long to read. Raises ValueError."""
+    if len(text) > _NUMBER_CHARS_MAX:
+        raise ValueError(text)
 
 
 def _malformed(problem: str) -> SqsError:

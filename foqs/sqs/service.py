@@ -85,6 +85,13 @@ def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) ->
     return {name: Action(handle, REQUIREMENTS[call], target_of) for name, handle, call, target_of in table}
 
 
+class Proof(NamedTuple):
+    """Who has signed a request, and for which region. Without authentication nobody has."""
+
+    principal: Principal | None
+    region: str
+
+
 class SqsService:
     """Serves HTTP requests.
 
@@ -108,22 +115,34 @@ class SqsService:
         self._now_s = now_s
         self._trail = trail
 
-    async def refuse(self, head: HttpHead) -> HttpReply | None:
-        """Return the reply to a request that is refused whatever its body is, or None."""
+    def check_head(self, head: HttpHead) -> None:
+        """Check what can be known without the body. Raises `SqsError`."""
         if self._authenticator is None:
-            return _refuse_browsers(head)
-        try:
+            _refuse_browsers(head)
+        else:
             check_claims(head.query, head.headers, self._authenticator.signing_secrets_of, self._now_s())
-        except SqsError as error:
-            await self._on_refused(self._authenticator, error)
-            return wire_protocol(head).error("unknown", error)
-        return None
 
-    async def serve(self, head: HttpHead, body: bytes) -> HttpReply:
-        """Return the reply to a request. Never raises, unless the caller is cancelled."""
+    def prove(self, head: HttpHead, body: bytes) -> Proof:
+        """Return who has signed a request. Raises `SqsError`."""
+        authenticator = self._authenticator
+        if authenticator is None:
+            return Proof(None, _region_of(head))
+        digest = hashlib.sha256(body).hexdigest()
+        request = HttpRequest(head.method, head.path, head.query, head.headers, digest)
+        signature = verify(request, authenticator.signing_secrets_of, self._now_s())
+        return Proof(authenticator.principal(signature.access_key), signature.region)
+
+    async def delay_refusal(self, error: SqsError) -> None:
+        """Count a wrong signature, and let time pass, so that guessing takes long. Other errors are not delayed."""
+        if self._authenticator is not None and error.shape in AUTHENTICATION_ERRORS:
+            self._authenticator.observer.authentication_failed()
+            await asyncio.sleep(self._authenticator.limits.failure_delay_s)
+
+    async def serve(self, head: HttpHead, body: bytes, proof: Proof) -> HttpReply:
+        """Return the reply to a request that was proved. Never raises, unless the caller is cancelled."""
         protocol, action_name = wire_protocol(head), "unknown"
+        principal, region = proof
         try:
-            principal, region = await self._authenticate(head, body)
             name, parameters = protocol.read(head, body)
             action_name = name if name in self._actions else "unknown"
             action = self._action(name)
@@ -177,26 +196,6 @@ class SqsService:
             raise SqsError("UnknownOperationException", f"The action {name} is not valid for this web service.")
         return action
 
-    async def _authenticate(self, head: HttpHead, body: bytes) -> tuple[Principal | None, str]:
-        """Return the principal and the region of a signed request. Raises `SqsError`."""
-        authenticator = self._authenticator
-        if authenticator is None:
-            return None, _region_of(head)
-        digest = hashlib.sha256(body).hexdigest()
-        request = HttpRequest(head.method, head.path, head.query, head.headers, digest)
-        try:
-            signature = verify(request, authenticator.signing_secrets_of, self._now_s())
-        except SqsError as error:
-            await self._on_refused(authenticator, error)
-            raise
-        return authenticator.principal(signature.access_key), signature.region
-
-    async def _on_refused(self, authenticator: Authenticator, error: SqsError) -> None:
-        """Count a wrong signature, and let time pass, so that guessing takes long."""
-        if error.shape in AUTHENTICATION_ERRORS:
-            authenticator.observer.authentication_failed()
-            await asyncio.sleep(authenticator.limits.failure_delay_s)
-
     def _authorize(self, action: Action, target: ActionTarget, principal: Principal | None) -> None:
         """Check the grant of a principal. Raises `SqsError`, and PermissionDenied if it has none."""
         namespace = self._directory.namespace_of(target.account)
@@ -228,19 +227,18 @@ class SqsService:
         )
 
 
-def _refuse_browsers(head: HttpHead) -> HttpReply | None:
-    """Refuse what a web page can make a browser send to a port whose requests need no signature; None: it is no such request.
+def _refuse_browsers(head: HttpHead) -> None:
+    """Refuse what a web page can make a browser send to a port whose requests need no signature. Raises `SqsError`.
 
     Any page that its user visits could otherwise change queues, by a form, or by a name of its own that it points at
     this machine. A browser adds one of the headers to each POST of a page, but to a GET only sometimes.
     """
     if head.header("origin") is not None or head.header("sec-fetch-site") is not None:
-        message = "Without authentication this port refuses requests of web pages."
-    elif head.method != "POST" and is_query_request(head):
-        message = "Without authentication this port accepts the Query protocol by POST only."
-    else:
-        return None
-    return wire_protocol(head).error("unknown", SqsError("AccessDeniedException", message))
+        raise SqsError("AccessDeniedException", "Without authentication this port refuses requests of web pages.")
+    if head.method != "POST" and is_query_request(head):
+        raise SqsError(
+            "AccessDeniedException", "Without authentication this port accepts the Query protocol by POST only."
+        )
 
 
 def wire_protocol(head: HttpHead) -> JsonProtocol | QueryProtocol:

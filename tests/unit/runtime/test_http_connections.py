@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -58,6 +58,8 @@ class Port:
 
     def __init__(self, connections_max: int = 10, stall_timeout_s: float = 60.0, reply_bytes: int = 2) -> None:
         self._reply_bytes = reply_bytes
+        self._writers: list[asyncio.StreamWriter] = []
+        self.requested = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.connections = CountedConnections(self._answer, connections_max, stall_timeout_s)
@@ -65,6 +67,7 @@ class Port:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         with self.connections.serving(request):
+            self.requested.set()
             await self.may_answer.wait()
             return web.Response(body=b"x" * self._reply_bytes)
 
@@ -77,10 +80,20 @@ class Port:
             yield self
             self.connections.abort()
             await self.connections.until(0)
+            for writer in self._writers:
+                writer.close()
+                with suppress(ConnectionError):
+                    await writer.wait_closed()
 
-    async def connect(self, context: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(
+        self, context: ssl.SSLContext | None = None, source: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         name = None if context is None else "localhost"
-        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=name)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=context, server_hostname=name, local_addr=(source, 0)
+        )
+        self._writers.append(writer)
+        return reader, writer
 
 
 async def status(reader: asyncio.StreamReader) -> int:
@@ -113,19 +126,60 @@ def test_connections_beyond_the_limit_are_refused_until_one_ends(
 ) -> None:
     async def story() -> None:
         async with Port(connections_max=1).listening() as port:
+            port.may_answer.clear()
             reader, writer = await port.connect()
             writer.write(REQUEST)
-            assert await status(reader) == 200
+            await port.requested.wait()
             surplus, surplus_writer = await port.connect()
             assert await status(surplus) == 503
             assert port.connections.warnings == ["refused: there are 1 HTTP connections already"]
             surplus_writer.close()
+            port.may_answer.set()
+            assert await status(reader) == 200
             writer.close()
             await port.connections.until(0)
             again, again_writer = await port.connect()
             again_writer.write(REQUEST)
             assert await status(again) == 200
             again_writer.close()
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_connections_without_a_request_keep_no_other_out(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def story() -> None:
+        async with Port(connections_max=4).listening() as port:
+            idle, idle_writer = await port.connect(source="127.0.0.2")
+            idle_writer.write(REQUEST)
+            await idle.readuntil(b"xx")
+            silent = [await port.connect(source="127.0.0.2") for _ in range(2)]
+            early, early_writer = await port.connect()
+            await port.connections.until(4)
+            for source in ("127.0.0.1", "127.0.0.2"):
+                reader, writer = await port.connect(source=source)
+                writer.write(REQUEST)
+                assert await status(reader) == 200
+            assert [await status(reader) for reader, _ in silent] == [0, 0], "those of the peer with most of them"
+            for reader, writer in ((early, early_writer), (idle, idle_writer)):
+                writer.write(REQUEST)
+                assert await status(reader) == 200
+            assert port.connections.warnings == []
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_a_connection_between_two_requests_gives_way(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def story() -> None:
+        async with Port(connections_max=1).listening() as port:
+            for _ in range(3):
+                reader, writer = await port.connect()
+                writer.write(REQUEST)
+                assert await status(reader) == 200
+                await reader.readuntil(b"xx")
 
     run(loop_factory, story())
 

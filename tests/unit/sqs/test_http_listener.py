@@ -1,4 +1,4 @@
-"""The connections of the SQS port while it stops."""
+"""The connections of the SQS port: while it stops, and while peers send bodies that nobody has proved."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from typing import Any, Final
 import pytest
 
 from foqs.options.rpc_options import RpcOptions
-from foqs.sqs.http_listener import SqsListener
+from foqs.sqs.errors import SqsError
+from foqs.sqs.http_listener import SMALL_BODY_BYTES, SqsListener
 from foqs.sqs.http_messages import HttpHead, HttpReply
+from foqs.sqs.service import Proof
 from tests.support.aio import run
+from tests.support.builders import rpc_options
+from tests.support.poll import soon
 
 REQUEST: Final = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -26,27 +30,37 @@ class Service:
         self.called = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def refuse(self, head: HttpHead) -> HttpReply | None:
-        return None
+    def check_head(self, head: HttpHead) -> None:
+        """Refuse nothing."""
 
-    async def serve(self, head: HttpHead, body: bytes) -> HttpReply:
+    def prove(self, head: HttpHead, body: bytes) -> Proof:
+        if head.header("authorization") == "forged":
+            raise SqsError("InvalidSignatureException", "It is forged.")
+        return Proof(None, "region")
+
+    async def delay_refusal(self, error: SqsError) -> None:
+        if error.shape == "InvalidSignatureException":
+            self.called.set()
+            await self.answer.wait()
+
+    async def serve(self, head: HttpHead, body: bytes, proof: Proof) -> HttpReply:
         self.called.set()
         try:
             await self.answer.wait()
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        return HttpReply(200, {}, body, "SendMessage")
+        return HttpReply(200, {}, body[:2], "SendMessage")
 
 
 class Port:
     """A listener on a free port."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: RpcOptions | None = None) -> None:
         self.service = Service()
         self.listener = SqsListener(
             self.service,  # type: ignore[arg-type]
-            RpcOptions(),
+            limits or RpcOptions(),
             65_536,
             lambda action, outcome, seconds: None,
             time.monotonic,
@@ -59,8 +73,8 @@ class Port:
             yield int(server.sockets[0].getsockname()[1])
 
 
-async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", port)
+async def connect(port: int, source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> bytes:
@@ -135,6 +149,75 @@ def test_a_request_in_flight_ends_at_the_deadline(left_s: float) -> None:
             await port.listener.stop(asyncio.get_running_loop().time() + left_s)
             assert await read_to_end(reader) == b""
             await port.service.cancelled.wait()
+            writer.close()
+
+    story(main())
+
+
+LONG: Final = 60_000
+BODIES: Final = 4
+"""The bodies of this size that are held before they are proved."""
+
+
+def post(size: int, sent: int | None = None, authorization: str = "right") -> bytes:
+    """Return a request whose body is sent in part."""
+    head = f"POST / HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\nContent-Length: {size}\r\n\r\n"
+    return head.encode() + b"x" * (size if sent is None else sent)
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+def test_bodies_that_stay_incomplete_keep_no_other_out(source: str) -> None:
+    """A peer of the same address, and one of another."""
+
+    async def main() -> None:
+        port = Port(rpc_options(in_flight_bytes_max=1 << 20))
+        port.service.answer.set()
+        async with port.listening() as number:
+            slow = [await connect(number, "127.0.0.2") for _ in range(BODIES + 3)]
+            for _, writer in slow:
+                writer.write(post(LONG, LONG - 1))
+            for reader, _ in slow[:3]:
+                assert b" 503 " in await reader.readline()
+            reader, writer = await connect(number, source)
+            writer.write(post(LONG))
+            assert b" 200 " in await reader.readline()
+            for _, other in (*slow, (reader, writer)):
+                other.close()
+            await soon(lambda: not len(port.listener.connections))
+            assert port.listener.unproved.amount == 0
+
+    story(main())
+
+
+def test_small_bodies_need_no_room() -> None:
+    async def main() -> None:
+        port = Port(rpc_options(in_flight_bytes_max=1 << 20))
+        port.service.answer.set()
+        async with port.listening() as number:
+            slow = [await connect(number) for _ in range(BODIES)]
+            for _, writer in slow:
+                writer.write(post(LONG, LONG - 1))
+            await soon(lambda: port.listener.unproved.amount == BODIES * (LONG - 1))
+            reader, writer = await connect(number)
+            writer.write(post(SMALL_BODY_BYTES))
+            assert b" 200 " in await reader.readline()
+            assert port.listener.unproved.amount == BODIES * (LONG - 1)
+            for _, other in (*slow, (reader, writer)):
+                other.close()
+
+    story(main())
+
+
+def test_a_body_with_a_forged_signature_is_not_held_until_the_reply() -> None:
+    async def main() -> None:
+        port = Port()
+        async with port.listening() as number:
+            reader, writer = await connect(number)
+            writer.write(post(LONG, authorization="forged"))
+            await port.service.called.wait()
+            assert port.listener.unproved.amount == port.listener.budget.reserved_bytes == 0
+            port.service.answer.set()
+            assert b"InvalidSignatureException" in await read_to_end(reader)
             writer.close()
 
     story(main())

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from foqs.sqs.errors import SHAPES, SqsError, from_foqs_error
+from foqs.sqs.errors import MESSAGE_CHARS_MAX, SHAPES, SqsError, from_foqs_error
 from foqs.sqs.parameters import Parameters, parse_body
 from foqs_contract import errors as foqs_errors
 
@@ -131,3 +131,27 @@ def test_every_error_of_foqs_has_a_shape_and_only_those_that_may_be_repeated_are
         is_repeated = shape.status >= 500 or error.shape == "RequestThrottled"
         may_be_repeated = kind("text").may_succeed_later or kind is foqs_errors.KeyConflict
         assert is_repeated == may_be_repeated, kind
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'"' * 100_000, "too many members"),
+        (b'{"a": ' + b'""' * 50_000 + b"}", "too many members"),
+        (b'{"a": [' + b",".join([b"9" * 4_000] * 100) + b"]}", "not JSON"),
+        (b'{"a": ' + b"9" * 65 + b"}", "not JSON"),
+        (b'{"a": 0.' + b"9" * 65 + b"}", "not JSON"),
+    ],
+)
+def test_a_body_that_takes_long_to_read_is_refused_before(body: bytes, problem: str) -> None:
+    with pytest.raises(SqsError, match=problem):
+        parse_body(body)
+
+
+def test_a_text_may_hold_as_many_quotes_as_it_likes() -> None:
+    text = '"' * 100_000
+    assert parse_body(json.dumps({"a": text}).encode()).members == {"a": text}
+
+
+def test_an_error_repeats_the_beginning_of_a_value_only() -> None:
+    assert len(SqsError("InvalidParameterValueException", "x" * 1_000_000).message) == MESSAGE_CHARS_MAX + 3

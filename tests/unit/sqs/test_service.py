@@ -24,7 +24,7 @@ from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.json_protocol import CONTENT_TYPE
 from foqs.sqs.query_protocol import FORM_TYPE
 from foqs.sqs.queue_actions import target_of_queue
-from foqs.sqs.service import Action, SqsService, actions
+from foqs.sqs.service import Action, SqsService, actions, wire_protocol
 from foqs_contract.errors import Unavailable
 from tests.support.access import EditableGrants, RecordingObserver
 
@@ -80,8 +80,27 @@ class World:
             raise self.failure
         return {"MessageId": "1"}
 
-    def serve(self, call: HttpHead) -> HttpReply:
-        return asyncio.run(self.service.serve(call, BODY))
+    def serve(self, call: HttpHead, body: bytes = BODY) -> HttpReply:
+        """Return the reply, as the port does."""
+
+        async def main() -> HttpReply:
+            try:
+                self.service.check_head(call)
+                proof = self.service.prove(call, body)
+            except SqsError as error:
+                await self.service.delay_refusal(error)
+                return wire_protocol(call).error("unknown", error)
+            return await self.service.serve(call, body, proof)
+
+        return asyncio.run(main())
+
+    def refusal(self, call: HttpHead) -> str | None:
+        """Return the error of a head; None if it depends on the body whether the request is refused."""
+        try:
+            self.service.check_head(call)
+        except SqsError as error:
+            return error.shape
+        return None
 
 
 def signed(secret: str = "secret", key: str = "orders", path: str = "/", **headers: str) -> HttpHead:
@@ -124,25 +143,18 @@ def test_a_wrong_signature_runs_nothing_and_is_counted() -> None:
 
 def test_what_cannot_be_valid_is_refused_before_the_body_is_read() -> None:
     world = World(Permission.ENQUEUE)
-
-    def refused(call: HttpHead) -> HttpReply | None:
-        return asyncio.run(world.service.refuse(call))
-
-    assert refused(signed()) is None
-    assert refused(signed("wrong")) is None, "only the body tells"
-    reply = refused(signed(key="nobody"))
-    assert reply is not None
-    assert (reply.status, shape(reply)) == (403, "UnrecognizedClientException")
-    assert asyncio.run(World(is_authenticated=False).service.refuse(signed(key="nobody"))) is None
+    assert world.refusal(signed()) is None
+    assert world.refusal(signed("wrong")) is None, "only the body tells"
+    assert world.refusal(signed(key="nobody")) == "UnrecognizedClientException"
+    assert World(is_authenticated=False).refusal(signed(key="nobody")) is None
 
 
 @pytest.mark.parametrize("name", ["Origin", "Sec-Fetch-Site"])
 def test_without_authentication_web_pages_are_refused(name: str) -> None:
     call = signed(**{name: "null"})
-    reply = asyncio.run(World(is_authenticated=False).service.refuse(call))
-    assert reply is not None
+    reply = World(is_authenticated=False).serve(call)
     assert (reply.status, shape(reply)) == (403, "AccessDeniedException")
-    assert asyncio.run(World(Permission.ENQUEUE).service.refuse(call)) is None, "a page cannot sign"
+    assert World(Permission.ENQUEUE).refusal(call) is None, "a page cannot sign"
 
 
 @pytest.mark.parametrize(("method", "media_type"), [("GET", ""), ("GET", FORM_TYPE), ("HEAD", FORM_TYPE)])
@@ -150,11 +162,10 @@ def test_without_authentication_a_form_must_be_posted(method: str, media_type: s
     """A browser sends such a GET for an image of a page, and names no origin."""
     target, headers = "/1/mail?Action=PurgeQueue", [("Content-Type", media_type)]
     call = HttpHead(method, "http", target, headers)
-    reply = asyncio.run(World(is_authenticated=False).service.refuse(call))
-    assert reply is not None
+    reply = World(is_authenticated=False).serve(call)
     assert (reply.status, b"<Code>AccessDenied</Code>" in reply.body) == (403, True)
     posted = HttpHead("POST", "http", "/", [("Content-Type", FORM_TYPE)])
-    assert asyncio.run(World(is_authenticated=False).service.refuse(posted)) is None
+    assert World(is_authenticated=False).refusal(posted) is None
 
 
 def test_an_action_needs_its_grant() -> None:
@@ -200,7 +211,7 @@ def test_a_plus_sign_of_a_presigned_url_has_one_meaning() -> None:
     call = presigned("Action=SendMessage&QueueUrl=mail&MessageBody=1%2B1")
     for target in (f"{call.path}?{call.query}", f"{call.path}?{call.query}".replace("1%2B1", "1+1")):
         moved = HttpHead("GET", "http", target, call.headers)
-        assert asyncio.run(world.service.serve(moved, b"")).status == 200
+        assert world.serve(moved, b"").status == 200
     assert [request.parameters.members["MessageBody"] for request in world.requests] == ["1+1", "1+1"]
 
 
@@ -285,14 +296,14 @@ def test_change_of_an_unknown_account_is_noted_without_a_namespace() -> None:
 def test_the_queue_that_was_concerned_is_noted_however_its_url_is_written(url: str) -> None:
     world = World(Permission.ADMIN)
     body = f"Action=PurgeQueue&QueueUrl={quote(url)}".encode()
-    assert asyncio.run(world.service.serve(signed_form(body), body)).status == 200
+    assert world.serve(signed_form(body), body).status == 200
     [entry] = world.trail.newest()
     assert entry.target == "account=000000000000 queue=payroll"
 
 
 def test_the_queue_of_the_path_is_noted() -> None:
     world, body = World(Permission.ADMIN), b"Action=PurgeQueue&Version=2012-11-05"
-    assert asyncio.run(world.service.serve(signed_form(body, path="/000000000000/payroll"), body)).status == 200
+    assert world.serve(signed_form(body, path="/000000000000/payroll"), body).status == 200
     [entry] = world.trail.newest()
     assert (entry.namespace, entry.target) == ("default", "account=000000000000 queue=payroll")
 
@@ -308,7 +319,7 @@ def signed_form(body: bytes, secret: str = "secret", path: str = "/") -> HttpHea
 
 def test_a_signed_form_runs_its_action_and_gets_xml() -> None:
     world, body = World(Permission.ENQUEUE), b"Action=SendMessage&Version=2012-11-05&QueueUrl=mail&MessageBody=x"
-    reply = asyncio.run(world.service.serve(signed_form(body), body))
+    reply = world.serve(signed_form(body), body)
     assert (reply.status, reply.action, reply.headers["Content-Type"]) == (200, "SendMessage", "text/xml")
     assert b"<SendMessageResult><MessageId>1</MessageId></SendMessageResult>" in reply.body
     assert world.requests[0].parameters.members == {"QueueUrl": "mail", "MessageBody": "x"}
@@ -316,6 +327,6 @@ def test_a_signed_form_runs_its_action_and_gets_xml() -> None:
         ((signed_form(body, "wrong"), body), b"SignatureDoesNotMatch"),
         ((signed_form(body), body + b"y"), b"SignatureDoesNotMatch"),
     ):
-        reply = asyncio.run(world.service.serve(*wrong))
+        reply = world.serve(*wrong)
         assert (reply.status, b"<Code>" + code + b"</Code>" in reply.body) == (403, True)
     assert len(world.requests) == 1
