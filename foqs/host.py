@@ -50,6 +50,7 @@ from foqs.rpc.audited_service import AuditedService
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.job_handlers import job_handlers
 from foqs.rpc.job_pages import BulkCallPages
+from foqs.rpc.message_guard import MessageGuard
 from foqs.rpc.methods import RpcService
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
@@ -279,7 +280,8 @@ class Host:
             self._authenticator = _make_authenticator(
                 self._config, keyring, self._engine.namespaces.permissions_of, self._metrics
             )
-        audited = AuditedService(service, trail, self._clock.wall_ms)
+        guarded: RpcService = service if self._authenticator is None else MessageGuard(service)
+        audited = AuditedService(guarded, trail, self._clock.wall_ms)
         self._rpc_server = RpcServer(
             loop, audited, self._config.rpc, self._metrics.call, self._authenticator, self._clock.stopwatch_s
         )

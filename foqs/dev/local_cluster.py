@@ -29,7 +29,6 @@ from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
 from shardmgr.private_files import make_private_folder
 
-
 DATABASE: Final = "foqs"
 DESCRIPTION_FILE: Final = "cluster.json"
 LOCK_FILE: Final = "lock"

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from foqs.core.items.reserved_starts import MESSAGE_START
 from foqs.sqs.message_attributes import ATTRIBUTES_MAX, MessageAttribute, has_forbidden_char
 
-MAGIC: Final = b"\x00SQ\x01"
 OVERHEAD_BYTES_MAX: Final = 4_096
 """An envelope is longer than its body and attributes by this at most."""
 ENCODING_ATTRIBUTE: Final = "foqs.encoding"
@@ -43,7 +43,12 @@ class Message:
 
 def encode(message: Message) -> bytes:
     """Return the envelope of a message whose parts were checked."""
-    parts = [MAGIC, _sized(message.sender.encode(), 2), _sized(message.group.encode(), 1), _sized(message.trace, 2)]
+    parts = [
+        MESSAGE_START,
+        _sized(message.sender.encode(), 2),
+        _sized(message.group.encode(), 1),
+        _sized(message.trace, 2),
+    ]
     parts.append(len(message.attributes).to_bytes(1))
     for attribute in message.attributes:
         parts.append(b"\x02" if attribute.is_binary else b"\x01")
@@ -56,7 +61,7 @@ def encode(message: Message) -> bytes:
 
 def decode(payload: bytes) -> Message:
     """Return the message of a payload. A payload that is not an envelope becomes the body."""
-    if payload.startswith(MAGIC):
+    if payload.startswith(MESSAGE_START):
         try:
             return _decode_envelope(payload)
         except (ValueError, struct.error):
@@ -65,7 +70,7 @@ def decode(payload: bytes) -> Message:
 
 
 def _decode_envelope(payload: bytes) -> Message:
-    reader = _Reader(payload, len(MAGIC))
+    reader = _Reader(payload, len(MESSAGE_START))
     sender = reader.sized(2).decode()
     group = reader.sized(1).decode()
     trace = reader.sized(2)

@@ -11,8 +11,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from foqs.core.items.reserved_starts import ORIGIN_START
+
 _MEMBER: Final = "sqs_origin"
-_START: Final = b'{"sqs_origin":'
 _KINDS: Final = {"queue": str, "source": str, "message_id": str, "receives": int, "first_received_ms": int}
 
 
@@ -52,7 +53,7 @@ def may_be_replaced(metadata: bytes | None) -> bool:
 
 
 def _decode(metadata: bytes | None) -> Origin | None:
-    if not metadata or not metadata.startswith(_START):
+    if not metadata or not metadata.startswith(ORIGIN_START):
         return None
     try:
         fields: Any = json.loads(metadata)[_MEMBER]

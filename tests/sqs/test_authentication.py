@@ -13,7 +13,8 @@ from botocore import UNSIGNED
 from botocore.exceptions import ClientError
 
 from foqs.access.keyring import signing_secret
-from foqs_client import Client, Tls
+from foqs.sqs import envelope, origin
+from foqs_client import Client, Item, PermissionDenied, Tls
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.poll import until
@@ -140,3 +141,21 @@ def test_the_command_shows_what_the_host_accepts(guarded: Guarded, mail: str) ->
         guarded.endpoint, values["AWS_ACCESS_KEY_ID"], values["AWS_SECRET_ACCESS_KEY"], guarded.authority.file, **ONCE
     )
     assert client.list_queues()["QueueUrls"] == [mail]
+
+
+def test_producer_over_thrift_cannot_name_another_sender(guarded: Guarded) -> None:
+    """Consumers believe SenderId, receive counts and the source of a dead letter."""
+    forged = Item("forged", envelope.encode(envelope.Message("pay", sender="boss")))
+    letter = Item("forged", b"x", metadata=origin.encode(origin.Origin("forged", "payroll", "id", 9, 7)))
+
+    async def enqueue(token: str, item: Item) -> None:
+        address = f"foqss://127.0.0.1:{guarded.port}"
+        async with Client(address, token=token, tls=Tls(ca_file=str(guarded.authority.file))) as client:
+            [result] = await client.enqueue([item])
+            result.require()
+
+    for item in (forged, letter):
+        with pytest.raises(PermissionDenied, match="SQS"):
+            run(enqueue(MAILER, item))
+    run(enqueue(MAILER, Item("forged", b"plain")))
+    run(enqueue(BOSS, forged))

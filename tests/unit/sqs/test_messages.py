@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foqs.core.items.reserved_starts import MESSAGE_START
 from foqs.sqs import envelope
-from foqs.sqs.envelope import MAGIC, Message
+from foqs.sqs.envelope import Message
 from foqs.sqs.errors import SqsError
 from foqs.sqs.message_attributes import (
     MessageAttribute,
@@ -50,7 +51,7 @@ def test_an_envelope_is_little_longer_than_what_it_holds() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_other_payload_is_a_message_too(payload: bytes) -> None:
-    for data in (payload, MAGIC + payload):
+    for data in (payload, MESSAGE_START + payload):
         message = envelope.decode(data)
         assert isinstance(message.body, str)
         if message.attributes and message.attributes[0].name == envelope.ENCODING_ATTRIBUTE:
