@@ -544,7 +544,7 @@ class Host:
 def engine_settings(config: Config) -> EngineSettings:
     """Return the engine settings of a configuration."""
     return EngineSettings(
-        standalone_shards=None if config.cluster.zookeeper else range(config.store.shards),
+        standalone_shards=None if config.cluster.zookeeper else dict.fromkeys(range(config.store.shards), ""),
         namespace=config.namespace,
         calls=config.calls,
         shard=config.shard,

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby, repeat
 from math import inf
+from operator import itemgetter
 from typing import Protocol
 
 from foqs.core.flush.operation import Leases, Operation
-from foqs.core.items.item import OrderKey, Row, TopicName
+from foqs.core.items.item import OrderKey, Row, TopicName, arrival_ranks
 from foqs.queue.port import Deliveries, ItemView
 from foqs.runtime.deadlines import Deadlines
 from foqs.shard.shard import Shard
@@ -200,28 +202,36 @@ class Dequeue:
 
     def _reply_with_leased(self, *, is_expired: bool = False) -> None:
         """Reply with the items that committed. Items that commit later are released by their shards."""
-        found: list[ItemView] = []
+        parts: list[list[ItemView]] = []
         for shard, operation in self._lease_operations:
             if shard.is_dropped:
                 continue
             now_ms, number, real_wait_ms = shard.now_ms(), shard.number, shard.real_ms_until_function()
-            found += [
-                ItemView(number, row, now_ms, real_wait_ms=real_wait_ms)
-                for row in operation.results
-                if type(row) is Row
-            ]
+            parts.append(
+                [
+                    ItemView(number, row, now_ms, real_wait_ms=real_wait_ms)
+                    for row in operation.results
+                    if type(row) is Row
+                ]
+            )
+        found = parts[0] if len(parts) == 1 else self._merged(parts)
         if not found and not is_expired:
             self._source.deadlines.remove(self._deadline_bucket, self)
             self.try_deliver()
             return
-        # The items of one shard are already in order.
-        if len(self._lease_operations) > 1:
-            if len(self.topics) > 1:
-                position = {topic: i for i, topic in enumerate(self.topics)}
-                found.sort(key=lambda item: (position[item.row.namespace, item.row.topic], item.row.order_key))
-            else:
-                found.sort(key=_order_key)
         self._complete(found)
+
+    def _merged(self, parts: Sequence[list[ItemView]]) -> list[ItemView]:
+        """Return the items of several shards in order of topics and delivery. Those of one shard are in this order already."""
+        position = {topic: i for i, topic in enumerate(self.topics)}
+        ranked: list[tuple[int, int, ItemView]] = []
+        for part in parts:
+            for (namespace, topic), items in groupby(part, _topic):
+                run = list(items)
+                ranks = arrival_ranks([item.row.order_key for item in run])
+                ranked += zip(repeat(position[namespace, topic]), ranks, run, strict=False)
+        ranked.sort(key=itemgetter(0, 1))
+        return [item for _, _, item in ranked]
 
     # ------------------------------------------------------------------ the end
 
@@ -293,5 +303,5 @@ class Dequeue:
             on_done(Deliveries(items, self._release_leased))
 
 
-def _order_key(item: ItemView) -> OrderKey:
-    return item.row.order_key
+def _topic(item: ItemView) -> TopicName:
+    return item.row.namespace, item.row.topic

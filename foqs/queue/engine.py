@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
@@ -26,12 +26,13 @@ from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_rates import TopicRates
+from foqs.core.timing.arrivals import Arrivals
 from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.queue.queue_service import QueueService
 from foqs.runtime.clock import Clock
-from foqs.shard.host_services import HostServices
+from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.host_shards import HostShards
 from foqs.shard.observer import ShardObserver
 from foqs.shard.shard import Shard
@@ -51,8 +52,8 @@ _RESTART_S: Final = 1.0
 class EngineSettings:
     """The settings of an engine; they do not change while it runs."""
 
-    standalone_shards: Sequence[int] | None
-    """Those of a host alone. None: what it is assigned, in a cluster."""
+    standalone_shards: Mapping[int, str] | None
+    """Those of a host alone, each with the name of its database. None: what it is assigned, in a cluster."""
     namespace: NamespaceOptions
     """What a namespace has that it does not set."""
     calls: CallOptions
@@ -82,8 +83,7 @@ class Engine:
     In a cluster it delivers nothing before the first `on_resumed`.
 
     Args:
-        open_store: makes an unopened store of a shard in the named database; the name is empty on a standalone
-            host. Raises `StoreUnusable` if there is no such database.
+        open_store: makes an unopened store of a shard in the named database. Raises `StoreUnusable` if there is no such database.
         catalog: stores namespaces, grants and pauses.
         nonce: identifies this run of the host; no two runs share one.
         plan: says which shards there are, here or elsewhere; None on a standalone host.
@@ -155,16 +155,18 @@ class Engine:
         self.budgets: Mapping[str, Budget] = {"written": written_budget, "prefetched": prefetch_budget}
         """The limits of rows in memory, by pool."""
 
-        count_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database
-
         backoff = Backoff(settings.shard.retry_ms_min / 1_000, settings.shard.retry_ms_max / 1_000, rng)
 
         self.topic_rates = TopicRates()
-        services = HostServices(settings.shard, self.namespaces, clock, backoff, observer, self.queue, self.topic_rates)
+        arrivals = Arrivals(settings.shard.clock_skew_ms_max)
+        services = HostServices(
+            settings.shard, self.namespaces, clock, backoff, observer, self.queue, self.topic_rates, arrivals
+        )
+        databases: defaultdict[str, HostDatabase] = defaultdict(services.database)
 
         def make_shard(number: int, database: str) -> Shard:
             cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)
-            return Shard(number, open_store(number, database), cache, services, count_locks[database])
+            return Shard(number, open_store(number, database), cache, services, databases[database])
 
         def make_supervisor(number: int, database: str) -> ShardSupervisor:
             return ShardSupervisor(
@@ -191,8 +193,8 @@ class Engine:
         if self._standalone_shards is None:
             self.queue.suspend()
         else:
-            for number in self._standalone_shards:
-                self._supervisors[number] = make_supervisor(number, "")
+            for number, database in self._standalone_shards.items():
+                self._supervisors[number] = make_supervisor(number, database)
 
     async def open(self) -> None:
         """Read the catalog before anything is served. Raises `CatalogError`."""

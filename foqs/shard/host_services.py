@@ -6,14 +6,17 @@ named by its number there, so that the ports know no class of the shard.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from foqs.core.flush.operation import Leases
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.items.life import RetryPolicy
 from foqs.core.memory.topic_rates import TopicRates
+from foqs.core.timing.arrivals import Arrivals
+from foqs.core.timing.database_clock import DatabaseClock
 from foqs.options.shard_options import ShardOptions
 from foqs.runtime.clock import Clock
 from foqs.shard.observer import ShardObserver
@@ -68,3 +71,25 @@ class HostServices:
     observer: ShardObserver
     delivery_port: DeliveryPort
     topic_rates: TopicRates
+    arrivals: Arrivals
+
+    def database(self) -> HostDatabase:
+        """Return what the shards of one more database share."""
+        options = self.options
+        return HostDatabase(
+            DatabaseClock(
+                self.clock.monotonic_ms, options.clock_slew_permille, options.clock_skew_ms_max, self.arrivals
+            )
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class HostDatabase:
+    """What the shards of this host in one database share.
+
+    Attributes:
+        count_lock: held while one of them is counted.
+    """
+
+    clock: DatabaseClock
+    count_lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from foqs.core.flush.fence import Owner
@@ -24,9 +25,9 @@ from foqs.core.limits.breaker_window import BreakerSettings
 from foqs.core.limits.in_flight import InFlight
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
-from foqs.core.timing.shard_clock import ShardClock, initial_time_ms
+from foqs.core.timing.shard_clock import ShardClock
 from foqs.shard.background_reads import PrefetchRead, RefillRead
-from foqs.shard.host_services import HostServices
+from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
 from foqs.shard.owned_store import OwnedStore
@@ -64,12 +65,10 @@ class Shard:
         number: the first part of its items' ids.
         store: not open yet; this object opens and closes it.
         cache: the row cache of this shard, within the host's limits.
-        count_lock: held while a shard of the same database is counted.
+        database: shared by the shards of this host in the same database.
     """
 
-    def __init__(
-        self, number: int, store: Store, cache: RowCache, host: HostServices, count_lock: asyncio.Lock
-    ) -> None:
+    def __init__(self, number: int, store: Store, cache: RowCache, host: HostServices, database: HostDatabase) -> None:
         settings = host.options
         self.number = number
         self.is_dropped = False
@@ -94,7 +93,11 @@ class Shard:
         self._intake = Intake(limits, self._weight)
         self.memory = ShardMemory(self, cache, host)
         self.index = self.memory.index
-        self._initial_count = InitialCount(number, store, self.memory, settings.retry_ms_max / 1000, count_lock)
+        self._database_clock = database.clock
+        self._end_clock: Callable[[], None] = _ignore
+        self._initial_count = InitialCount(
+            number, store, self.memory, settings.retry_ms_max / 1000, database.count_lock
+        )
         self._refilling: set[TopicName] = set()
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
@@ -195,19 +198,14 @@ class Shard:
         """Become the owner. Raises `Superseded`, `StoreLost`."""
         self._owner = await self._store.take_over(epoch, nonce)
         self.epoch = epoch
-        self.numbers = ItemNumbers(epoch, lambda call: self._writer.is_writing(call))
 
     async def recover(self) -> None:
         """Rebuild the memory from rows; afterwards `run` serves. Raises `StoreLost`."""
         settings, owner = self._settings, self._owner
-        asked_ms = self._clock.monotonic_ms()
-        database_ms = await self._store.now_ms()
-        waited_ms = self._clock.monotonic_ms() - asked_ms
-        start_ms = initial_time_ms(database_ms, owner.clock_ms, owner.offset_ms, settings.clock_skew_ms_max)
-        # The database read its clock somewhere in that interval. A clock that runs ahead of the
-        # estimate would make the next owner start too far ahead.
-        latest_ms = database_ms + waited_ms
-        self._shard_clock = ShardClock(self._clock.monotonic_ms, start_ms, latest_ms, settings.clock_slew_permille)
+        database_ms = await self._sample_clock(self._store)
+        clock = self._shard_clock = self._database_clock.start_shard_clock(database_ms, owner.clock_ms, owner.offset_ms)
+        self._end_clock = partial(self._database_clock.end_shard_clock, clock)
+        self.numbers = ItemNumbers(self.epoch, self._host.arrivals, lambda call: self._writer.is_writing(call))
         store = self._store
         for _ in self.memory.recover(await store.topics(), await store.key_slots(), await store.purge_markers()):
             await asyncio.sleep(0)
@@ -245,6 +243,7 @@ class Shard:
             self._intake,
             self.memory,
             self._shard_clock,
+            self._sample_clock,
             self._store.reads,
             settings,
         )
@@ -304,8 +303,16 @@ class Shard:
             await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Close its connection; also for a shard that never ran."""
+        """Close its connection and end its clock; also for a shard that never ran."""
+        self._end_clock()
         await self._store.close()
+
+    async def _sample_clock(self, store: Store) -> int:
+        """Compare the estimate of the database's clock with the clock, and return what it shows. Raises `StoreLost`."""
+        requested_at_ms = self._clock.monotonic_ms()
+        database_ms = await store.now_ms()
+        self._database_clock.on_sample(database_ms, requested_at_ms)
+        return database_ms
 
     def _on_task_ended(self, task: asyncio.Task[None]) -> None:
         """Give the shard up if a task failed: without its timers, no lease would ever end."""
@@ -385,7 +392,8 @@ class Shard:
         self._breaker.check()
         numbers = self.numbers
         self._check_numbers_left(len(items))
-        operation = Inserts(namespace, items, numbers.next_number, caller, has_keys=keyed)
+        accepted_ms = self._database_clock.arrival_ms()
+        operation = Inserts(namespace, items, numbers.next_number, accepted_ms, caller, has_keys=keyed)
         self._writer.submit(operation)
         numbers.assign(operation)
         if in_flight is not None:
@@ -552,6 +560,10 @@ class Shard:
             raise Unavailable(
                 f"shard {self.number} is not served at the moment; try again", retry_after_ms=HANDOVER_RETRY_MS
             )
+
+
+def _ignore() -> None:
+    """Do nothing: there is no clock to end."""
 
 
 async def _read_nothing(store: Store) -> None:

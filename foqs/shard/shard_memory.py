@@ -217,7 +217,8 @@ class ShardMemory:
             items = part.operation.items[part.start : part.stop]
             for number, item in zip(part.numbers, items, strict=True):
                 if not item.delay_ms and (item.deliver_after_ms is None or item.deliver_after_ms <= now_ms):
-                    key = pack_order_key(item.priority, now_ms, number)
+                    after_ms = max(item.deliver_after_ms or 0, part.operation.accepted_ms)
+                    key = pack_order_key(item.priority, after_ms, number)
                     found.setdefault((namespace, item.topic), []).append(key)
         due_bytes = self._add_due_keys(batch, now_ms, found) if batch.dues else {}
         deliveries: list[Part[Leases]] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -91,6 +91,7 @@ class TimerService:
     The four are `run_scans`, `run_looks`, `run_walks` and `run_sweeps`. None waits for another one.
 
     Args:
+        sample_clock: compares the database's clock, over this store, with what is known of it.
         open_reads: returns a new connection for reading.
     """
 
@@ -100,6 +101,7 @@ class TimerService:
         intake: Intake,
         memory: ShardMemory,
         shard_clock: ShardClock,
+        sample_clock: Callable[[Store], Awaitable[int]],
         open_reads: Callable[[], Reads],
         settings: ShardOptions,
     ) -> None:
@@ -109,6 +111,7 @@ class TimerService:
         self._timers = memory.timers
         self._leases = memory.timers.leases
         self._shard_clock = shard_clock
+        self._sample_clock = sample_clock
         self._open_reads = open_reads
         self._settings = settings
         tick_ms = settings.timer_tick_ms_min
@@ -145,10 +148,6 @@ class TimerService:
             # The clock may run at another rate now, or the machine may have slept during the wait.
             for alarm in self._alarms:
                 alarm.wake()
-
-    async def _sample_clock(self, store: Store) -> None:
-        asked_ms = self._shard_clock.now_ms()
-        self._shard_clock.on_database_time(await store.now_ms(), asked_ms)
 
     async def run_scans(self) -> None:
         """Scan the timer table whenever an entry is due."""

@@ -100,7 +100,7 @@ def engine_settings(
 ) -> EngineSettings:
     """Return settings of a standalone engine with these shards; with `alone=False`, of one that is assigned its shards."""
     return EngineSettings(
-        standalone_shards=shards if alone else None,
+        standalone_shards=dict.fromkeys(shards, "") if alone else None,
         namespace=NAMESPACE,
         calls=changed(CALLS, delivery_wait_ms_max=delivery_wait_ms_max, delivery_bytes_max=delivery_bytes_max),
         shard=shard_options(**changes),

@@ -94,7 +94,7 @@ class FakeQueue:
                     continue
                 self._next += 1
                 number = make_number(1, self._next)
-                self.rows[number] = new_row(item, number, NOW_MS)
+                self.rows[number] = new_row(item, number, NOW_MS, NOW_MS)
                 ids.append(format_id(3, number))
                 if key is not None:
                     self.keys[key] = format_id(3, number)

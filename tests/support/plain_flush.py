@@ -157,7 +157,7 @@ def plain_flush(
                     continue
                 until_ms = context.now_ms + context.retry_policies[item.namespace].key_window_ms
                 records[name] = IdempotencyKey(*name, number, item.digest, until_ms)
-            rows[number] = above_watermark(new_row(item, number, context.now_ms))
+            rows[number] = above_watermark(new_row(item, number, inserts.operation.accepted_ms, context.now_ms))
             newly_ready.add(number)
             part_results.append(None)
         results.append(part_results)

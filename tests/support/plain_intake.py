@@ -126,7 +126,7 @@ class Caller:
 
     def inserts(self, first: int, *sizes: int, namespace: str = "n") -> Inserts:
         items = [make_item(namespace=namespace, payload=bytes(size)) for size in sizes]
-        return Inserts(namespace, items, first, self._next())
+        return Inserts(namespace, items, first, 0, self._next())
 
 
 @dataclass(slots=True, eq=False)

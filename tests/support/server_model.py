@@ -76,7 +76,7 @@ class ServerModel:
         self._numbers += 1
         number = make_number(1, self._numbers)
         self._keys[key] = (number, asked["mark"], self.now_ms)
-        row = new_row(_new_item(asked, payload), number, int(self.now_ms))
+        row = new_row(_new_item(asked, payload), number, int(self.now_ms), int(self.now_ms))
         if self.flaw == "does not wait for deliver-after":
             row.state = State.READY
         if not (self.flaw == "loses some items" and self.rng.random() < 0.2):

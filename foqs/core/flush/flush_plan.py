@@ -371,6 +371,7 @@ def _decide_inserts(
 ) -> None:
     items: list[NewItem] = []
     numbers: list[int] = []
+    accepted: list[int] = []
     restored: list[Row] = []
     for part in batch.inserts:
         operation = part.operation
@@ -391,12 +392,13 @@ def _decide_inserts(
         else:
             items += part_items
             numbers += part_numbers
+            accepted += repeat(operation.accepted_ms, len(part_items))
         topics = plan.topics.get(operation.namespace)
         if topics is None:
             topics = plan.topics[operation.namespace] = set()
         topics.update([item.topic for item in part_items])
     inserted = plan.inserted
-    inserted += map(new_row, items, numbers, repeat(context.now_ms))
+    inserted += map(new_row, items, numbers, accepted, repeat(context.now_ms))
     inserted += restored
     plan.timed = [row for row in inserted if row.due_ms is not None]
     for row in plan.timed:

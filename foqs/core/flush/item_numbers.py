@@ -1,8 +1,9 @@
 """The numbers that a shard's owner assigns to new items, and which of them are resolved.
 
 Always true: numbers are assigned once, in ascending order. A number is resolved when
-its item was committed, refused or withdrawn. Before that, no caller knows the number,
-and no reply may say that its item is gone. Knows operations, not single items.
+its item was committed, refused or withdrawn, or when it was left out: sequences are
+shared by all shards of the host. Before that, no caller knows the number, and no reply
+may say that its item is gone. Knows operations, not single items.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from typing import Final
 
 from foqs.core.flush.operation import OPEN, Inserts
 from foqs.core.items.item import SEQUENCE_MAX, make_number
-
-_RESERVED_COUNT: Final = 1_000_000
-"""Sequences kept in reserve, so that calls that are already queued still get numbers."""
+from foqs.core.timing.arrivals import Arrivals
 
 _COMPACT_OPERATIONS: Final = 64
 _COMPACT_BYTES: Final = 1 << 20
@@ -27,13 +26,15 @@ class ItemNumbers:
 
     Args:
         epoch: the epoch of the ownership.
+        arrivals: counts the items of all shards of the host. Its sequences have been started.
         is_being_written: returns whether an operation's items are in the flush in progress.
     """
 
-    def __init__(self, epoch: int, is_being_written: Callable[[Inserts], bool]) -> None:
+    def __init__(self, epoch: int, arrivals: Arrivals, is_being_written: Callable[[Inserts], bool]) -> None:
+        self._arrivals = arrivals
         self._is_being_written = is_being_written
-        self._last_sequence = 0
-        """The last sequence assigned."""
+        self._last_sequence = arrivals.last_sequence
+        """The last sequence that this shard got."""
         self._zero = make_number(epoch, 1) - 1
         """The number of a sequence is this plus the sequence."""
         self._operations: list[Inserts] = []
@@ -44,17 +45,18 @@ class ItemNumbers:
         self._compact_bytes = _COMPACT_BYTES
 
     def can_assign(self, count: int) -> bool:
-        """Return whether `count` numbers are left."""
-        return self._last_sequence + count <= SEQUENCE_MAX - _RESERVED_COUNT
+        """Return whether `count` numbers are left in this epoch."""
+        # The host starts again with the first sequence when it has used up all of them.
+        return self._arrivals.has_sequences(count) and self._last_sequence <= self._arrivals.last_sequence
 
     @property
     def next_number(self) -> int:
         """The first number that is not assigned."""
-        return self._zero + self._last_sequence + 1
+        return self._zero + max(self._last_sequence, self._arrivals.last_sequence) + 1
 
     def assign(self, operation: Inserts) -> None:
         """Assign the numbers from `next_number` on to this operation."""
-        self._last_sequence += len(operation)
+        self._take(len(operation))
         self._operations.append(operation)
         self._bytes += operation.bytes
         if len(self._operations) > self._compact_at or self._bytes > self._compact_bytes:
@@ -69,7 +71,7 @@ class ItemNumbers:
         They count as resolved: no caller knows them before the flush is committed.
         """
         first = self.next_number
-        self._last_sequence += count
+        self._take(count)
         return first
 
     @property
@@ -81,7 +83,7 @@ class ItemNumbers:
             resolved += 1
         if resolved:
             del operations[:resolved]
-        return operations[0].numbers[0] - 1 if operations else self._zero + self._last_sequence
+        return operations[0].numbers[0] - 1 if operations else self.next_number - 1
 
     def unresolved(self, numbers: Sequence[int]) -> list[int]:
         """Return those of these numbers, at least one, that are of this epoch and not assigned yet, or not resolved.
@@ -109,6 +111,10 @@ class ItemNumbers:
                     if (result := results[number - first]) is not None and (is_written or result is OPEN)
                 ]
         return found
+
+    def _take(self, count: int) -> None:
+        self._arrivals.take_sequences(count)
+        self._last_sequence = self._arrivals.last_sequence
 
     def _is_pending(self, operation: Inserts) -> bool:
         return operation.is_open or (operation.is_abandoned and self._is_being_written(operation))

@@ -286,25 +286,28 @@ class Inserts(Operation):
     In that case nothing is inserted, and no item gets the entry's own number.
 
     Args:
+        accepted_ms: the time at which they were accepted, on the arrival clock: their place in the order.
         has_keys: all items have idempotency keys; otherwise none has.
 
     Attributes:
         in_flight: counts the entries that have no result yet; None if they are not counted.
     """
 
-    __slots__ = ("has_keys", "in_flight", "items")
+    __slots__ = ("accepted_ms", "has_keys", "in_flight", "items")
 
     def __init__(
         self,
         namespace: str,
         items: Sequence[NewItem],
         first_number: int,
+        accepted_ms: int,
         caller: OperationCaller | None,
         *,
         has_keys: bool = False,
     ) -> None:
         super().__init__(Lane.INSERT, namespace, range(first_number, first_number + len(items)), caller)
         self.items = items
+        self.accepted_ms = accepted_ms
         self.has_keys = has_keys
         self.in_flight: InFlight | None = None
         self.bytes = self.size(0, len(items))

@@ -8,7 +8,9 @@ Knows nothing of how a row changes (`life`) or where it is stored.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 from foqs_contract.errors import InvalidArgument
@@ -35,13 +37,14 @@ TopicName: TypeAlias = tuple[str, str]
 """(namespace, topic)."""
 
 OrderKey: TypeAlias = int
-"""(priority, deliver_after_ms, number) in one integer that sorts like the tuple: the order of delivery.
+"""(priority, deliver_after_ms, number) in one integer that sorts like the tuple: the order of delivery in one shard.
 
 It takes one small object instead of four; see `pack_order_key`.
 """
 _NUMBER_BITS: Final = EPOCH_BITS + SEQUENCE_BITS
 _TIME_BITS: Final = 48
 _PRIORITY_SHIFT: Final = _NUMBER_BITS + _TIME_BITS
+_WITHOUT_EPOCH: Final = ~(EPOCH_MAX << SEQUENCE_BITS)
 
 
 class State(enum.IntEnum):
@@ -279,6 +282,22 @@ def unpack_order_key(order_key: OrderKey) -> tuple[int, int, int]:
     """Return the (priority, deliver_after_ms, number) of an order key."""
     after = order_key >> _NUMBER_BITS & (1 << _TIME_BITS) - 1
     return (order_key >> _PRIORITY_SHIFT) + PRIORITY_MIN, after, order_key & NUMBER_MAX
+
+
+def arrival_rank(order_key: OrderKey) -> int:
+    """Return a number that sorts the keys of several shards by (priority, deliver_after_ms, sequence).
+
+    The epochs of two shards say nothing about which item came first. The sequences do, if one host accepted both.
+    """
+    return order_key & _WITHOUT_EPOCH
+
+
+def arrival_ranks(order_keys: Iterable[OrderKey]) -> list[int]:
+    """Return ascending ranks of the ascending keys of one shard.
+
+    In one millisecond an item of another host may have a higher sequence than the items after it. Then they get its rank.
+    """
+    return list(accumulate([key & _WITHOUT_EPOCH for key in order_keys], max))
 
 
 def order_key_number(order_key: OrderKey) -> int:

@@ -137,17 +137,23 @@ class FlushContext:
     retry_policies: Mapping[str, RetryPolicy]
 
 
-def new_row(item: NewItem, number: int, now_ms: int) -> Row:
-    """Return the row of an item that is inserted now."""
-    after = now_ms
+def new_row(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
+    """Return the row of an item that is inserted now.
+
+    An item that is READY at once has `accepted_ms` as its place in the order, although the
+    shard clock may be behind the arrival clock.
+    """
+    after = 0
     if item.delay_ms:
         after = min(now_ms + item.delay_ms, TIME_MS_MAX)
     elif item.deliver_after_ms is not None:
-        after = min(max(item.deliver_after_ms, now_ms), TIME_MS_MAX)
+        after = min(item.deliver_after_ms, TIME_MS_MAX)
     expires = None if item.ttl_ms is None else min(now_ms + item.ttl_ms, TIME_MS_MAX)
     state, due = State.READY, expires
     if after > now_ms:
         state, due = State.DEFERRED, after if expires is None else min(after, expires)
+    else:
+        after = max(after, accepted_ms)
     # Positional arguments are faster, and this runs for every item.
     return Row(
         number,

@@ -1,7 +1,8 @@
 """Finds the best items of several shards, by merging their ready indexes.
 
-Whole runs of keys are sorted and bisected, never compared one by one. Two indexes
-may have equal keys: then the former index comes first. Stores nothing.
+Keys of different shards are compared by their arrival ranks. Whole runs of ranks are
+sorted and bisected, never compared one by one. Two indexes may have equal ranks: then
+the former index comes first. Stores nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from foqs.core.items.item import OrderKey, TopicName
+from foqs.core.items.item import OrderKey, TopicName, arrival_rank, arrival_ranks
 from foqs.core.memory.ready_index import ReadyIndex
 
 _PEEK_SPARE: Final = 2
@@ -35,44 +36,54 @@ def reserve_best(
     if count == 1:
         return _reserve_first(indexes, topic)
     peek_count = _peek_count(indexes, count)
-    parts: list[list[OrderKey]] = []
-    key_max: OrderKey | None = None
+    parts: list[list[int]] = []
+    rank_max: int | None = None
     for index in indexes:
         keys, boundary = index.peek_with_boundary(topic, peek_count)
-        parts.append(keys)
-        if boundary is not None and (key_max is None or boundary < key_max):
-            key_max = boundary
+        ranks = arrival_ranks(keys)
+        parts.append(ranks)
+        if boundary is not None:
+            rank_max = _lower(rank_max, boundary, ranks)
     if sum(map(bool, parts)) < 2:
         counts: Sequence[int] = [count if part else 0 for part in parts]
     else:
         counts = _counts_per_index(indexes, topic, count, parts, peek_count)
     return [
-        index.reserve(topic, min(index_count, limit), key_max) if index_count else []
+        index.reserve(topic, min(index_count, limit), rank_max) if index_count else []
         for index, index_count, limit in zip(indexes, counts, limits, strict=True)
     ]
 
 
 def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list[OrderKey]]:
     """Reserve one key. A fast path, because many consumers ask for one item of each of many topics."""
-    key_max: OrderKey | None = None
-    best: OrderKey | None = None
+    rank_max: int | None = None
+    best: int | None = None
     best_at = 0
     for at, index in enumerate(indexes):
         keys, boundary = index.peek_with_boundary(topic, 1)
-        if boundary is not None and (key_max is None or boundary < key_max):
-            key_max = boundary
-        if keys and (best is None or keys[0] < best):
-            best, best_at = keys[0], at
+        ranks = arrival_ranks(keys)
+        if boundary is not None:
+            rank_max = _lower(rank_max, boundary, ranks)
+        if ranks and (best is None or ranks[0] < best):
+            best, best_at = ranks[0], at
     reserved: list[list[OrderKey]] = [[] for _ in indexes]
-    if best is not None and (key_max is None or best <= key_max):
+    if best is not None and (rank_max is None or best <= rank_max):
         reserved[best_at] = indexes[best_at].reserve(topic, 1)
     return reserved
+
+
+def _lower(rank_max: int | None, boundary: OrderKey, ranks: Sequence[int]) -> int:
+    """Return the lower of `rank_max` and the rank above which the table may hold keys. `ranks` are the first of the window."""
+    rank = arrival_rank(boundary)
+    if ranks and ranks[-1] > rank:
+        rank = ranks[-1]
+    return rank if rank_max is None or rank < rank_max else rank_max
 
 
 def plan_prefetch(indexes: Sequence[ReadyIndex], topic: TopicName, count: int) -> list[list[OrderKey]]:
     """Return the keys that are not prefetched yet among the best `count` of all windows, by index. Reserves nothing."""
     peek_count = _peek_count(indexes, count)
-    parts = [index.peek(topic, peek_count) for index in indexes]
+    parts = [arrival_ranks(index.peek(topic, peek_count)) for index in indexes]
     counts = _counts_per_index(indexes, topic, count, parts, peek_count)
     return [
         index.not_prefetched(topic, index_count) if index_count else []
@@ -86,9 +97,12 @@ def _peek_count(indexes: Sequence[ReadyIndex], count: int) -> int:
 
 
 def _counts_per_index(
-    indexes: Sequence[ReadyIndex], topic: TopicName, count: int, parts: list[list[OrderKey]], peek_count: int
+    indexes: Sequence[ReadyIndex], topic: TopicName, count: int, parts: list[list[int]], peek_count: int
 ) -> list[int]:
-    """Return how many of the best `count` keys of all windows each index has. `parts` are the first `peek_count` of each."""
+    """Return how many of the best `count` keys of all windows each index has.
+
+    `parts` are the ranks of the first `peek_count` of each.
+    """
     if not peek_count:
         return [0] * len(parts)
     if count == 1:
@@ -107,7 +121,7 @@ def _counts_per_index(
             break
         peek_count = min(count, _PEEK_FACTOR * peek_count)
         for at in unfinished:
-            part = indexes[at].peek(topic, peek_count)
+            part = arrival_ranks(indexes[at].peek(topic, peek_count))
             best += part[len(parts[at]) :]
             parts[at] = part
         best.sort()

@@ -1,8 +1,8 @@
 """The shard clock: a steady clock that follows the database's clock at a bounded rate.
 
 Always true: it never goes back and never jumps; in a second of the steady clock it
-advances one second, plus or minus at most `slew_permille` milliseconds. A sample of
-the database's clock shows the difference, which is corrected at that rate, even if
+advances one second, plus or minus at most `slew_permille` milliseconds. The estimate
+of the database's clock shows the difference, which is corrected at that rate, even if
 the database's clock jumps. A new owner's clock starts at least where the former
 owner's can have been, and never before the saved time. Reads no clock itself. Counts
 in microseconds, so that no rounding errors add up.
@@ -11,8 +11,9 @@ in microseconds, so that no rounding errors add up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-_US_PER_MS = 1_000
+US_PER_MS: Final = 1_000
 
 
 class ShardClock:
@@ -21,46 +22,38 @@ class ShardClock:
     Args:
         monotonic_ms: a steady clock that never goes back and also counts while the machine sleeps.
         start_ms: the shard's time now.
-        database_ms: the database's clock, read just now.
+        ahead_us: the database's clock minus the steady clock, as estimated.
         slew_permille: how much faster or slower than the steady clock it may run, in thousandths; below 1,000.
     """
 
-    def __init__(self, monotonic_ms: Callable[[], int], start_ms: int, database_ms: int, slew_permille: int) -> None:
+    def __init__(self, monotonic_ms: Callable[[], int], start_ms: int, ahead_us: int, slew_permille: int) -> None:
         self._monotonic_ms = monotonic_ms
         self._slew_permille = slew_permille
         """Also the microseconds that it may gain or lose in a millisecond."""
         self._since_ms = monotonic_ms()
-        self._base_us = start_ms * _US_PER_MS
+        self._base_us = start_ms * US_PER_MS
         """The shard's time at `_since_ms`."""
-        self._behind_us = (database_ms - start_ms) * _US_PER_MS
+        self._behind_us = ahead_us + self._since_ms * US_PER_MS - self._base_us
         """How far it was behind the database's clock at `_since_ms`; negative if it was ahead."""
 
     def now_ms(self) -> int:
         elapsed_ms = self._monotonic_ms() - self._since_ms
-        return (self._base_us + elapsed_ms * _US_PER_MS + self._slewed_us(elapsed_ms)) // _US_PER_MS
+        return (self._base_us + elapsed_ms * US_PER_MS + self._slewed_us(elapsed_ms)) // US_PER_MS
 
     def now_and_offset_ms(self) -> tuple[int, int]:
         """Return (the shard's time, the shard's time minus the estimated database's clock)."""
         elapsed_ms = self._monotonic_ms() - self._since_ms
         slewed_us = self._slewed_us(elapsed_ms)
-        now_us = self._base_us + elapsed_ms * _US_PER_MS + slewed_us
-        return now_us // _US_PER_MS, (slewed_us - self._behind_us) // _US_PER_MS
+        now_us = self._base_us + elapsed_ms * US_PER_MS + slewed_us
+        return now_us // US_PER_MS, (slewed_us - self._behind_us) // US_PER_MS
 
-    def on_database_time(self, database_ms: int, requested_at_ms: int) -> None:
-        """Record a sample of the database's clock, read at some moment since the shard's time `requested_at_ms`.
-
-        So the difference lies in an interval: from its value if the clock was read now,
-        to its value if the clock was read at once. An estimate within the interval stays;
-        otherwise it moves to the nearer end. So the round trip itself is never corrected.
-        """
+    def follow(self, ahead_us: int) -> None:
+        """Correct the difference from a new estimate: the database's clock minus the steady clock."""
         now_ms = self._monotonic_ms()
         elapsed_ms = now_ms - self._since_ms
-        slewed_us = self._slewed_us(elapsed_ms)
-        self._base_us += elapsed_ms * _US_PER_MS + slewed_us
+        self._base_us += elapsed_ms * US_PER_MS + self._slewed_us(elapsed_ms)
         self._since_ms = now_ms
-        least_us = database_ms * _US_PER_MS - self._base_us
-        most_us = (database_ms - requested_at_ms + 1) * _US_PER_MS
-        self._behind_us = max(least_us, min(self._behind_us - slewed_us, most_us))
+        self._behind_us = ahead_us + now_ms * US_PER_MS - self._base_us
 
     @property
     def is_catching_up(self) -> bool:
@@ -75,12 +68,12 @@ class ShardClock:
         A sample that comes before changes it.
         """
         elapsed_ms = self._monotonic_ms() - self._since_ms
-        gap_us = until_ms * _US_PER_MS - self._base_us
+        gap_us = until_ms * US_PER_MS - self._base_us
         slew, behind_us = self._slew_permille, self._behind_us
         if behind_us >= 0:
-            wait_ms = max(_ceil(gap_us, _US_PER_MS + slew), _ceil(gap_us - behind_us, _US_PER_MS))
+            wait_ms = max(_ceil(gap_us, US_PER_MS + slew), _ceil(gap_us - behind_us, US_PER_MS))
         else:
-            wait_ms = min(_ceil(gap_us, _US_PER_MS - slew), _ceil(gap_us - behind_us, _US_PER_MS))
+            wait_ms = min(_ceil(gap_us, US_PER_MS - slew), _ceil(gap_us - behind_us, US_PER_MS))
         return max(0, wait_ms - elapsed_ms)
 
     def _slewed_us(self, elapsed_ms: int) -> int:

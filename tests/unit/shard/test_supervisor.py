@@ -201,7 +201,8 @@ def test_a_shard_whose_ids_are_used_up_is_taken_over_again() -> None:
         caller = Caller(world, engine)
         await caller.put()
         shard = engine.shards[1]
-        shard.numbers.assign_sealed(SEQUENCE_MAX - 1_000_002)
+        used = shard.numbers.next_number & SEQUENCE_MAX
+        shard.numbers.assign_sealed(SEQUENCE_MAX - 1_000_000 - used)
         await caller.put(count=1)
         with pytest.raises(Unavailable, match="starts a new one"):
             await caller.put(count=1)

@@ -24,7 +24,7 @@ from tests.support.plain_intake import (
 
 def test_idempotency_keys_count_among_the_bytes_of_new_items() -> None:
     items = [make_keyed_item(b"k" * 3, payload=b"p" * 10), make_keyed_item(b"k" * 5, payload=b"p" * 20)]
-    operation = Inserts("n", items, 5, None, has_keys=True)
+    operation = Inserts("n", items, 5, 0, None, has_keys=True)
     assert (operation.bytes, operation.size(1, 2)) == (38, 25)
     batch = Batch([Part(operation, 0, 1), Part(operation, 1, 2), Part(Caller().inserts(9, 1), 0, 1)])
     assert batch.key_names() == [("n", b"kkk"), ("n", b"kkkkk")]
@@ -132,7 +132,7 @@ def test_abandoning_a_finished_work_does_not_call_back_again() -> None:
 def test_sizes_count_payloads_metadata_and_trace_contexts() -> None:
     caller = Caller()
     items = [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1", trace_context=b"23")]
-    inserts = Inserts("n", items, 1, None)
+    inserts = Inserts("n", items, 1, 0, None)
     nacks = Events("n", [Event(EventKind.NACK, 1, metadata=b"1234"), Event(EventKind.NACK, 2)], None)
     assert (inserts.bytes, inserts.size(0, 1), inserts.size(1, 2)) == (11, 8, 3)
     assert (nacks.bytes, nacks.size(0, 1), nacks.size(1, 2)) == (4, 4, 0)

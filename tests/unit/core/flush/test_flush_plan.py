@@ -173,7 +173,7 @@ def a_batch(draw: st.DrawFn) -> Batch:
             items = [
                 KeyedItem(**asdict(item), idempotency_key=draw(some_keys), digest=draw(some_digests)) for item in items
             ]
-        inserts = Inserts(namespace, items, first, None, has_keys=keyed)
+        inserts = Inserts(namespace, items, first, 0, None, has_keys=keyed)
         start = draw(st.integers(0, len(items) - 1))
         inserted = Part(inserts, start, draw(st.integers(start + 1, len(items))))
         batch.add([inserted])
@@ -341,7 +341,7 @@ def test_purged_rows_lose_their_entries() -> None:
 def test_no_due_is_written_below_the_watermark() -> None:
     watermark_ms = NOW + 10_000
     caller = Caller()
-    inserts = Inserts("n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, None)
+    inserts = Inserts("n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, 0, None)
     batch = batch_of(caller.delivery(1), caller.events(EventKind.NACK, 2), inserts)
     batch.direct_deliveries = [whole(Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, None))]
     plan = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
@@ -353,7 +353,7 @@ def test_no_due_is_written_below_the_watermark() -> None:
 
 
 def test_a_new_item_that_is_delivered_directly_is_inserted_leased() -> None:
-    inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, None)
+    inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, 0, None)
     batch = batch_of(inserts)
     batch.direct_deliveries = [whole(Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, None))]
     plan = decide(batch, [])
@@ -369,7 +369,7 @@ def test_a_new_item_that_is_delivered_directly_is_inserted_leased() -> None:
 
 def test_callers_of_direct_deliveries_wait_for_the_memory_if_other_items_become_ready() -> None:
     def can_notify_first(*others: Any) -> bool:
-        batch = batch_of(Inserts("n", [make_item()], FIRST_NEW, None), *others)
+        batch = batch_of(Inserts("n", [make_item()], FIRST_NEW, 0, None), *others)
         batch.direct_deliveries = [whole(Leases("n", [(("n", "t"), keys_of([FIRST_NEW]))], 50, 0, None))]
         return decide(
             batch, [make_row(1, topic="u"), make_row(2, topic="u", state=State.LEASED)]
@@ -381,7 +381,7 @@ def test_callers_of_direct_deliveries_wait_for_the_memory_if_other_items_become_
     assert can_notify_first()
     assert can_notify_first(move(2)), "a leased item is not moved"
     assert not can_notify_first(move(1))
-    assert not can_notify_first(Inserts("n", [make_item()], FIRST_NEW + 1, None))
+    assert not can_notify_first(Inserts("n", [make_item()], FIRST_NEW + 1, 0, None))
 
 
 def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_are_not() -> None:
@@ -413,7 +413,7 @@ def test_a_batch_uses_only_the_rows_of_its_own_dues() -> None:
 
 
 def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> Inserts:
-    return Inserts(namespace, items, first, None, has_keys=True)
+    return Inserts(namespace, items, first, 0, None, has_keys=True)
 
 
 def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> None:
@@ -474,7 +474,7 @@ def test_a_direct_delivery_of_a_repeat_gets_no_item() -> None:
 
 
 def test_a_part_of_a_work_is_decided_without_the_rest() -> None:
-    inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, None)
+    inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, 0, None)
     acks = Acks("n", [1, 2, 3], [7, 8, 9], None)
     batch = Batch([Part(acks, 1, 3), Part(inserts, 1, 2)])
     plan = decide(batch, [make_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])

@@ -11,6 +11,7 @@ from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.operation import Inserts
 from foqs.core.items.item import SEQUENCE_MAX, make_number, parse_id
 from foqs.core.items.life import Event, EventKind
+from foqs.core.timing.arrivals import Arrivals
 from foqs.queue.port import ALREADY_GONE
 from foqs_contract.errors import NotFound, Unavailable
 from tests.support.builders import engine_settings, new_item
@@ -25,10 +26,11 @@ class Assigned:
 
     def __init__(self) -> None:
         self.writing: list[Inserts] = []
-        self.numbers = ItemNumbers(EPOCH, self.writing.__contains__)
+        self.arrivals = Arrivals(0)
+        self.numbers = ItemNumbers(EPOCH, self.arrivals, self.writing.__contains__)
 
     def inserts(self, count: int) -> Inserts:
-        operation = Inserts("n", [new_item()] * count, self.numbers.next_number, None)
+        operation = Inserts("n", [new_item()] * count, self.numbers.next_number, 0, None)
         self.numbers.assign(operation)
         return operation
 
@@ -96,10 +98,10 @@ def test_exactly_the_numbers_of_finished_operations_are_resolved(steps: list[tup
 def test_a_check_asks_only_operations_among_its_numbers() -> None:
     """Thousands of enqueues may wait while items are acked, one call for each."""
     asked: list[Inserts] = []
-    numbers = ItemNumbers(EPOCH, lambda operation: asked.append(operation) or False)  # type: ignore[func-returns-value]
+    numbers = ItemNumbers(EPOCH, Arrivals(0), lambda operation: asked.append(operation) or False)  # type: ignore[func-returns-value]
     operations = []
     for place in range(60):  # fewer than are searched for resolved ones
-        operation = Inserts("n", [new_item()] * 2, numbers.next_number, None)
+        operation = Inserts("n", [new_item()] * 2, numbers.next_number, 0, None)
         numbers.assign(operation)
         if place:  # the first one waits
             finish(operation, 0, [None, None])
@@ -141,7 +143,7 @@ def test_finished_operations_behind_a_hanging_one_are_dropped_with_their_items()
     assigned = Assigned()
     hanging = assigned.inserts(1)
     for _ in range(50):
-        operation = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, assigned.numbers.next_number, None)
+        operation = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, assigned.numbers.next_number, 0, None)
         assigned.numbers.assign(operation)
         finish(operation, 0, [None, None])
         assert sum(remembered.bytes for remembered in assigned.numbers._operations) <= 2_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.items.item import OrderKey
+from foqs.core.items.item import OrderKey, make_number, pack_order_key
 from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.ready_index import ReadyIndex
 from tests.support.ready_windows import ALL, TOPIC, finish_refill, order_key, order_keys, window
@@ -115,3 +115,44 @@ def test_an_index_with_all_the_best_keys_gives_them_all() -> None:
 def test_a_single_reserved_key_is_the_best_and_among_equal_ones_that_of_the_first_index(keys: Numbers) -> None:
     parts = reserve_best(complete(keys), TOPIC, 1, [1_000] * len(keys))
     assert [(key, at) for at, part in enumerate(parts) for key in part] == ranked(keys)[:1]
+
+
+arrivals = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 2)), max_size=40)
+"""For each item that a host accepts: its shard, the time since the one before it, and how often its shard was taken over since."""
+
+
+@given(arrivals, st.integers(0, 50))
+def test_items_of_one_millisecond_come_in_order_of_their_arrival_whatever_the_epochs_of_their_shards(
+    accepted: list[tuple[int, int, int]], count: int
+) -> None:
+    indexes = [ReadyIndex(1_000, 10_000) for _ in range(3)]
+    epochs, now_ms = [900, 5, 70], 1_000
+    expected: list[OrderKey] = []
+    for sequence, (shard, passed_ms, takeovers) in enumerate(accepted, 1):
+        epochs[shard] += takeovers
+        now_ms += passed_ms
+        expected.append(pack_order_key(0, now_ms, make_number(epochs[shard], sequence)))
+        indexes[shard].add(TOPIC, expected[-1])
+    parts = reserve_best(indexes, TOPIC, count, [1_000] * 3)
+    assert sorted(key for part in parts for key in part) == sorted(expected[:count])
+    one_by_one = [key for _ in expected[count:] for part in reserve_best(indexes, TOPIC, 1, [1] * 3) for key in part]
+    assert one_by_one == expected[count:]
+
+
+def test_the_items_of_one_shard_keep_their_order_beside_an_item_of_another_host_with_a_higher_sequence() -> None:
+    indexes = [ReadyIndex(1_000, 10_000) for _ in range(2)]
+    keys = [pack_order_key(0, 1_000, make_number(epoch, sequence)) for epoch, sequence in ((3, 80), (4, 20), (4, 30))]
+    other = pack_order_key(0, 1_000, make_number(9, 25))
+    indexes[0].add_many(TOPIC, keys)
+    indexes[1].add(TOPIC, other)
+    assert reserve_best(indexes, TOPIC, 2, [9, 9]) == [keys[:1], [other]]
+    assert reserve_best(indexes, TOPIC, 2, [9, 9]) == [keys[1:], []]
+
+
+def test_a_window_that_ends_with_a_lower_sequence_than_before_gives_its_keys() -> None:
+    indexes = [ReadyIndex(1_000, 10_000) for _ in range(2)]
+    keys = [pack_order_key(0, 1_000, make_number(epoch, sequence)) for epoch, sequence in ((3, 80), (4, 20))]
+    indexes[0].discover(TOPIC)
+    finish_refill(indexes[0], keys, complete=False)
+    assert reserve_best(indexes, TOPIC, 1, [9, 9]) == [keys[:1], []]
+    assert reserve_best(indexes, TOPIC, 5, [9, 9]) == [keys[1:], []]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foqs.core.timing.arrivals import Arrivals
+from foqs.core.timing.database_clock import DatabaseClock
 from foqs.core.timing.shard_clock import ShardClock, initial_time_ms
 
 HOUR_MS = 3_600_000
@@ -23,18 +25,20 @@ class Clocks:
         return self.steady_ms
 
     def time(self, start_ms: int = START_MS, slew: int = SLEW) -> ShardClock:
-        return ShardClock(self.monotonic_ms, start_ms, self.database_ms, slew)
+        self.database = DatabaseClock(self.monotonic_ms, slew, 0, Arrivals(0))
+        self.database.on_sample(self.database_ms, self.steady_ms)
+        return self.database.start_shard_clock(self.database_ms, 1, start_ms - self.database_ms)
 
     def pass_ms(self, ms: int) -> None:
         self.steady_ms += ms
         self.database_ms += ms
 
-    def sample(self, time: ShardClock, there_ms: int = 0, back_ms: int = 0) -> None:
-        requested_at_ms = time.now_ms()
+    def sample(self, there_ms: int = 0, back_ms: int = 0) -> None:
+        requested_at_ms = self.steady_ms
         self.pass_ms(there_ms)
         database_ms = self.database_ms
         self.pass_ms(back_ms)
-        time.on_database_time(database_ms, requested_at_ms)
+        self.database.on_sample(database_ms, requested_at_ms)
 
 
 steps = st.tuples(
@@ -63,7 +67,7 @@ def test_it_never_goes_back_and_never_runs_faster_or_slower_than_its_bound(
         clocks.pass_ms(passed_ms)
         check()
         clocks.database_ms += step_ms
-        clocks.sample(time, there_ms, back_ms)
+        clocks.sample(there_ms, back_ms)
         check()
 
 
@@ -72,10 +76,10 @@ def test_after_a_step_of_hours_it_returns_to_the_database_s_clock(step_ms: int, 
     clocks = Clocks()
     time = clocks.time()
     clocks.database_ms += step_ms
-    clocks.sample(time, there_ms, back_ms)
+    clocks.sample(there_ms, back_ms)
     for _ in range(10):
         clocks.pass_ms(abs(step_ms) * 1_000 // SLEW // 10 + 1)
-        clocks.sample(time, there_ms, back_ms)
+        clocks.sample(there_ms, back_ms)
     clocks.pass_ms(20 * (there_ms + back_ms) + 20)
     assert abs(time.now_ms() - clocks.database_ms) <= there_ms + back_ms + 1
     assert abs(time.now_and_offset_ms()[1]) <= there_ms + back_ms + 1
@@ -96,7 +100,7 @@ def test_it_corrects_a_difference_at_its_rate_and_then_runs_like_the_steady_cloc
 def test_a_difference_below_the_uncertainty_of_the_sample_is_not_corrected() -> None:
     clocks = Clocks()
     time = clocks.time()
-    clocks.sample(time, there_ms=400, back_ms=400)
+    clocks.sample(there_ms=400, back_ms=400)
     clocks.pass_ms(10_000)
     assert time.now_ms() == clocks.database_ms
     assert time.now_and_offset_ms()[1] == 0
@@ -105,7 +109,7 @@ def test_a_difference_below_the_uncertainty_of_the_sample_is_not_corrected() -> 
 def test_a_slow_sample_does_not_discard_the_former_estimate() -> None:
     clocks = Clocks()
     time = clocks.time(START_MS - 1_000)
-    clocks.sample(time, there_ms=3_000, back_ms=3_000)
+    clocks.sample(there_ms=3_000, back_ms=3_000)
     clocks.pass_ms(60_000)
     assert time.now_ms() == clocks.database_ms
 
@@ -115,7 +119,7 @@ def test_frequent_samples_lose_nothing_to_rounding() -> None:
     time = clocks.time(START_MS - 100)
     for _ in range(2_000):
         clocks.pass_ms(1)
-        clocks.sample(time)
+        clocks.sample()
     assert time.now_ms() == clocks.database_ms
 
 

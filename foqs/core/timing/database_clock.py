@@ -1,0 +1,91 @@
+"""What one host knows of the clock of one database, and the clocks that follow it.
+
+Always true: one estimate of the database's clock serves all shards of this host in the
+database. So their clocks agree to the microsecond once each has corrected the
+difference with which it started. Reads no clock itself.
+
+The *arrival clock* follows the same estimate. Its time is the place of a new item in the
+order of delivery, whatever its shard. It never goes back while the host runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.core.timing.arrivals import Arrivals
+from foqs.core.timing.shard_clock import US_PER_MS, ShardClock, initial_time_ms
+
+
+class DatabaseClock:
+    """An estimate of a database's clock, and the arrival clock.
+
+    Args:
+        monotonic_ms: a steady clock that never goes back and also counts while the machine sleeps.
+        slew_permille: see `ShardClock`.
+        skew_ms_max: the maximum difference between the clocks of two database servers.
+        arrivals: those of the host, in all databases.
+    """
+
+    def __init__(
+        self, monotonic_ms: Callable[[], int], slew_permille: int, skew_ms_max: int, arrivals: Arrivals
+    ) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._slew_permille = slew_permille
+        self._skew_ms_max = skew_ms_max
+        self._arrivals = arrivals
+        self._ahead_us: int | None = None
+        """The database's clock minus the steady clock, as estimated; None before the first sample."""
+        self._shard_clocks: list[ShardClock] = []
+        self._arrival_clock: ShardClock
+        self._last_arrival_ms = 0
+
+    def on_sample(self, database_ms: int, requested_at_ms: int) -> None:
+        """Record a sample of the database's clock, read at some moment since `requested_at_ms` of the steady clock.
+
+        So the difference lies in an interval: from its value if the clock was read now,
+        to its value if the clock was read at once. An estimate within the interval stays;
+        otherwise it moves to the nearer end. So the round trip itself is never corrected.
+        """
+        least_us = (database_ms - self._monotonic_ms()) * US_PER_MS
+        most_us = (database_ms - requested_at_ms + 1) * US_PER_MS
+        if self._ahead_us is None:
+            # A clock that runs ahead of the database's would make the next owner start too far ahead.
+            self._ahead_us = most_us - US_PER_MS
+            return
+        self._ahead_us = max(least_us, min(self._ahead_us, most_us))
+        if self._shard_clocks:
+            for clock in (self._arrival_clock, *self._shard_clocks):
+                clock.follow(self._ahead_us)
+
+    def start_shard_clock(self, database_ms: int, saved_ms: int, offset_ms: int) -> ShardClock:
+        """Return the clock of a shard that was taken over. Arguments are those of `initial_time_ms`, of a sample just recorded.
+
+        The arrival clock starts with the first one, and is never behind the items of a shard.
+        """
+        assert self._ahead_us is not None
+        clock = self._clock(initial_time_ms(database_ms, saved_ms, offset_ms, self._skew_ms_max))
+        # A shard clock is behind the arrival clock by the skew at most, and its time is saved with the items.
+        latest_item_ms = saved_ms + self._skew_ms_max
+        if not self._shard_clocks:
+            first_ms = max(initial_time_ms(database_ms, saved_ms, offset_ms, 0), latest_item_ms)
+            self._arrival_clock = self._clock(first_ms)
+        elif latest_item_ms > self._arrival_clock.now_ms():
+            self._arrival_clock = self._clock(latest_item_ms)
+        self._arrivals.start_sequences(self._arrival_clock.now_ms())
+        self._shard_clocks.append(clock)
+        return clock
+
+    def end_shard_clock(self, clock: ShardClock) -> None:
+        """Forget the clock of a shard that is closed. Does nothing for one that it has forgotten."""
+        if clock in self._shard_clocks:
+            self._shard_clocks.remove(clock)
+
+    def arrival_ms(self) -> int:
+        """Return the time of an item that is accepted now; never less than that of an item before it."""
+        now_ms = max(self._last_arrival_ms, self._arrival_clock.now_ms())
+        self._last_arrival_ms = now_ms = self._arrivals.in_order_ms(now_ms)
+        return now_ms
+
+    def _clock(self, start_ms: int) -> ShardClock:
+        assert self._ahead_us is not None
+        return ShardClock(self._monotonic_ms, start_ms, self._ahead_us, self._slew_permille)
