@@ -273,6 +273,15 @@ class SimulatedCluster:
         tables = [self._table(shard) for shard in self.shards]
         return sum(row.payload_bytes for table in tables for row in table.rows.values() if row.namespace == namespace)
 
+    def host_of(self, shard: int, epoch: int) -> str | None:
+        """Return the nonce of the host that has written the shard with this epoch; None if none has."""
+        return self._owners.get((shard, epoch))
+
+    def owner(self, shard: int) -> str | None:
+        """Return the nonce of the shard's owner; None if it has not written yet."""
+        table = self.servers[shard].tables.get(shard)
+        return None if table is None else self.host_of(shard, table.owner.epoch)
+
     def is_at_rest(self) -> bool:
         """Whether no operation is in flight in any shard that a live host serves."""
         return all(is_at_rest(shard) for shard in self._shards())
@@ -302,7 +311,12 @@ class SimulatedCluster:
 
     def settings(self) -> EngineSettings:
         """Return the settings of a host."""
-        return WILD if self.wild else SETTINGS
+        settings = WILD if self.wild else SETTINGS
+        return replace(settings, standalone_shards={shard: self.database(shard) for shard in self.shards})
+
+    def database(self, shard: int) -> str:
+        """Return the database of a shard. Servers with wild clocks are databases of their own."""
+        return f"server{shard}" if self.wild else "main"
 
     async def _host(self, me: Incarnation, number: int) -> None:
         """Do what foqs.host does, without sockets and signals."""

@@ -116,7 +116,9 @@ class SimulatedFleet(SimulatedCluster):
         """Create the cluster, without running hosts."""
         registry = self._administrator
         await registry.open()
-        await layout_changes.create_layout(registry, [ShardSpec(number, "main") for number in self.shards])
+        await layout_changes.create_layout(
+            registry, [ShardSpec(number, self.database(number)) for number in self.shards]
+        )
         await registry.replace(CATALOG, render(self.document).encode(), None)
         self._watching = asyncio.ensure_future(self._watch())
 
@@ -392,6 +394,6 @@ def _config(name: str) -> Config:
                 "session_margin_ms": STOP_MARGIN_MS,
                 "handover_timeout_ms": DRAIN_MS,
             },
-            "databases": {"main": {"url": "mysql://u@h/d"}},
+            "databases": {name: {"url": "mysql://u@h/d"} for name in ("main", *map("server{}".format, range(1, 9)))},
         }
     )

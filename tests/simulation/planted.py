@@ -25,12 +25,13 @@ from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transit
 from foqs.core.memory.ready_index import ReadyIndex, Refill
 from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.core.memory.topic_counts import TopicCounts
+from foqs.core.timing import database_clock
+from foqs.core.timing.database_clock import DatabaseClock
 from foqs.core.timing.due_timers import DueTimers
-from foqs.core.timing.shard_clock import ShardClock
 from foqs.queue import counting, queue_service
 from foqs.queue.filter_walk import Walk
 from foqs.queue.port import BulkPage
-from foqs.shard import shard, writer
+from foqs.shard import writer
 from foqs.shard.shard import Shard
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
@@ -287,11 +288,12 @@ def watermark_too_early() -> None:
 def clock_followed_at_once() -> None:
     """A shard's time follows the jumps of the database's clock."""
 
-    def sample(self: ShardClock, database_ms: int, requested_at_ms: int) -> None:
-        self._since_ms = self._monotonic_ms()
-        self._base_us = database_ms * 1_000
+    def sample(self: DatabaseClock, database_ms: int, requested_at_ms: int) -> None:
+        original(self, database_ms, requested_at_ms)
+        for clock in self._shard_clocks:
+            clock._base_us = database_ms * 1_000
 
-    plant(ShardClock, "on_database_time", sample)
+    original = plant(DatabaseClock, "on_sample", sample)
 
 
 def offset_forgotten() -> None:
@@ -300,7 +302,7 @@ def offset_forgotten() -> None:
     def first_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:
         return database_ms
 
-    plant(shard, "initial_time_ms", first_ms)
+    plant(database_clock, "initial_time_ms", first_ms)
 
 
 def pages_unreported() -> None:

@@ -27,6 +27,7 @@ from tests.simulation import (
     planted_holes,
     planted_incarnations,
     planted_moves,
+    planted_order,
     planted_ownership,
     planted_session,
     planted_surplus,
@@ -139,6 +140,7 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
         **planted_holes.BUGS,
         **planted_incarnations.BUGS,
         **planted_moves.BUGS,
+        **planted_order.BUGS,
         **planted_timers.BUGS,
     }
     return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}

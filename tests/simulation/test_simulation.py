@@ -24,6 +24,7 @@ from tests.simulation import (
     planted_holes,
     planted_incarnations,
     planted_moves,
+    planted_order,
     planted_ownership,
     planted_session,
     planted_surplus,
@@ -178,6 +179,12 @@ def test_a_planted_bug_of_moves_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_moves.BUGS[name])
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_order.BUGS)
+def test_a_planted_bug_of_the_order_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_order.BUGS[name])
+
+
 def assert_bug_is_caught(name: str, bug: Bug, *options: str) -> None:
     done = simulate("tests.simulation.run", "--seeds", str(bug.seed_count), "--jobs", "1", "--plant", name, *options)
     assert done.returncode == 1, f"{name} was not found:\n{done.stdout}{done.stderr}"
@@ -205,8 +212,8 @@ def test_a_planted_bug_of_consumers_is_caught(name: str) -> None:
 
 
 def test_every_invariant_has_a_planted_bug() -> None:
-    shown = {invariant for bug in BUGS.values() for invariant in bug.shows}
-    assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 19}
+    shown = {invariant for bug in (*BUGS.values(), *planted_order.BUGS.values()) for invariant in bug.shows}
+    assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19}
 
 
 @pytest.mark.timeout(600)

@@ -19,6 +19,7 @@ from tests.simulation.administrator import SWEPT, Administrator
 from tests.simulation.cluster import NAMESPACES, URL, Incarnation, SimulatedCluster
 from tests.simulation.crowd import CALLERS, Crowd
 from tests.simulation.guest import Guest
+from tests.simulation.in_sequence import InSequence
 from tests.simulation.mover import MOVED_TOPICS, Mover
 from tests.simulation.namespace_operator import BRIEF, TOPIC, NamespaceOperator
 from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
@@ -72,6 +73,7 @@ class Run:
         self._rng = Random(f"{seed}/workload")
         self._fate = Random(f"{seed}/troubles")
         self._weakening = Random(f"{seed}/weak servers")
+        self._pauses = Random(f"{seed}/in sequence")
         self._working = True
         self._known: dict[str, list[str]] = {name: [] for name in NAMESPACES}
         self._used: dict[str, list[Item]] = {name: [] for name in NAMESPACES}
@@ -94,6 +96,9 @@ class Run:
         workers += [
             asyncio.ensure_future(each) for each in (*self._guests(), self._crowd(), self._move(), *self._more())
         ]
+        sequence = self._in_sequence()
+        if sequence is not None:
+            workers.append(asyncio.ensure_future(sequence.work(lambda: not self._working)))
         await self._until(lambda: self._is_enough())
         self._working = False
         self.cluster.heal()
@@ -103,6 +108,8 @@ class Run:
         await self._compare(administrators)
         self.history.healed()
         await operator.carry_over()
+        if sequence is not None:
+            self.differences += await sequence.violations()
         self.cluster.slow_down_at_last()
         spaces = (*NAMESPACES, *NAMESPACES, BRIEF)
         await asyncio.gather(*(self._drain(f"drainer-{n}", space) for n, space in enumerate(spaces)))
@@ -117,6 +124,11 @@ class Run:
     def _more(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Return more workers."""
         yield from ()
+
+    def _in_sequence(self) -> InSequence | None:
+        """Return the client that checks the order. There is none with several hosts."""
+        client = self._recording("in sequence", "default", OPERATOR)
+        return InSequence(self.cluster, client, self._pauses, self._call)
 
     def _is_enough(self) -> bool:
         plan = self.plan

@@ -1,0 +1,38 @@
+"""Planted bugs of the order of delivery. See `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from foqs.core.timing.database_clock import DatabaseClock
+from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
+
+
+def arrival_clock_behind_items() -> None:
+    """A host that takes a shard over does not look at the time of its last items."""
+
+    def start(self: DatabaseClock, database_ms: int, saved_ms: int, offset_ms: int) -> object:
+        clock = original(self, database_ms, saved_ms, offset_ms)
+        self._arrival_clock = self._clock(database_ms - 400)
+        return clock
+
+    original = plant(DatabaseClock, "start_shard_clock", start)
+
+
+def clock_for_each_shard() -> None:
+    """Items have the time of their own shard's clock, not one of all shards."""
+
+    def arrival_ms(self: DatabaseClock) -> int:
+        clocks = self._shard_clocks
+        at = self._arrivals.last_sequence % len(clocks)
+        return clocks[at].now_ms() + 20 * at
+
+    plant(DatabaseClock, "arrival_ms", arrival_ms)
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "arrival-clock-behind-items": Bug(arrival_clock_behind_items, (14,)),
+    "clock-for-each-shard": Bug(clock_for_each_shard, (14,)),
+}
