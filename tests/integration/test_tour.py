@@ -18,7 +18,7 @@ from tests.support.terminal import Terminal
 from tests.support.tour import Block, part
 
 WORKER: Final = "foqs worker letters:worker"
-WORKING: Final = "SIGTERM or Ctrl-C stops the worker"
+WORKING: Final = "SIGTERM, SIGHUP or Ctrl-C stops the worker"
 
 SHOWN: Final[list[tuple[str, int, str]]] = [
     ("foqs enqueue mail 'hello'", 0, r"\d+-\d+ +enqueued"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 from collections import Counter
@@ -14,7 +13,7 @@ import pytest
 
 from foqs_client import Item, SyncClient
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, RestartableHost
+from tests.support.processes import PROGRAM, RestartableHost, is_gone
 
 pytestmark = pytest.mark.process
 
@@ -124,14 +123,6 @@ def left(client: SyncClient) -> tuple[int, int]:
     return sum(topic.ready for topic in topics), sum(topic.leased for topic in topics)
 
 
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return re.search(r"^State:\s+Z", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) is not None
-
-
 def test_a_stop_under_load_loses_nothing_and_counts_only_started_attempts(place: Workplace, client: SyncClient) -> None:
     put(client, "threads.a")
     worker = place.start()
@@ -176,7 +167,7 @@ def test_a_killed_worker_ends_its_processes_and_its_items_are_delivered_again(
     until(lambda: len(place.notes("begun")) == 2, "two begun")
     pids = [int(note[2]) for note in place.notes("begun")]
     worker.kill()
-    until(lambda: all(map(gone, pids)), "its processes are gone")
+    until(lambda: all(map(is_gone, pids)), "its processes are gone")
     place.go()
     place.start()
     until(lambda: left(client) == (0, 0) and len(place.notes("done")) == ITEMS, "all is done")

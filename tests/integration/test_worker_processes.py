@@ -1,11 +1,14 @@
-"""Worker processes freeze or send unreadable results: the event loop continues, and every item ends."""
+"""Worker processes freeze, die, start others or send unreadable results: the event loop continues, and every item ends."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,8 +18,10 @@ from foqs_client import Delivery, Item
 from foqs_client.consumer import Consumer, Job
 from foqs_client.consumer.process_runner import ProcessDied, ProcessRunner
 from tests.support.aio import run
-from tests.support.child_handlers import work
+from tests.support.child_handlers import die_and_leave_a_holder, start_processes, wait_for_a_program, work
 from tests.support.freezing import freeze, thaw
+from tests.support.processes import is_gone
+from tests.support.wrong_ends import survive_wrong_ends, wrong_end
 
 pytestmark = pytest.mark.process
 
@@ -138,6 +143,73 @@ def test_a_job_lost_on_its_way_to_a_process_was_not_started() -> None:
         one = job()
         one.lost = True
         assert isinstance(await ended(runner, one), ProcessDied)
+        await runner.close()
+
+    run(story(), 120)
+
+
+def test_wrong_end_of_a_handler_in_a_process_harms_no_other_item() -> None:
+    run(survive_wrong_ends(wrong_end, processes=1), 120)
+
+
+def test_death_is_seen_while_another_process_holds_the_pipe(tmp_path: Path) -> None:
+    holder = tmp_path / "holder"
+
+    async def story() -> None:
+        async with FakeHost({"namespace.backoff_ms_min": 1, "namespace.backoff_ms_max": 2}) as fake:
+            client = fake.client()
+            await client.enqueue([Item("t", bytes(holder))])
+            consumer = Consumer(client, die_and_leave_a_holder, ["t"], processes=1, rng=Random(1))
+            running = asyncio.ensure_future(consumer.run())
+            await until(lambda: consumer.counts.done == 1 or running.done())
+            assert not is_gone(int(holder.read_text()))
+            consumer.stop()
+            counts = await running
+            assert (counts.done, counts.retried) == (1, 1)
+
+    try:
+        run(story(), 120)
+    finally:
+        os.kill(int(holder.read_text()), signal.SIGKILL)
+
+
+def test_handler_in_a_process_may_start_processes_which_end_by_signals() -> None:
+    async def story() -> None:
+        runner = ProcessRunner(start_processes, 1, lambda text: None)
+        await runner.start()
+        assert await ended(runner, job()) is None
+        await runner.close()
+
+    run(story(), 120)
+
+
+def test_what_a_handler_has_started_ends_with_its_process(tmp_path: Path) -> None:
+    note = tmp_path / "program"
+
+    async def story() -> None:
+        runner = ProcessRunner(wait_for_a_program, 1, lambda text: None)
+        await runner.start()
+        one = job(bytes(note))
+        ending = asyncio.ensure_future(ended(runner, one))
+        await until(note.exists)
+        runner.interrupt(one)
+        assert isinstance(await ending, ProcessDied)
+        await until(lambda: is_gone(int(note.read_text())))
+        await runner.close()
+
+    run(story(), 120)
+
+
+def test_process_that_dies_without_an_item_costs_no_attempt() -> None:
+    async def story() -> None:
+        lines: list[str] = []
+        runner = ProcessRunner(work, 1, lines.append)
+        await runner.start()
+        [pid] = runner.pids
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: is_gone(pid))
+        assert await ended(runner, job()) is None
+        assert lines == ["a worker process was killed by SIGKILL while it had no item"]
         await runner.close()
 
     run(story(), 120)

@@ -1,11 +1,17 @@
 """Handlers that worker processes import: a child finds a handler by module and name.
 
-Holds plain functions of a job. Knows nothing of the tests that use them.
+Holds plain functions of a job; some start processes or die. Knows nothing of the tests that use them.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
 
 from foqs_client.consumer import Job, Retry
 
@@ -16,6 +22,42 @@ def work(job: Job) -> None:
         raise Retry(metadata=OfOneProcess())  # type: ignore[arg-type]
     if job.metadata == b"unreadable extension":
         job.extend(OfOneProcess())  # type: ignore[arg-type]
+
+
+def die_and_leave_a_holder(job: Job) -> None:
+    """Dies. A process of another session, whose id is written to the file in the payload, holds all its descriptors."""
+    if job.attempt > 1:
+        return
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the descriptor of the listing is closed
+            os.set_inheritable(int(path.name), True)
+    _note(job, subprocess.Popen(["sleep", "600"], close_fds=False, start_new_session=True).pid)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def start_processes(job: Job) -> None:
+    """Starts processes, which end by SIGTERM."""
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    forked.start()
+    forked.terminate()
+    forked.join()
+    program = subprocess.Popen(["sleep", "600"])
+    program.terminate()
+    if (ends := (forked.exitcode, program.wait())) != (-signal.SIGTERM, -signal.SIGTERM):
+        raise AssertionError(f"the processes ended with {ends}")
+
+
+def wait_for_a_program(job: Job) -> None:
+    """Starts a program, writes its process id to the file in the payload, and waits for it."""
+    program = subprocess.Popen(["sleep", "600"])
+    _note(job, program.pid)
+    program.wait()
+
+
+def _note(job: Job, pid: int) -> None:
+    path = Path(job.payload.decode())
+    path.with_suffix(".new").write_text(str(pid))
+    path.with_suffix(".new").rename(path)
 
 
 class OfOneProcess:

@@ -45,6 +45,15 @@ _END_TIMEOUT_S: Final = 30.0
 _TAIL_BYTES: Final = 4_000
 
 
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended, also if its parent has not asked for its end."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
 class RestartableHost:
     """One host's place: its ports, folder and configuration; and its process, one after the other.
 

@@ -1,7 +1,8 @@
 """A worker process: imports the handler, runs it for one item after the other, and reports each result.
 
-Always true: it ends when its parent ends, for any reason. It ignores SIGTERM and
-Ctrl-C; its parent handles them. Knows nothing of queues except its current item.
+Always true: it ends when its parent ends, for any reason, with all processes of its
+group, which are those that the handler has started. It does nothing on SIGTERM, SIGHUP
+and Ctrl-C; its parent handles them. Knows nothing of queues except its current item.
 
 The messages in each direction:
 
@@ -12,6 +13,7 @@ The messages in each direction:
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import signal
@@ -28,6 +30,8 @@ from foqs_client.consumer.handler_runners import call_sync
 from foqs_client.consumer.job import Dead, Discard, Job, RemoteError, Retry
 
 READY: Final = "ready"
+_PARENT_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals that the parent handles."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,9 +44,15 @@ class FunctionReference:
 
 def main(connection: Connection, reference: FunctionReference) -> None:
     """Run the worker process."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.setpgid(0, 0)
+    for number in _PARENT_SIGNALS:
+        # Not SIG_IGN, which programs that the handler starts would inherit.
+        signal.signal(number, _do_nothing)
+    _unblock()
+    # A signal to a forked process must wait until `_leave` has made it end the process.
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=lambda: _leave(connection))
+    # The parent ends a daemonic process at its exit. But such a process may have no children, and a handler may.
+    multiprocessing.current_process().daemon = False
     try:
         handler = attrgetter(reference.name)(import_module(reference.module))
     except BaseException as error:
@@ -74,12 +84,32 @@ def _listen(connection: Connection, jobs: queue.SimpleQueue[Job], send: Callable
         try:
             message = connection.recv()
         except (EOFError, OSError):
-            os._exit(1)
+            os.killpg(os.getpgrp(), signal.SIGKILL)
         if message[0] == "job":
             job = Job(message[1], lambda _, lease_ms: send("extend", lease_ms))
             jobs.put(job)
         elif job is not None and message[1:] == (job._delivery.id, job._delivery.token):  # else that job has ended
             job.lost = True
+
+
+def _leave(connection: Connection) -> None:
+    """Make a process that the handler has forked one of its own: it has no parent to talk to, and ends by signals."""
+    connection.close()
+    for number in _PARENT_SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _unblock()
+
+
+def _block() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PARENT_SIGNALS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PARENT_SIGNALS)
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """Handle a signal."""
 
 
 def _portable_exception(error: BaseException) -> BaseException:

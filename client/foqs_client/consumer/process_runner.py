@@ -1,15 +1,18 @@
 """Runs handlers in worker processes, for work that keeps a processor busy.
 
 Holds `ProcessRunner`. Always true: a process works on one item at a time. If it dies,
-only the attempt of that item is lost, and another process replaces it. No worker
-process outlives this process. A worker process finds the handler by name: it imports
-the function's module. Knows nothing of leases and hosts.
+only the attempt of that item is lost, and another process replaces it. Its death is
+seen even if a process that the handler has started holds its pipe. No worker process
+outlives this process. What a handler has started ends with its worker process, unless
+it left the process group. A worker process finds the handler by name: it imports the
+function's module. Knows nothing of leases and hosts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import queue
 import signal
 import sys
@@ -23,14 +26,16 @@ from typing import Any, Final
 
 from foqs_client.consumer.child_process import READY, FunctionReference, main
 from foqs_client.consumer.handler_outcome import describe_error
-from foqs_client.consumer.handler_runners import Handler, OnDone
+from foqs_client.consumer.handler_runners import Handler, OnDone, report_end
 from foqs_client.consumer.job import Job
 from foqs_client.errors import InvalidArgument
 
 REPLACE_S: Final = 1.0
 """The wait before another attempt to start a process."""
 EXIT_S_MAX: Final = 2.0
-"""A process that was asked to exit is killed after this time."""
+"""How long a stop waits for the threads that serve the processes, which then are killed."""
+DEATH_S_MAX: Final = 0.2
+"""How late the death of a process is seen if another process holds its pipe. Otherwise it is seen at once."""
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
@@ -151,7 +156,7 @@ class _WorkerProcess:
         self._jobs = jobs
         self._call_in_loop = call_in_loop
         self._log = log
-        self._is_stopping = False
+        self._stopping = threading.Event()
         self._lock = threading.Lock()
         """Protects `_process` and `_connection`. The event loop takes it, so no code may block while holding it."""
         self._send_lock = threading.Lock()
@@ -183,11 +188,11 @@ class _WorkerProcess:
     def kill(self) -> None:
         with self._lock:
             if self._process is not None:
-                self._process.kill()
+                _kill_group(self._process)
 
     def stop_replacing(self) -> None:
         """Do not replace the process when it ends."""
-        self._is_stopping = True
+        self._stopping.set()
 
     # --------------------------------------------------------------- the thread
 
@@ -196,45 +201,57 @@ class _WorkerProcess:
         self._on_started(error)
         if error is not None:
             return
-        while (work := self._jobs.get()) is not None:
-            if self._process is not None and not self._process.is_alive():
-                self._end_process()  # it died while it was idle
-            while self._connection is None and not self._is_stopping:
-                error = self._start_process()
-                if error is not None:
-                    self._call_in_loop(self._log, f"a worker process cannot be started: {error}")
-                    threading.Event().wait(REPLACE_S)
-            job, on_done = work
-            self.job = job
-            try:
-                raised = self._run_job(job)
-            except Exception as unreadable:
-                self.kill()
-                self._end_process()
-                raised = ProcessDied(f"the message of the worker process is unreadable: {describe_error(unreadable)}")
-            self.job = None
-            self._call_in_loop(on_done, job, raised)
-            if self._connection is None and not self._is_stopping:
-                self._start_process()  # before it is needed
+        while not self._stopping.is_set():
+            if self._connection is None and (error := self._start_process()) is not None:
+                self._call_in_loop(self._log, f"a worker process cannot be started: {error}")
+                self._stopping.wait(REPLACE_S)
+                continue
+            work = self._jobs.get()
+            if work is None:
+                break
+            if _has_ended(self._process):
+                # No item is at fault. Another process may be free before this one is replaced.
+                self._jobs.put(work)
+                self._call_in_loop(self._log, f"a worker process {self._end_process()} while it had no item")
+                continue
+            self._do(*work)
         self._end_process()
+
+    def _do(self, job: Job, on_done: OnDone) -> None:
+        self.job = job
+        try:
+            raised = self._run_job(job)
+        except Exception as unreadable:
+            self._end_process()
+            raised = ProcessDied(f"the message of the worker process is unreadable: {describe_error(unreadable)}")
+        self.job = None
+        self._call_in_loop(report_end, on_done, job, raised)
 
     def _run_job(self, job: Job) -> BaseException | None:
         connection = self._connection
-        if connection is None:
-            return ProcessDied("the worker stopped before the item was started")
+        assert connection is not None
         try:
             with self._send_lock:
                 if job.lost:  # the process ignores a loss that arrives before its job
                     return ProcessDied("the lease ended before the item was started")
                 connection.send(("job", job._delivery))
             while True:
-                kind, value = connection.recv()
+                kind, value = self._receive(connection)
                 if kind == "extend":
                     job.extend(value)
                 else:
                     return value  # type: ignore[no-any-return]
         except (OSError, EOFError):
             return ProcessDied(f"the worker process {self._end_process()} while it worked on this item")
+
+    def _receive(self, connection: Connection) -> Any:
+        """Return the next message. Raises EOFError if the process has ended, also if another one holds its pipe."""
+        has_ended = False
+        while not connection.poll(0 if has_ended else DEATH_S_MAX):
+            if has_ended:  # and what it had sent before is read
+                raise EOFError
+            has_ended = _has_ended(self._process)
+        return connection.recv()
 
     def _send(self, message: tuple[object, ...]) -> None:
         with suppress(OSError), self._send_lock:
@@ -255,16 +272,19 @@ class _WorkerProcess:
                 theirs.close()
             with self._lock:
                 self._process, self._connection = process, ours
-            kind, text = ours.recv()
+            kind, text = self._receive(ours)
         except (OSError, EOFError):
             return f"it {self._end_process()} before it was ready"
+        except Exception as error:
+            self._end_process()
+            return describe_error(error)
         if kind == READY:
             return None
         self._end_process()
         return str(text)
 
     def _end_process(self) -> str:
-        """End the process. Return how it ended, as the end of a sentence."""
+        """End the process, with those that its handler has started. Return how it ended, as the end of a sentence."""
         process, connection = self._process, self._connection
         if connection is not None:
             with self._send_lock:
@@ -272,10 +292,8 @@ class _WorkerProcess:
                 connection.close()
         if process is None:
             return "was not running"
-        process.join(EXIT_S_MAX)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        _kill_group(process)
+        process.join()
         with self._lock:
             self._process = None
         code = process.exitcode
@@ -284,6 +302,23 @@ class _WorkerProcess:
             with suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
+
+
+def _has_ended(process: Any) -> bool:
+    """Return whether a process has ended. It keeps its id until it is joined."""
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it was joined
+        return True
+
+
+def _kill_group(process: Any) -> None:
+    """Kill a process and those of its group, also if only these are left."""
+    with suppress(ChildProcessError, ProcessLookupError):
+        # Fails for a process that was joined: another one may have its id by now.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # it may have no group yet
 
 
 def _resolve(future: asyncio.Future[str | None], error: str | None) -> None:

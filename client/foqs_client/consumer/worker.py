@@ -1,7 +1,7 @@
 """A registry of handlers by topic, which `foqs worker module:app` runs.
 
 Holds `Worker`. Always true: a topic belongs to the first handler that was
-registered for it. SIGTERM and Ctrl-C stop the worker in order; a second signal
+registered for it. SIGTERM, SIGHUP and Ctrl-C stop the worker in order; a second signal
 stops it at once. Knows nothing of how items are dequeued.
 """
 
@@ -22,7 +22,7 @@ from foqs_client.errors import InvalidArgument
 
 H = TypeVar("H", bound=Handler)
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,7 +92,7 @@ class Worker:
     def run(
         self, url: str = "foqs://127.0.0.1:7411", *, options: Mapping[str, Any] | None = None, **client: Any
     ) -> Counts:
-        """Run all handlers until SIGTERM or Ctrl-C, and return the counts. Call it from the main thread; it blocks.
+        """Run all handlers until SIGTERM, SIGHUP or Ctrl-C, and return the counts. Call it from the main thread; it blocks.
 
         Args:
             url: the addresses of the hosts.
@@ -114,7 +114,7 @@ async def run_all(consumers: Sequence[Consumer], *, signals: bool = True) -> Cou
 
     Args:
         consumers: the consumers to run.
-        signals: SIGTERM and Ctrl-C stop them. A second signal aborts them.
+        signals: SIGTERM, SIGHUP and Ctrl-C stop them. A second signal aborts them. Under `nohup`, SIGHUP does nothing.
     """
     loop = asyncio.get_running_loop()
     is_stopping = False
@@ -125,16 +125,20 @@ async def run_all(consumers: Sequence[Consumer], *, signals: bool = True) -> Cou
             (consumer.abort if is_stopping else consumer.stop)()
         is_stopping = True
 
-    if signals:
-        for number in SIGNALS:
-            loop.add_signal_handler(number, on_signal)
+    handled = [number for number in SIGNALS if not _is_ignored_hangup(number)] if signals else []
+    for number in handled:
+        loop.add_signal_handler(number, on_signal)
     try:
         counts = await _run_until_one_fails([consumer.run() for consumer in consumers], consumers)
     finally:
-        if signals:
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
+        for number in handled:
+            loop.remove_signal_handler(number)
     return sum(counts, Counts())
+
+
+def _is_ignored_hangup(number: signal.Signals) -> bool:
+    """Return whether this is SIGHUP and `nohup`, or the parent, has made this process ignore it."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 async def _run_until_one_fails(runs: Sequence[Awaitable[Counts]], consumers: Sequence[Consumer]) -> list[Counts]:

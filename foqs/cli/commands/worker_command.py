@@ -80,7 +80,7 @@ def worker(
     log_level: str,
     **options: Any,
 ) -> None:
-    """Dequeue items and run handlers for them until SIGTERM or Ctrl-C.
+    """Dequeue items and run handlers for them until SIGTERM, SIGHUP or Ctrl-C.
 
     APP is a Worker with tasks, or a function of a Job for the topics given here. MODULE is imported from the working
     directory.
@@ -119,7 +119,7 @@ async def _run_consumers(consumers: Sequence[Consumer], progress_s: float) -> Co
     from foqs_client.consumer import run_all
 
     reporting = asyncio.ensure_future(_log_progress(consumers, progress_s))
-    log.info("working; SIGTERM or Ctrl-C stops the worker")
+    log.info("working; SIGTERM, SIGHUP or Ctrl-C stops the worker")
     try:
         counts = await run_all(consumers)
     finally:
