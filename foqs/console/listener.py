@@ -40,7 +40,9 @@ class ConsoleListener:
         self.peer_log = PeerLog(self.loop.time)
         self.is_stopping = False
         stall_timeout_s = limits.stall_timeout_ms / 1_000
-        self.connections = HttpConnections(new_handler, limits.connections_max, stall_timeout_s, self.warn)
+        self.connections = HttpConnections(
+            new_handler, limits.connections_max, stall_timeout_s, limits.in_flight_bytes_max, self.warn
+        )
         self._tls_acceptor = None if tls is None else TlsAcceptor(self, tls, on_handshake_failed, "https://")
         self._listening: asyncio.Server | None = None
 

@@ -88,7 +88,8 @@ class RpcOptions(Options):
         256 * MIB,
         "bytes",
         "The bytes of frames that are being read or not answered yet, over all connections. Further calls are "
-        "answered OVERLOADED. Dequeues that wait for items take at most half.",
+        "answered OVERLOADED. Dequeues that wait for items take at most half. As many bytes of replies may be "
+        "unread besides; beyond it the peer with most of them loses its oldest connection.",
         MIB,
         64 * 1024 * MIB,
     )

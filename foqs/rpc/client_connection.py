@@ -28,6 +28,8 @@ from foqs.rpc.peer_log import log, peer_name
 from foqs.rpc.server_state import ServerState
 from foqs.rpc.type_check import UnknownField, WrongType
 from foqs.runtime.deadlines import DeadlineSweeper
+from foqs.runtime.paced_transport import PIECE_BYTES, PacedTransport
+from foqs.runtime.peer_network import peer_network
 from foqs_contract.errors import (
     FoqsError,
     InvalidArgument,
@@ -97,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._pending_replies: list[bytes] = []
         self._pending_replies_bytes = 0
         self._on_unsent_callbacks: list[Callable[[], None]] = []
-        self._transport: asyncio.Transport | None = None
+        self._transport: PacedTransport | None = None
         self.peer_address = self._peer_name = part or "unknown"
         self.session = None if server.authenticator is None else AuthSession(server.authenticator, self, server.loop)
         self._unauthenticated_since_s: float | None = None
@@ -120,8 +122,19 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------ asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.peer_address = self._peer_name = self._part or peer_name(transport.get_extra_info("peername"))
+        inner, peer = cast(asyncio.Transport, transport), transport.get_extra_info("peername")
+        high_bytes = self._server.write_buffer_bytes_max // 4
+        inner.set_write_buffer_limits(high=min(PIECE_BYTES, high_bytes))
+        self._transport = PacedTransport(
+            inner,
+            self._server.unread_replies,
+            peer_network(peer),
+            high_bytes,
+            self._on_blocked,
+            self._on_unblocked,
+            self._on_evicted,
+        )
+        self.peer_address = self._peer_name = self._part or peer_name(peer)
         self.last_received_at_s = self._frame_awaited_since_s = self._loop.time()
         server = self._server
         if server.is_stopping:
@@ -131,7 +144,6 @@ class Connection(asyncio.Protocol):
             self._refuse_surplus()
             return
         server.connections[self] = None
-        self._transport.set_write_buffer_limits(high=self._server.write_buffer_bytes_max // 4)
         self._timeout_timer = self._loop.call_later(self._server.stall_timeout_s, self._check_timeouts)
         if self.session is not None:
             self.session.on_connected(transport.get_extra_info("peercert"), self._authenticated)
@@ -181,19 +193,33 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.on_pause()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.on_resume()
+
+    def _on_blocked(self) -> None:
         self._write_blocked_since_s = self._loop.time()
         if self._transport is not None and not self._is_closing:
             self._transport.pause_reading()
 
-    def resume_writing(self) -> None:
+    def _on_unblocked(self) -> None:
         self._write_blocked_since_s = None
         if self._transport is not None and not self._is_closing:
             self._transport.resume_reading()
+
+    def _on_evicted(self) -> None:
+        self.log_warning("closed: replies that peers do not read take too much memory")
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._frame_reader.is_mid_frame and not self._is_closing:
             self.log_warning("the peer closed the connection in the middle of a frame")
         self._is_closing = True
+        if self._transport is not None:
+            self._transport.on_lost()
         self._transport = None
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
@@ -406,12 +432,12 @@ class Connection(asyncio.Protocol):
             except Exception:
                 log.exception("a reply that was not written to %s cannot be undone", self._peer_name)
 
-    def _writable_transport(self) -> asyncio.Transport | None:
+    def _writable_transport(self) -> PacedTransport | None:
         """Return the transport, or None if nothing more can be written to it."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return None
-        if transport.get_write_buffer_size() <= self._server.write_buffer_bytes_max:
+        if transport.unread_bytes <= self._server.write_buffer_bytes_max:
             return transport
         self.log_warning("closed: it does not read its replies")
         self.abort()

@@ -18,6 +18,7 @@ from foqs.rpc.frames import ByteBudget
 from foqs.rpc.messages import DecodeLimits, Decoder, call_head
 from foqs.rpc.methods import RpcService
 from foqs.rpc.peer_log import PeerLog
+from foqs.runtime.peer_budget import PeerBudget
 from foqs_contract.message_heads import CALL, head_prefix
 
 OnCallReplied: TypeAlias = Callable[[str, str, float], None]
@@ -76,6 +77,7 @@ class ServerState(Generic[_ConnectionT]):
         self.reply_grace_s = limits.reply_grace_ms / 1000
         self.decoder = Decoder(DecodeLimits(limits.string_bytes_max, limits.container_items_max))
         self.byte_budget = ByteBudget(limits.in_flight_bytes_max)
+        self.unread_replies = PeerBudget(limits.in_flight_bytes_max)
         self.waiting_calls = WaitingCalls(2 * limits.calls_in_flight_max, limits.in_flight_bytes_max // 2)
         """Twice the calls, so that a single owner may have as many as `calls_in_flight_max`; their bytes are in `byte_budget`, too."""
         self.peer_log = PeerLog(loop.time)

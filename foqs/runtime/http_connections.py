@@ -3,7 +3,8 @@
 Always true: a connection beyond the limit takes the place of one without a request, or is
 answered 503 and closed; a peer that does not complete a head in time, or does not read its replies, is disconnected; only open
 connections count, so a failed TLS handshake leaves nothing; nothing that a peer sent is
-in the log or in an answer, because an unreadable head may hold a cookie or a token.
+in the log or in an answer, because an unreadable head may hold a cookie or a token;
+replies that are not read have a limit, and the peer with most of them loses its oldest.
 Everything else is aiohttp's.
 """
 
@@ -18,6 +19,8 @@ from typing import Final, cast
 
 from aiohttp import StreamReader, http_exceptions, web
 
+from foqs.runtime.paced_transport import PIECE_BYTES, PacedTransport
+from foqs.runtime.peer_budget import PeerBudget
 from foqs.runtime.peer_network import peer_network
 
 _REFUSAL: Final = (
@@ -32,7 +35,8 @@ class HttpConnections:
         new_handler: returns aiohttp's handler of one connection, as a `web.Server` does.
         connections_max: further connections need the place of another one.
         stall_timeout_s: the time for a head, and for reading replies.
-        warn: called with the peer of a refused connection, as asyncio has it, and a text.
+        unread_bytes_max: the replies that all peers together have not read.
+        warn: called with the peer of a connection that is refused or closed, as asyncio has it, and a text.
     """
 
     def __init__(
@@ -40,12 +44,14 @@ class HttpConnections:
         new_handler: Callable[[], web.RequestHandler],
         connections_max: int,
         stall_timeout_s: float,
+        unread_bytes_max: int,
         warn: Callable[[object, str], None],
     ) -> None:
+        self.unread = PeerBudget(unread_bytes_max)
+        self.warn = warn
         self._new_handler = new_handler
         self._connections_max = connections_max
         self._stall_timeout_s = stall_timeout_s
-        self._warn = warn
         self._open: dict[web.RequestHandler, HttpConnection] = {}
 
     def __len__(self) -> int:
@@ -76,7 +82,7 @@ class HttpConnections:
     def on_made(self, connection: HttpConnection, peer: object) -> web.RequestHandler | None:
         """Return the handler of a connection that is open now; None if there are too many."""
         if len(self._open) >= self._connections_max and not self._make_room():
-            self._warn(peer, f"refused: there are {self._connections_max} HTTP connections already")
+            self.warn(peer, f"refused: there are {self._connections_max} HTTP connections already")
             return None
         handler = self._new_handler()
         handler.__class__ = _RequestHandler  # no server of aiohttp lets another class be chosen
@@ -113,7 +119,7 @@ class HttpConnection(asyncio.Protocol):
         self._stall_timeout_s = stall_timeout_s
         self._loop = asyncio.get_running_loop()
         self._handler: web.RequestHandler | None = None
-        self._transport: asyncio.Transport | None = None
+        self._transport: PacedTransport | None = None
         self.peer = ""
         self._body: StreamReader | None = None
         """The body of the newest request; None before the first one."""
@@ -129,22 +135,27 @@ class HttpConnection(asyncio.Protocol):
         return self._body is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
+        inner = cast(asyncio.Transport, transport)
+        peer = inner.get_extra_info("peername")
         self.peer = peer_network(peer)
+        self._transport = PacedTransport(
+            inner, self._connections.unread, self.peer, 0, self._on_blocked, self._on_unblocked, self._on_evicted
+        )
         self._handler = self._connections.on_made(self, peer)
         if self._handler is None:
-            self._transport.write(_REFUSAL)
-            self._transport.close()
+            inner.write(_REFUSAL)
+            inner.close()
             return
         # Each reply that the peer does not take at once starts a timer, also one after which the connection closes.
-        self._transport.set_write_buffer_limits(high=1, low=0)
+        inner.set_write_buffer_limits(high=1, low=0)
         self._time_head()
-        self._handler.connection_made(transport)
+        self._handler.connection_made(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         self._stop_write_timer()
+        if self._transport is not None:
+            self._transport.on_lost()
         if self._handler is not None:
             self._handler.connection_lost(exc)
             self._connections.on_lost(self._handler)
@@ -178,15 +189,28 @@ class HttpConnection(asyncio.Protocol):
         return None
 
     def pause_writing(self) -> None:
-        if self._write_timer is None:
-            self._write_timer = self._loop.call_later(self._stall_timeout_s, self.abort)
+        if self._transport is not None:
+            self._transport.on_pause()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.on_resume()
+
+    def _on_blocked(self) -> None:
+        self._write_timer = self._loop.call_later(self._stall_timeout_s, self.abort)
         if self._handler is not None:
             self._handler.pause_writing()
 
-    def resume_writing(self) -> None:
+    def _on_unblocked(self) -> None:
         self._stop_write_timer()
         if self._handler is not None:
             self._handler.resume_writing()
+
+    def _on_evicted(self) -> None:
+        if self._transport is not None:
+            peer = self._transport.get_extra_info("peername")
+            self._connections.warn(peer, "closed: replies that peers do not read take too much memory")
+            self.abort()
 
     def abort(self) -> None:
         """Close now; unsent replies are lost."""
@@ -209,17 +233,33 @@ class HttpConnection(asyncio.Protocol):
 
 
 class _RequestHandler(web.RequestHandler):
-    """aiohttp's handler of one connection, with answers that do not repeat what the peer sent.
+    """aiohttp's handler of one connection, with answers that do not repeat what the peer sent, and are kept once.
 
     A script of a page could read a cookie in such an answer that browsers keep from it.
     """
 
     __slots__ = ()
 
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        await write_head(request, resp)
+        found = await super().finish_response(request, resp, start_time)
+        if isinstance(found[0], web.Response):
+            found[0].body = None  # aiohttp keeps the response until the next request
+        return found
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         return super().handle_error(request, status, exc, message and f"The request cannot be read: {_fault(exc)}.\n")
+
+
+async def write_head(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Write the head of a large response before its body, which aiohttp would copy to join them."""
+    if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > PIECE_BYTES:
+        await response.prepare(request)
+        request.writer.send_headers()
 
 
 def parser_log(parent: logging.Logger, warn: Callable[[object, str], None]) -> logging.Logger:

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
 
-from foqs.core.limits.peer_budget import PeerBudget
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.peer_log import PeerLog, peer_name
 from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log
+from foqs.runtime.peer_budget import PeerBudget
 from foqs.runtime.peer_network import peer_network
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError
 from foqs.sqs.http_messages import HttpHead, HttpReply
@@ -80,7 +80,9 @@ class SqsListener:
             lingering_time=_LINGERING_S,
             auto_decompress=False,
         )
-        self.connections = HttpConnections(self._server, limits.connections_max, self._stall_timeout_s, self._warn)
+        self.connections = HttpConnections(
+            self._server, limits.connections_max, self._stall_timeout_s, limits.in_flight_bytes_max, self._warn
+        )
 
     def connection(self) -> HttpConnection:
         """Return a protocol for one new connection."""

@@ -28,6 +28,8 @@ CONNECTIONS_MAX: Final = 500
 """More than any number of probes and scrapers; so peers cannot use up the host's file descriptors."""
 STALL_TIMEOUT_S: Final = 30.0
 """A peer that sends no request, or does not read its answer, is disconnected after this time."""
+UNREAD_BYTES_MAX: Final = 64 << 20
+"""Of answers that peers do not read; a page of metrics has a few MiB at most."""
 IDLE_S: Final = 300.0
 """A connection without further requests is closed after this time."""
 
@@ -90,7 +92,7 @@ class HttpServer:
         )
         await runner.setup()
         assert runner.server is not None
-        self._connections = HttpConnections(runner.server, CONNECTIONS_MAX, STALL_TIMEOUT_S, _note)
+        self._connections = HttpConnections(runner.server, CONNECTIONS_MAX, STALL_TIMEOUT_S, UNREAD_BYTES_MAX, _note)
         try:
             loop = asyncio.get_running_loop()
             self._listening = await loop.create_server(self._connections.connection, host, port)

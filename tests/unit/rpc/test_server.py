@@ -29,6 +29,7 @@ from tests.support.rpc_server import (
     call,
     connect_in_memory,
     enqueue,
+    parse_replies,
     parse_reply,
     serve_queue,
 )
@@ -575,6 +576,7 @@ def test_repeated_dequeue_is_decoded_once_and_a_different_one_again(
 def test_a_connection_is_not_read_while_its_replies_wait() -> None:
     async def main() -> None:
         connection, transport = await connect_in_memory(FakeQueue(), RpcOptions())
+        transport.unread_bytes = RpcOptions().write_buffer_bytes_max // 4 + 1
         connection.pause_writing()
         assert not transport.reading
         connection.resume_writing()
@@ -591,11 +593,43 @@ def test_reply_beyond_the_write_buffer_closes_the_connection_and_releases_its_it
         connection.data_received(call("enqueue", enqueue("t")))
         await soon(lambda: transport.written != b"")
         before, transport.unread_bytes = transport.written, 1_001
+        connection.pause_writing()
         connection.data_received(call("dequeue", wants()))
         await soon(lambda: transport.closed == "aborted")
         assert transport.written == before
         assert len(queue.released) == 1
         connection.connection_lost(None)
+
+    run(main())
+
+
+def test_unread_replies_of_all_connections_have_a_limit() -> None:
+    """The peer that holds most loses its oldest connection; the transports show nothing, as if they encrypted."""
+
+    async def main() -> None:
+        queue = FakeQueue()
+        handlers = QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1))
+        server = RpcServer(asyncio.get_running_loop(), handlers, rpc_options(in_flight_bytes_max=1 << 20))
+        connections = []
+        for _ in range(4):
+            connection, transport = server.connection(), RecordingTransport()
+            connection.connection_made(transport)
+            connections.append((connection, transport))
+        first, _ = connections[0]
+        first.data_received(call("enqueue", enqueue(*["t"] * 40, payload=b"x" * 10_000)))
+        await soon(lambda: not first.calls)
+        for connection, _ in connections:
+            connection.pause_writing()
+            connection.data_received(call("peek", ttypes.PeekRequest("default", "t", with_payload=True)))
+            await soon(lambda: not any(each.calls for each, _ in connections))
+            assert server.unread_replies.amount <= 1 << 20
+        assert [transport.closed for _, transport in connections] == ["aborted", "aborted", "", ""]
+        last, transport = connections[-1]
+        last.resume_writing()
+        assert len(parse_replies(transport.written, "peek")[-1][1].success.items) == 40
+        for connection, _ in connections:
+            connection.connection_lost(None)
+        assert server.unread_replies.amount == 0
 
     run(main())
 

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import socket
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,10 +19,12 @@ from aiohttp import web
 
 from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log
 from tests.support.certificates import Authority
+from tests.support.poll import soon
 
 REQUEST: Final = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE: Final = 32 << 20
 """More than the buffers of two sockets hold."""
+UNREAD_MAX: Final = 5 * LARGE // 2
 Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 LOOPS: Final = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -35,7 +39,7 @@ class CountedConnections(HttpConnections):
             self.warnings.append(text)
 
         server = web.Server(answer, logger=parser_log(logging.getLogger("test"), warn))
-        super().__init__(server, connections_max, stall_timeout_s, warn)
+        super().__init__(server, connections_max, stall_timeout_s, UNREAD_MAX, warn)
         self._changed = asyncio.Event()
 
     def on_made(self, connection: HttpConnection, peer: object) -> web.RequestHandler | None:
@@ -309,5 +313,60 @@ def test_a_peer_that_does_not_read_is_disconnected(
                 peer.sendall(sent)
                 await port.connections.until(1)
                 await port.connections.until(0)
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_unread_replies_have_a_limit_and_a_peer_that_reads_gets_its_own(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], is_tls: bool, tmp_path: Path
+) -> None:
+    host, client = tls_contexts(tmp_path) if is_tls else (None, None)
+
+    async def story() -> None:
+        async with Port(reply_bytes=LARGE).listening(host) as port:
+            unread = port.connections.unread
+            lazy = [await port.connect(client, "127.0.0.2") for _ in range(4)]
+
+            def holds(kept: int, closed: int) -> bool:
+                assert unread.amount <= UNREAD_MAX
+                return unread.amount >= kept * LARGE and len(port.connections.warnings) == closed
+
+            for (_, writer), kept, closed in zip(lazy, (1, 2, 2, 2), (0, 0, 1, 2), strict=True):
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(REQUEST)
+                await soon(partial(holds, kept, closed))
+            reader, writer = await port.connect(client)
+            writer.write(REQUEST)
+            assert await status(reader) == 200
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(LARGE) == b"x" * LARGE
+            assert len(port.connections.warnings) == 3, "the fourth of the peer that holds most"
+            for _, other in lazy:
+                other.transport.abort()
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_large_reply_is_kept_once(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], is_tls: bool, tmp_path: Path
+) -> None:
+    host, client = tls_contexts(tmp_path) if is_tls else (None, None)
+
+    async def story() -> None:
+        async with Port(reply_bytes=LARGE).listening(host) as port:
+            tracemalloc.start()
+            try:
+                _, writer = await port.connect(client)
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(REQUEST)
+                await soon(lambda: port.connections.unread.amount >= LARGE)
+                await soon(lambda: tracemalloc.get_traced_memory()[0] < 1.2 * LARGE)
+            finally:
+                tracemalloc.stop()
+            writer.transport.abort()
 
     run(loop_factory, story())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from foqs.core.limits.peer_budget import PeerBudget
+from foqs.runtime.peer_budget import PeerBudget
 
 
 class Held:

@@ -1,0 +1,165 @@
+"""Writes to a peer at the pace at which it reads, and counts what it has not taken.
+
+A transport of asyncio takes any number of bytes at once, and one that encrypts passes them
+on to another whose buffer nobody sees. So this one stands before it, and gives it one piece
+after the other. Always true: the transport behind it holds a piece more than its limit at
+most; replies are kept once; what a peer has not taken is a holding in a `PeerBudget`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from foqs.runtime.peer_budget import PeerBudget
+
+PIECE_BYTES: Final = 128 * 1024
+"""Few writes for a large reply, and little memory that is not counted for a peer that does not read."""
+
+
+class PacedTransport(asyncio.Transport):
+    """A transport in front of that of one connection. The connection passes on its pauses, and its end.
+
+    Args:
+        inner: the transport of the connection, whose own limits are set.
+        peer: see `PeerBudget`.
+        high_bytes: from more unread bytes on the connection is blocked.
+        on_blocked, on_unblocked: called in turn; unblocked is a connection that has taken everything.
+        on_evicted: called if others need the memory. The connection must be aborted.
+
+    Attributes:
+        unread_bytes: what the peer has not taken, if it does not read as fast as it gets replies; else 0.
+    """
+
+    def __init__(
+        self,
+        inner: asyncio.Transport,
+        unread: PeerBudget,
+        peer: str,
+        high_bytes: int,
+        on_blocked: Callable[[], None],
+        on_unblocked: Callable[[], None],
+        on_evicted: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self.peer = peer
+        self.unread_bytes = 0
+        self.on_evicted = on_evicted
+        self._inner = inner
+        self._unread = unread
+        self._high_bytes = high_bytes
+        self._on_blocked = on_blocked
+        self._on_unblocked = on_unblocked
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        """The sizes of those that are not passed on as a whole."""
+        self._sent_of_first = 0
+        self._is_sending = False
+        self._is_paused = False
+        self._is_blocked = False
+        self._is_closing = False
+
+    # ------------------------------------------------- what the connection passes on
+
+    def on_pause(self) -> None:
+        """The transport behind this one wants no more for now."""
+        self._is_paused = True
+        self._update()
+
+    def on_resume(self) -> None:
+        """It wants more."""
+        self._is_paused = False
+        self._send()
+
+    def on_lost(self) -> None:
+        """The connection has ended."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._unread.hold(self, 0)
+
+    # ----------------------------------------------------------- asyncio's methods
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._is_closing or not data:
+            return
+        if not self._waiting and not self._is_paused and len(data) <= PIECE_BYTES:
+            self._inner.write(data)
+            return
+        self._waiting.append(bytes(data))
+        self._waiting_bytes += len(data)
+        self._send()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        for data in list_of_data:  # a join would copy a large reply
+            self.write(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self._waiting_bytes + self._inner.get_write_buffer_size()
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._inner.is_closing()
+
+    def close(self) -> None:
+        self._is_closing = True
+        if not self._waiting:
+            self._inner.close()
+
+    def abort(self) -> None:
+        self._is_closing = True
+        self.on_lost()
+        self._inner.abort()
+
+    def pause_reading(self) -> None:
+        self._inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._inner.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._inner.is_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._inner.get_extra_info(name, default)
+
+    # ---------------------------------------------------------------------- inside
+
+    def _send(self) -> None:
+        """Pass on what waits, until the transport pauses, which it may do and undo within a write."""
+        if self._is_sending:
+            return
+        self._is_sending = True
+        try:
+            while self._waiting and not self._is_paused:
+                self._send_piece()
+        finally:
+            self._is_sending = False
+        self._update()
+        if self._is_closing and not self._waiting:
+            self._inner.close()
+
+    def _send_piece(self) -> None:
+        first, start = self._waiting[0], self._sent_of_first
+        end = start + PIECE_BYTES
+        if end < len(first):
+            self._sent_of_first = end
+            self._inner.write(memoryview(first)[start:end])
+            return
+        self._waiting.popleft()
+        self._waiting_bytes -= len(first)
+        self._sent_of_first = 0
+        self._inner.write(memoryview(first)[start:] if start else first)
+
+    def _update(self) -> None:
+        """Count what is unread, and report a change."""
+        if self._is_sending:
+            return
+        self.unread_bytes = self.get_write_buffer_size() if self._is_paused else 0
+        self._unread.hold(self, self.unread_bytes)
+        if self._is_blocked and not self._is_paused:
+            self._is_blocked = False
+            self._on_unblocked()
+        elif not self._is_blocked and self.unread_bytes > self._high_bytes:
+            self._is_blocked = True
+            self._on_blocked()
