@@ -1351,10 +1351,14 @@ service Foqs {
   DoneReply deleteNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
   UsageReply getUsage(1: NamespaceRequest request) throws (1: CallFailed failed),
 
+  /** Sets the permissions of a principal; none revokes them. LIMIT_EXCEEDED beyond the namespace's share of the catalog. */
   DoneReply setGrant(1: GrantRequest request) throws (1: CallFailed failed),
   GrantsReply listGrants(1: NamespaceRequest request) throws (1: CallFailed failed),
 
-  /** Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile. */
+  /**
+   * Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile. LIMIT_EXCEEDED beyond the
+   * namespace's share of the catalog.
+   */
   DoneReply pauseTopic(1: TopicRequest request) throws (1: CallFailed failed),
   DoneReply resumeTopic(1: TopicRequest request) throws (1: CallFailed failed),
   /**

@@ -41,6 +41,8 @@ from foqs.catalog.port import (
     CatalogUnknownOutcome,
     CatalogUnreachable,
 )
+from foqs.catalog.shares import check_share
+from foqs.catalog.turns import Turns
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import TopicName
 from foqs.options.rpc_options import CallOptions
@@ -121,8 +123,8 @@ class Administration:
         self._on_topics_resumed = on_topics_resumed
         self._rng = rng
         self._deletions: NamespaceDeletions | None = None
-        self._change_lock = asyncio.Lock()
-        """Held by the change that is in progress."""
+        self._turns = Turns(namespaces.weight_of)
+        """Of changes and readings: one at a time."""
         self._running_changes: set[asyncio.Task[Document]] = set()
         self._listeners: list[Callable[[], None]] = []
 
@@ -157,8 +159,11 @@ class Administration:
 
     async def refresh(self) -> None:
         """Apply the stored document, unless it is empty. Raises `CatalogError`."""
-        async with self._change_lock:
+        await self._turns.acquire("")
+        try:
             await self._load_and_apply(self._catalog.load)
+        finally:
+            self._turns.release()
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
         """Register a listener that is called after each change of the document."""
@@ -292,13 +297,51 @@ class Administration:
             return
         await self._change(lambda before: changes.delete(before, name), deadline)
 
-    async def grant(self, name: str, principal: str, permissions: frozenset[Permission], deadline: float) -> None:
-        """Set the permissions of a principal; none revokes them all."""
-        await self._change(lambda before: changes.grant(before, name, principal, permissions), deadline)
+    async def grant(
+        self,
+        name: str,
+        principal: str,
+        permissions: frozenset[Permission],
+        deadline: float,
+        *,
+        is_administrator: bool = False,
+    ) -> None:
+        """Set the permissions of a principal; none revokes them all. See `change_part`."""
+        await self.change_part(
+            name,
+            lambda before: changes.grant(before, name, principal, permissions),
+            deadline,
+            is_administrator=is_administrator,
+        )
 
-    async def pause(self, name: str, topic: str, deadline: float, *, paused: bool) -> None:
-        """Stop the delivery of a topic, or resume it."""
-        await self._change(lambda before: changes.pause(before, name, topic, paused=paused), deadline)
+    async def pause(
+        self, name: str, topic: str, deadline: float, *, paused: bool, is_administrator: bool = False
+    ) -> None:
+        """Stop the delivery of a topic, or resume it. See `change_part`."""
+        await self.change_part(
+            name,
+            lambda before: changes.pause(before, name, topic, paused=paused),
+            deadline,
+            is_administrator=is_administrator,
+        )
+
+    async def change_part(self, name: str, change: DocumentChange, deadline: float, *, is_administrator: bool) -> None:
+        """Change the part of one namespace in the document.
+
+        Args:
+            is_administrator: the caller administers the whole system, and may exceed the share of the namespace.
+
+        Raises:
+            LimitExceeded: the change exceeds the share of the namespace; see `shares`.
+        """
+
+        def checked(before: Document) -> Document:
+            after = change(before)
+            if after is not before:
+                check_share(before, after, name, self._namespaces.weight_of(name), self._catalog.bytes_max)
+            return after
+
+        await self._change(change if is_administrator else checked, deadline, turn=name)
 
     async def restore(self, text: str, deadline: float) -> None:
         """Replace the configuration by an export. A namespace that the export lacks must hold no items."""
@@ -339,12 +382,22 @@ class Administration:
     # ------------------------------------------------------- one change at a time
 
     async def _change(
-        self, change: DocumentChange, deadline: float, *, from_empty: bool = False, is_known_empty: bool = False
+        self,
+        change: DocumentChange,
+        deadline: float,
+        *,
+        turn: str = "",
+        from_empty: bool = False,
+        is_known_empty: bool = False,
     ) -> Document:
-        """Store the changed document and apply it."""
+        """Store the changed document and apply it.
+
+        Args:
+            turn: the namespace that waits for its turn; empty for the administrators of the whole system.
+        """
         try:
             async with asyncio.timeout_at(deadline):
-                await self._change_lock.acquire()
+                await self._turns.acquire(turn)
         except TimeoutError:
             raise DeadlineExceeded(
                 "the time ran out while waiting for other changes; nothing was changed; try again"
@@ -361,7 +414,7 @@ class Administration:
         return task.result()
 
     def _on_change_ended(self, task: asyncio.Task[Document]) -> None:
-        self._change_lock.release()
+        self._turns.release()
         self._running_changes.discard(task)
         if not task.cancelled():
             task.exception()  # marks it as retrieved: its caller may have left

@@ -74,6 +74,13 @@ class Namespace:
     """The queues that were created over SQS, by the name of their topic."""
     unknown: Unknown = field(default_factory=dict)
     """What a newer version has written beside, kept; its own settings are in `settings` there."""
+    _stored: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def stored(self) -> bytes:
+        """Return its JSON in one line, as it is stored. It is rendered once: a change of another namespace costs nothing here."""
+        if not self._stored:
+            self._stored.append(_in_one_line(_namespace_to_json(self)))
+        return self._stored[0]
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,19 +104,51 @@ EMPTY_DOCUMENT: Final = Document(0, {})
 
 
 def render(document: Document) -> str:
-    """Return the document as JSON, the same text for equal documents."""
+    """Return the document as JSON for people, the same text for equal documents."""
     namespaces = {name: _namespace_to_json(namespace) for name, namespace in sorted(document.namespaces.items())}
+    fields = _head_to_json(document) | {"namespaces": namespaces} | _tail_to_json(document)
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+
+def render_stored(document: Document) -> bytes:
+    """Return the document as JSON as it is stored, with a line for each namespace; the same bytes for equal documents.
+
+    Only namespaces that have changed are rendered: a catalog may be large, and each change stores the whole.
+    """
+    namespaces = b",\n".join(
+        [
+            b"%b: %b" % (_in_one_line(name), namespace.stored())
+            for name, namespace in sorted(document.namespaces.items())
+        ]
+    )
+    head, tail = (_in_one_line(part)[1:-1] for part in (_head_to_json(document), _tail_to_json(document)))
+    return b'{%b, "namespaces": {\n%b\n}%b%b}\n' % (head, namespaces, b", " if tail else b"", tail)
+
+
+def stored_bytes(document: Document) -> int:
+    """Return about how many bytes a document has as it is stored, without its key slots."""
+    return sum([len(name) + len(namespace.stored()) for name, namespace in document.namespaces.items()])
+
+
+def _in_one_line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _head_to_json(document: Document) -> dict[str, Any]:
     fields: dict[str, Any] = {"format": FORMAT_VERSION, "version": document.version}
     if document.identity:
         fields["identity"] = document.identity
-    fields["namespaces"] = namespaces
+    return fields
+
+
+def _tail_to_json(document: Document) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     if document.slots:
         fields["slots"] = {
             tier: {str(shard): format_slots(slots) for shard, slots in sorted(held.items())}
             for tier, held in sorted(document.slots.items())
         }
-    fields.update(document.unknown)
-    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+    return fields | dict(document.unknown)
 
 
 def _namespace_to_json(namespace: Namespace) -> dict[str, Any]:

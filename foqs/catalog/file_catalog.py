@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render_stored
 from foqs.catalog.port import CatalogFailed, CatalogFull, CatalogUnknownOutcome, check_replaceable
 from shardmgr.private_files import make_private_folder, private_opener
 
@@ -39,10 +39,12 @@ class FileCatalog:
 
     def __init__(self, path: Path, bytes_max: int, poll_s: float) -> None:
         self._path = path
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._poll_s = poll_s
         self._last_loaded: tuple[_Fingerprint, int] | None = None
         """The fingerprint of the file at the last load, and the document's version."""
+        self._last_parsed: tuple[bytes, Document] | None = None
+        """The content that was read or written last, and its document: to parse a large one takes long."""
 
     async def load(self) -> Document:
         return await asyncio.to_thread(self._load_sync)
@@ -75,32 +77,38 @@ class FileCatalog:
     def _read(self) -> Document:
         try:
             with self._path.open("rb") as file:
-                data = file.read(self._bytes_max + 1)
+                data = file.read(self.bytes_max + 1)
         except FileNotFoundError:
             return EMPTY_DOCUMENT
         except OSError as error:
             raise CatalogFailed(
                 f"{self._path} cannot be read: {error.strerror}; give this user the right to read and write it"
             ) from error
-        if len(data) > self._bytes_max:
-            raise CatalogFailed(f"{self._path} has more than {self._bytes_max} bytes; raise catalog.bytes_max")
+        if len(data) > self.bytes_max:
+            raise CatalogFailed(f"{self._path} has more than {self.bytes_max} bytes; raise catalog.bytes_max")
+        last = self._last_parsed
+        if last is not None and last[0] == data:
+            return last[1]
         try:
-            return parse(data)
+            document = parse(data)
         except MalformedDocument as error:
             raise CatalogFailed(
                 f"{self._path} is damaged: {error}; correct that place, or move the file away and import an export"
             ) from None
+        self._last_parsed = data, document
+        return document
 
     def _replace_sync(self, document: Document, expected: Document | None) -> None:
-        data = render(document).encode()
-        if len(data) > self._bytes_max:
+        data = render_stored(document)
+        if len(data) > self.bytes_max:
             raise CatalogFull(
-                f"the catalog would have {len(data)} bytes, over catalog.bytes_max, which is {self._bytes_max}; "
+                f"the catalog would have {len(data)} bytes, over catalog.bytes_max, which is {self.bytes_max}; "
                 "raise it or delete what is not needed"
             )
         with self._locked():
             check_replaceable(self._read(), document, expected)
             self._write(data)
+            self._last_parsed = data, document
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, render_stored
 from foqs.catalog.port import CatalogFull, check_replaceable
 
 BYTES_MAX: Final = 1_000_000
@@ -23,7 +23,7 @@ class MemoryCatalog:
 
     def __init__(self, document: Document = EMPTY_DOCUMENT, bytes_max: int = BYTES_MAX) -> None:
         self.document = document
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._change_event = asyncio.Event()
 
     async def load(self) -> Document:
@@ -31,9 +31,9 @@ class MemoryCatalog:
 
     async def replace(self, document: Document, expected: Document | None = None) -> None:
         check_replaceable(self.document, document, expected)
-        size = len(render(document).encode())
-        if size > self._bytes_max:
-            raise CatalogFull(f"the catalog would have {size} bytes; at most {self._bytes_max} are allowed")
+        size = len(render_stored(document))
+        if size > self.bytes_max:
+            raise CatalogFull(f"the catalog would have {size} bytes; at most {self.bytes_max} are allowed")
         self.document = document
         changed, self._change_event = self._change_event, asyncio.Event()
         changed.set()

@@ -9,7 +9,7 @@ Knows nothing of where the document comes from.
 from __future__ import annotations
 
 from foqs.catalog.changes import namespace_not_found
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, Permission
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items.idempotency_keys import incarnation_prefix
 from foqs.core.items.item import TopicName
@@ -69,6 +69,8 @@ class Namespaces:
         self.foreign_tiers: dict[str, str] = {}
         self.tier = tier
         self._settings: dict[str, NamespaceSettings] = {}
+        self._resolved: dict[str, tuple[Namespace, NamespaceSettings]] = {}
+        """The settings of each namespace of the document. A change resolves only the namespace that it changes."""
         self._closed_names: set[str] = set()
 
     def settings_of(self, name: str) -> NamespaceSettings:
@@ -112,14 +114,20 @@ class Namespaces:
         """Use this document from now on. Returns the topics that are no longer paused."""
         self.document = document
         namespaces = document.namespaces
-        settings = {
-            name: self.default_settings.model_copy(
-                update={**own.settings, "incarnation": incarnation_prefix(own.incarnation)}
-            )
+        known = self._resolved
+        self._resolved = {
+            name: found if (found := known.get(name)) is not None and found[0] is own else (own, self._resolve(own))
             for name, own in namespaces.items()
         }
+        settings = {name: own for name, (_, own) in self._resolved.items()}
         # Must never be empty, even for a moment: with SQLite, another thread reads it to judge a flush.
-        self.retry_policies.update({name: _retry_policy(own) for name, own in settings.items()})
+        self.retry_policies.update(
+            {
+                name: _retry_policy(own)
+                for name, own in settings.items()
+                if name not in known or known[name][1] is not own
+            }
+        )
         for name in [name for name in self.retry_policies if name not in settings]:
             del self.retry_policies[name]
             self.longest_payloads.forget(name)
@@ -138,6 +146,12 @@ class Namespaces:
         before = self.paused_topics
         self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
         return before - self.paused_topics
+
+    def _resolve(self, own: Namespace) -> NamespaceSettings:
+        """Return the settings of a namespace, with the host's defaults for those that it lacks."""
+        return self.default_settings.model_copy(
+            update={**own.settings, "incarnation": incarnation_prefix(own.incarnation)}
+        )
 
     def close(self, name: str) -> None:
         """Refuse calls of a namespace until `reopen`."""

@@ -40,7 +40,13 @@ class CatalogUnknownOutcome(CatalogError):
 
 
 class Catalog(Protocol):
-    """Stores one document. Calls may run concurrently."""
+    """Stores one document. Calls may run concurrently.
+
+    Attributes:
+        bytes_max: the limit of the document, as `render_stored` returns it.
+    """
+
+    bytes_max: int
 
     async def load(self) -> Document:
         """Return the stored document; `EMPTY_DOCUMENT`, with version 0, if none was ever stored. Raises `CatalogFailed`."""

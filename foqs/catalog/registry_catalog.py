@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from typing import Final
 
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render_stored
 from foqs.catalog.port import (
     CatalogConflict,
     CatalogFailed,
@@ -37,6 +37,9 @@ DOCUMENT_NAME: Final = "catalog"
 _RETRY_S: Final = 1.0
 _COALESCE_S: Final = 0.01
 """Changes within this time cause one read. Changes of hosts' entries count too, and there may be many."""
+_PARSE_PAUSES: Final = 10
+"""The pause before a read is this many times as long as the last document took to parse: another host may change a large
+one without a pause."""
 
 
 class RegistryCatalog:
@@ -49,11 +52,13 @@ class RegistryCatalog:
 
     def __init__(self, registry: Registry, bytes_max: int) -> None:
         self._registry = registry
-        self._bytes_max = min(bytes_max, DOCUMENT_BYTES_MAX)
+        self.bytes_max = min(bytes_max, DOCUMENT_BYTES_MAX)
         self._last_loaded: tuple[VersionedDocument | None, int] | None = None
         """The entry that was loaded last, and the version of its document."""
         self._last_parsed: tuple[bytes, Document] | None = None
-        """The text that was parsed last, and its document."""
+        """The text that was parsed or stored last, and its document."""
+        self._parse_s = 0.0
+        """How long the last document took to parse."""
         self._change_event = asyncio.Event()
         registry.subscribe(self._change_event.set)
 
@@ -63,10 +68,10 @@ class RegistryCatalog:
         return document
 
     async def replace(self, document: Document, expected: Document | None = None) -> None:
-        data = render(document).encode()
-        if len(data) > self._bytes_max:
+        data = render_stored(document)
+        if len(data) > self.bytes_max:
             raise CatalogFull(
-                f"the catalog would have {len(data)} bytes, over {self._bytes_max}, the smaller of catalog.bytes_max "
+                f"the catalog would have {len(data)} bytes, over {self.bytes_max}, the smaller of catalog.bytes_max "
                 f"and the {DOCUMENT_BYTES_MAX} that the registry accepts; delete what is not needed"
             )
         entry, stored = await self._read()
@@ -79,6 +84,7 @@ class RegistryCatalog:
             raise _catalog_failed(error) from None
         except RegistryError as error:
             raise CatalogUnknownOutcome(str(error)) from None
+        self._last_parsed = data, document
 
     async def wait_for_change(self, known_version: int) -> None:
         while self._last_loaded is not None and self._last_loaded[1] == known_version:
@@ -91,7 +97,7 @@ class RegistryCatalog:
                     await asyncio.wait_for(self._change_event.wait(), _RETRY_S)
             else:
                 await self._change_event.wait()
-                await asyncio.sleep(_COALESCE_S)
+                await asyncio.sleep(max(_COALESCE_S, _PARSE_PAUSES * self._parse_s))
 
     async def _read(self) -> tuple[VersionedDocument | None, Document]:
         try:
@@ -102,12 +108,15 @@ class RegistryCatalog:
             return None, EMPTY_DOCUMENT
         if self._last_parsed is not None and self._last_parsed[0] == entry.data:
             return entry, self._last_parsed[1]
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         try:
             document = parse(entry.data)
         except MalformedDocument as error:
             raise CatalogFailed(
                 f"the document {DOCUMENT_NAME!r} of the registry is damaged: {error}; delete it and import an export"
             ) from None
+        self._parse_s = loop.time() - begun_s
         self._last_parsed = entry.data, document
         return entry, document
 

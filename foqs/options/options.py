@@ -315,7 +315,8 @@ class CatalogOptions(Options):
         1_000_000,
         "bytes",
         "The size of the catalog. It is read and written as one document and holds some thousands of "
-        "namespaces or pauses.",
+        "namespaces or pauses. A fifth is for administrators. A namespace may take its weight times what is left; "
+        "its administrators get LIMIT_EXCEEDED beyond that.",
         10_000,
         16 * MIB,
     )

@@ -16,7 +16,7 @@ from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items import validation
 from foqs.rpc.codec import with_path
 from foqs.rpc.filters import page_by_name, requested_shards
-from foqs.rpc.methods import MethodHandler, task_handler
+from foqs.rpc.methods import Caller, MethodHandler, caller_task_handler, task_handler
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.idl import ttypes
 
@@ -36,14 +36,18 @@ def admin_handlers(admin: Administration, tier: str) -> Mapping[str, MethodHandl
         "listNamespaces": handlers.list_namespaces,
         "deleteNamespace": handlers.delete_namespace,
         "getUsage": handlers.get_usage,
-        "setGrant": handlers.set_grant,
         "listGrants": handlers.list_grants,
-        "pauseTopic": handlers.pause_topic,
-        "resumeTopic": handlers.resume_topic,
         "exportConfig": handlers.export_config,
         "importConfig": handlers.import_config,
     }
-    return {name: task_handler(serve) for name, serve in served.items()}
+    served_to: Mapping[str, Callable[[Any, float, Caller], Coroutine[Any, Any, Any]]] = {
+        "setGrant": handlers.set_grant,
+        "pauseTopic": handlers.pause_topic,
+        "resumeTopic": handlers.resume_topic,
+    }
+    return {name: task_handler(serve) for name, serve in served.items()} | {
+        name: caller_task_handler(serve) for name, serve in served_to.items()
+    }
 
 
 class _AdminHandlers:
@@ -83,7 +87,7 @@ class _AdminHandlers:
             topic_names=sorted(usage.topics) if with_names else None,
         )
 
-    async def set_grant(self, request: Any, deadline: float) -> Any:
+    async def set_grant(self, request: Any, deadline: float, caller: Caller) -> Any:
         grant = _required(request.grant, "grant")
         try:
             name = validation.decode_name(grant.namespace_name, "namespace_name")
@@ -92,7 +96,7 @@ class _AdminHandlers:
             permissions = frozenset(_parse_permission(value, f"permissions[{place}]") for place, value in values)
         except InvalidArgument as error:
             raise with_path("grant", error) from None
-        await self._admin.grant(name, principal, permissions, deadline)
+        await self._admin.grant(name, principal, permissions, deadline, is_administrator=_is_administrator(caller))
         return ttypes.DoneReply()
 
     async def list_grants(self, request: Any, deadline: float) -> Any:
@@ -102,15 +106,15 @@ class _AdminHandlers:
             [ttypes.Grant(principal, name, sorted(map(int, grants[principal]))) for principal in sorted(grants)], None
         )
 
-    async def pause_topic(self, request: Any, deadline: float) -> Any:
-        return await self._pause(request, deadline, paused=True)
+    async def pause_topic(self, request: Any, deadline: float, caller: Caller) -> Any:
+        return await self._pause(request, deadline, caller, paused=True)
 
-    async def resume_topic(self, request: Any, deadline: float) -> Any:
-        return await self._pause(request, deadline, paused=False)
+    async def resume_topic(self, request: Any, deadline: float, caller: Caller) -> Any:
+        return await self._pause(request, deadline, caller, paused=False)
 
-    async def _pause(self, request: Any, deadline: float, *, paused: bool) -> Any:
+    async def _pause(self, request: Any, deadline: float, caller: Caller, *, paused: bool) -> Any:
         name, topic = _namespace_name(request), validation.decode_name(request.topic, "topic")
-        await self._admin.pause(name, topic, deadline, paused=paused)
+        await self._admin.pause(name, topic, deadline, paused=paused, is_administrator=_is_administrator(caller))
         return ttypes.DoneReply()
 
     async def export_config(self, request: Any, deadline: float) -> Any:
@@ -141,6 +145,11 @@ class _AdminHandlers:
 
 
 _TEXT_BYTES_MAX: Final = 1 << 26
+
+
+def _is_administrator(caller: Caller) -> bool:
+    """Return whether the caller is known as an administrator of the whole system. A host that does not authenticate knows none."""
+    return caller.session is not None and caller.session.is_administrator
 
 
 def _namespace_name(request: Any) -> str:

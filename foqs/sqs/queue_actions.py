@@ -134,7 +134,7 @@ class QueueActions:
             return before
 
         await self._check_redrive_policy(queue, attributes)
-        await self._change(queue, create)
+        await self._change(request, queue, create)
         return {"QueueUrl": request.queue_url(queue)}
 
     async def delete_queue(self, request: ActionRequest) -> Mapping[str, Any]:
@@ -142,7 +142,7 @@ class QueueActions:
         await self._directory.find(queue)
         await self._tasks.cancel_into(queue)
         await self._purge(request, queue)
-        await self._change(queue, lambda _: None)
+        await self._change(request, queue, lambda _: None)
         try:
             await self._purge(request, queue)  # messages that were sent meanwhile
         except FoqsError as error:
@@ -234,7 +234,9 @@ class QueueActions:
             raise missing_parameter("Attributes")
         attributes = queue_attributes.check_attributes(raw)
         await self._check_redrive_policy(queue, attributes)
-        await self._update(queue, lambda entry: replace(entry, attributes=_merged(entry.attributes, attributes)))
+        await self._update(
+            request, queue, lambda entry: replace(entry, attributes=_merged(entry.attributes, attributes))
+        )
         return {}
 
     async def _counts(self, request: ActionRequest, queue: QueueName) -> Mapping[str, str]:
@@ -279,7 +281,7 @@ class QueueActions:
         await self._directory.find(queue)
         tags = request.parameters.text_map("Tags")
         await self._update(
-            queue, lambda entry: replace(entry, tags=queue_attributes.check_tags(tags, queue.name, entry.tags))
+            request, queue, lambda entry: replace(entry, tags=queue_attributes.check_tags(tags, queue.name, entry.tags))
         )
         return {}
 
@@ -290,6 +292,7 @@ class QueueActions:
         if not keys:
             raise invalid_value("Tag keys must be between 1 and 128 characters in length.")
         await self._update(
+            request,
             queue,
             lambda entry: replace(entry, tags={key: value for key, value in entry.tags.items() if key not in keys}),
         )
@@ -307,7 +310,7 @@ class QueueActions:
         actions = request.parameters.texts("Actions") or []
         arn = queue.arn(request.region)
         await self._update_policy(
-            queue, lambda policy: queue_attributes.with_permission(policy, arn, label, accounts, actions)
+            request, queue, lambda policy: queue_attributes.with_permission(policy, arn, label, accounts, actions)
         )
         return {}
 
@@ -315,15 +318,21 @@ class QueueActions:
         queue = requested_queue(request)
         await self._directory.find(queue)
         label = request.parameters.required_text("Label")
-        await self._update_policy(queue, lambda policy: queue_attributes.without_permission(policy, label))
+        await self._update_policy(request, queue, lambda policy: queue_attributes.without_permission(policy, label))
         return {}
 
     # ------------------------------------------------------------------- changing
 
-    async def _change(self, queue: QueueName, change: Callable[[QueueEntry | None], QueueEntry | None]) -> None:
-        await self._directory.change(queue, change, self._loop_time() + self._timeout_s)
+    async def _change(
+        self, request: ActionRequest, queue: QueueName, change: Callable[[QueueEntry | None], QueueEntry | None]
+    ) -> None:
+        is_administrator = request.principal is not None and request.principal.is_admin
+        deadline = self._loop_time() + self._timeout_s
+        await self._directory.change(queue, change, deadline, is_administrator=is_administrator)
 
-    async def _update(self, queue: QueueName, update: Callable[[QueueEntry], QueueEntry]) -> None:
+    async def _update(
+        self, request: ActionRequest, queue: QueueName, update: Callable[[QueueEntry], QueueEntry]
+    ) -> None:
         """Change a queue that exists. Raises `SqsError` if it was deleted meanwhile."""
         now_s = int(self._now_s())
 
@@ -333,10 +342,11 @@ class QueueActions:
             after = update(before)
             return before if after == before else replace(after, changed_at_s=now_s)
 
-        await self._change(queue, change)
+        await self._change(request, queue, change)
 
-    async def _update_policy(self, queue: QueueName, update: Callable[[str], str]) -> None:
+    async def _update_policy(self, request: ActionRequest, queue: QueueName, update: Callable[[str], str]) -> None:
         await self._update(
+            request,
             queue,
             lambda entry: replace(
                 entry, attributes=_merged(entry.attributes, {"Policy": update(entry.attributes.get("Policy", ""))})

@@ -75,11 +75,14 @@ class QueueDirectory:
             raise queue_does_not_exist()
         return entry
 
-    async def change(self, queue: QueueName, change: QueueChange, deadline: float) -> None:
-        """Store the change of a queue's entry. Raises `FoqsError`, and what `change` raises."""
+    async def change(self, queue: QueueName, change: QueueChange, deadline: float, *, is_administrator: bool) -> None:
+        """Store the change of a queue's entry; see `Administration.change_part`. Raises `FoqsError`, and what `change` raises."""
         namespace = self.namespace_of(queue.account)
-        await self._admin.change(
-            lambda document: change_queue(document, namespace, queue.name, change, self._queues_max), deadline
+        await self._admin.change_part(
+            namespace,
+            lambda document: change_queue(document, namespace, queue.name, change, self._queues_max),
+            deadline,
+            is_administrator=is_administrator,
         )
 
     async def _read_again(self) -> None:

@@ -96,7 +96,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "catalog",
             CATALOG,
             catalog.parse,
-            lambda value: catalog.render(value).encode(),
+            catalog.render_stored,
             frozenset({"format", "version", "namespaces"}),
         ),
     )
@@ -161,7 +161,8 @@ def has_default_fields(value: Any) -> list[str]:
     return [
         field.name
         for field in fields(value)
-        if field.name != "unknown"
+        if field.init
+        and field.name != "unknown"
         and getattr(value, field.name)
         == (field.default_factory() if field.default_factory is not MISSING else field.default)
     ]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from foqs.access.call_permissions import Principal
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.sqs_options import ACCOUNT_DEFAULT, SqsOptions
 from foqs.queue.engine import Engine
@@ -33,6 +34,7 @@ class SqsWorld:
     Attributes:
         jobs: the bulk jobs; nobody works on them.
         invocation_id: of all actions.
+        principal: of all actions.
         sweep: the sweep of its dead letters, which the test runs.
     """
 
@@ -46,6 +48,7 @@ class SqsWorld:
 
         self.jobs = MemoryJobs()
         self.invocation_id: str | None = None
+        self.principal: Principal | None = None
         tasks = MoveTasks(directory, self.jobs, calls, _TIMEOUT_S, world.loop.time)
         queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
         messages = MessageActions(directory, calls, _TIMEOUT_S, now_s, WaitingCalls(RECEIVES_WAITING_MAX, 0))
@@ -60,6 +63,7 @@ class SqsWorld:
             None,
             REGION,
             "http://sqs.example",
+            principal=self.principal,
             invocation_id=self.invocation_id,
         )
         return await self._actions[action].handle(request)

@@ -340,6 +340,8 @@ class Iface(object):
 
     def setGrant(self, request):
         """
+        Sets the permissions of a principal; none revokes them. LIMIT_EXCEEDED beyond the namespace's share of the catalog.
+
         Parameters:
          - request
 
@@ -356,7 +358,8 @@ class Iface(object):
 
     def pauseTopic(self, request):
         """
-        Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile.
+        Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile. LIMIT_EXCEEDED beyond the
+        namespace's share of the catalog.
 
         Parameters:
          - request
@@ -1672,6 +1675,8 @@ class Client(Iface):
 
     def setGrant(self, request):
         """
+        Sets the permissions of a principal; none revokes them. LIMIT_EXCEEDED beyond the namespace's share of the catalog.
+
         Parameters:
          - request
 
@@ -1740,7 +1745,8 @@ class Client(Iface):
 
     def pauseTopic(self, request):
         """
-        Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile.
+        Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile. LIMIT_EXCEEDED beyond the
+        namespace's share of the catalog.
 
         Parameters:
          - request

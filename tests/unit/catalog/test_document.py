@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.catalog import changes
+from foqs.catalog import document as catalog_document
 from foqs.catalog.document import (
     EMPTY_DOCUMENT,
     IDENTITY_MAX,
@@ -22,6 +23,7 @@ from foqs.catalog.document import (
     QueueEntry,
     parse,
     render,
+    render_stored,
 )
 from foqs.catalog.namespace_settings import SETTING_RANGES, NamespaceSettings, check_consistent
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
@@ -66,6 +68,32 @@ DOCUMENTS = st.builds(
 def test_document_survives_rendering_and_parsing(document: Document) -> None:
     assert parse(render(document)) == document
     assert parse(render(document).encode()) == document
+
+
+@settings(max_examples=50)
+@given(DOCUMENTS)
+def test_stored_document_is_the_same_with_a_line_for_each_namespace(document: Document) -> None:
+    stored = render_stored(document)
+    assert json.loads(stored) == json.loads(render(document))
+    assert parse(stored) == document
+    assert stored.count(b"\n") == max(1, len(document.namespaces)) + 2
+    assert render_stored(parse(stored)) == stored
+
+
+def test_change_renders_only_the_namespace_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Document(1, {name: Namespace(paused=frozenset({"t"})) for name in "abc"})
+    render_stored(before)
+    rendered: list[Namespace] = []
+    to_json = catalog_document._namespace_to_json
+
+    def noted(namespace: Namespace) -> dict[str, Any]:
+        rendered.append(namespace)
+        return to_json(namespace)
+
+    monkeypatch.setattr(catalog_document, "_namespace_to_json", noted)
+    after = changes.pause(before, "b", "u", paused=True)
+    assert parse(render_stored(after)) == after
+    assert rendered == [after.namespaces["b"]]
 
 
 @settings(max_examples=50)

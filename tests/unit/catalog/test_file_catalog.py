@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from foqs.catalog import changes, file_catalog
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, parse, render, render_stored
 from foqs.catalog.file_catalog import FileCatalog
 from foqs.catalog.port import CatalogFailed, CatalogUnknownOutcome
 from tests.support.aio import run
@@ -69,7 +69,7 @@ def test_new_file_is_synced_before_the_rename_and_the_folder_after(
 
     def note(number: int) -> None:
         target = Path(f"/proc/self/fd/{number}").readlink()
-        synced.append((path.read_text() == render(SECOND), target.name))
+        synced.append((path.read_bytes() == render_stored(SECOND), target.name))
 
     monkeypatch.setattr(os, "fsync", note)
     run(catalog.replace(SECOND))
@@ -81,7 +81,7 @@ def test_failed_sync_of_the_folder_is_an_unknown_outcome(tmp_path: Path, monkeyp
     catalog = stored(path)
 
     def fails_late(number: int) -> None:
-        if path.read_text() == render(SECOND):
+        if path.read_bytes() == render_stored(SECOND):
             raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fails_late)
@@ -122,5 +122,31 @@ def test_file_that_is_deleted_restored_or_replaced_is_noticed(tmp_path: Path) ->
         path.write_text(render(FIRST))
         await waiting
         assert await catalog.load() == FIRST
+
+    run(main())
+
+
+def test_content_that_was_read_or_written_here_is_not_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "catalog.json"
+    catalog, parsed = stored(path), 0
+
+    def counted(data: bytes) -> Document:
+        nonlocal parsed
+        parsed += 1
+        return parse(data)
+
+    monkeypatch.setattr(file_catalog, "parse", counted)
+
+    async def main() -> None:
+        document = await catalog.load()
+        for number in range(5):
+            await catalog.replace(document := changes.pause(document, "a", f"{number}", paused=True))
+            assert await catalog.load() is document
+        assert parsed == 1
+        path.write_text(render(SECOND))
+        assert await catalog.load() == SECOND
+        assert parsed == 2
 
     run(main())

@@ -87,6 +87,35 @@ def test_unchanged_text_is_not_parsed_again() -> None:
     run_story(story)
 
 
+def test_own_change_is_not_parsed() -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
+        _, catalog = await catalogs.view()
+        await catalog.replace(FIRST)
+        assert await catalog.load() is FIRST
+
+    run_story(story)
+
+
+def test_changes_that_take_long_to_parse_are_read_a_tenth_of_the_time() -> None:
+    """Another host may change a large document without a pause."""
+
+    async def story(world: World, catalogs: Catalogs) -> None:
+        _, catalog = await catalogs.view()
+        _, other = await catalogs.view()
+        await other.replace(FIRST)
+        document = await catalog.load()
+        catalog._parse_s = 0.02
+        waiting = asyncio.ensure_future(catalog.wait_for_change(document.version))
+        await world.pass_s(0.01)
+        await other.replace(changes.pause(FIRST, "default", "t", paused=True))
+        await world.pass_s(0.15)
+        assert not waiting.done()
+        await world.pass_s(0.1)
+        assert waiting.done()
+
+    run_story(story)
+
+
 def test_change_between_load_and_wait_is_seen() -> None:
     async def story(world: World, catalogs: Catalogs) -> None:
         _, catalog = await catalogs.view()

@@ -84,7 +84,7 @@ def test_planted_mistake_is_named(name: str, changes: dict[str, str], sentence: 
             "member": lambda text: copy.parse_member("n-1", text),
             "catalog": getattr(copy, "parse", None),
         }[name],  # type: ignore[arg-type]
-        getattr(copy, f"render_{name}", None) or (lambda value: copy.render(value).encode()),
+        getattr(copy, f"render_{name}", None) or copy.render_stored,
         kind.required,
     )
     found = faults(planted, recorded(kind)[1])
