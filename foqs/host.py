@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import uvloop
 
@@ -73,6 +73,8 @@ from shardmgr.process_lock import reserved
 from shardmgr.registry.port import RegistryError
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _PLAN_WAIT_S: Final = 2.0
 """A host of a cluster starts to listen after this time even if it has not read the plan."""
@@ -298,7 +300,7 @@ class Host:
         if self._authenticator is not None or self._tls_acceptor is not None:
             loop.add_signal_handler(signal.SIGHUP, self._reload_keyring)
         if self._membership is not None:
-            await self._run_unless_stopped(self._membership.open())
+            self._engine.join_cluster(await self._run_unless_stopped(self._membership.open()))
         await self._run_unless_stopped(self._engine.open())
         self._http.add_page("/scale", self._scale_page().answer)
         http_port = await self._http.start(server.http_host, server.http_port)
@@ -378,14 +380,14 @@ class Host:
             return "The console is off; server.console turns it on."
         return f"The console is on port {self._console_port}."
 
-    async def _run_unless_stopped(self, opening: Coroutine[Any, Any, None]) -> None:
-        """Run a part of the start that may never end. Raises _StopRequested when the host shall stop."""
+    async def _run_unless_stopped(self, opening: Coroutine[Any, Any, _T]) -> _T:
+        """Run a part of the start that may never end, and return its result. Raises _StopRequested when the host shall stop."""
         work, stop = asyncio.ensure_future(opening), asyncio.ensure_future(self._stop_requested.wait())
         try:
             await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise _StopRequested
-            work.result()
+            return work.result()
         finally:
             work.cancel()
             stop.cancel()

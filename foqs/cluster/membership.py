@@ -23,6 +23,7 @@ from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unavailable
 from shardmgr.agent import Agent, AgentPace
+from shardmgr.cluster_identity import draw_identity
 from shardmgr.cluster_reader import read_layout
 from shardmgr.documents import FORMAT
 from shardmgr.model import MalformedDocument, Member
@@ -66,9 +67,10 @@ class Membership:
         self.nonce = nonce
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(self) -> None:
-        """Open the registry session. Raises `RegistryFailed`."""
+    async def open(self) -> str:
+        """Open the registry session, and return the identity of the cluster. Raises `RegistryError`."""
         await self.registry.open()
+        return await draw_identity(self.registry)
 
     def start(
         self, listener: AssignmentListener, port: int, on_view_changed: Callable[[], None]

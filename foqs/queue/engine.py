@@ -22,6 +22,7 @@ from foqs.catalog.key_slot_sync import KeySlotSync
 from foqs.catalog.namespace_deletion import NamespaceDeletions
 from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.port import Catalog, CatalogError
+from foqs.core.flush.fence import ownership_nonce
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
@@ -85,7 +86,7 @@ class Engine:
     Args:
         open_store: makes an unopened store of a shard in the named database. Raises `StoreUnusable` if there is no such database.
         catalog: stores namespaces, grants and pauses.
-        nonce: identifies this run of the host; no two runs share one.
+        nonce: identifies this run of the host; no two runs share one. See `join_cluster`.
         plan: says which shards there are, here or elsewhere; None on a standalone host.
     """
 
@@ -171,7 +172,7 @@ class Engine:
         def make_supervisor(number: int, database: str) -> ShardSupervisor:
             return ShardSupervisor(
                 number,
-                nonce,
+                self._ownership_nonce,
                 coordinator,
                 lambda: make_shard(number, database),
                 shards,
@@ -180,6 +181,7 @@ class Engine:
                 is_standalone=settings.standalone_shards is not None,
             )
 
+        self._nonce = self._ownership_nonce = nonce
         self._standalone_shards = settings.standalone_shards
         self._make_supervisor = make_supervisor
         self._supervisors: dict[int, ShardSupervisor] = {}
@@ -195,6 +197,10 @@ class Engine:
         else:
             for number, database in self._standalone_shards.items():
                 self._supervisors[number] = make_supervisor(number, database)
+
+    def join_cluster(self, identity: str) -> None:
+        """Name the cluster in each further ownership. Then hosts of other clusters do not take the shard over."""
+        self._ownership_nonce = ownership_nonce(identity, self._nonce)
 
     async def open(self) -> None:
         """Read the catalog before anything is served. Raises `CatalogError`."""

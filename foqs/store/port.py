@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.fence import Fence, Owner, cluster_of
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
@@ -82,8 +82,31 @@ class StoreUnusable(StoreError):
     """The store must not be used: its schema is newer than the program, its durability is weak, or rights are missing."""
 
 
+class OtherCluster(StoreUnusable):
+    """The owner row names another cluster. Its hosts would lose the shard. Nothing was changed, and no connection ended."""
+
+    def __init__(self, cluster: str, own: str | None) -> None:
+        caller = "a host without a cluster" if own is None else f"a host of the cluster {own}"
+        super().__init__(
+            f"these tables belong to the cluster {cluster}, and {caller} may not take them from it; name other tables, or "
+            "see 'Tables of another cluster' in docs/cluster.md"
+        )
+        self.cluster = cluster
+
+
 ANY_LENGTH: Final = (1 << 31) - 1
 """A payload limit that no payload exceeds."""
+
+
+def check_same_cluster(owner: Owner, nonce: str) -> None:
+    """Check that a takeover by `nonce` takes the shard from no other cluster. An owner row may name none.
+
+    Raises:
+        OtherCluster: it names another one.
+    """
+    found, own = cluster_of(owner.nonce), cluster_of(nonce)
+    if found is not None and found != own:
+        raise OtherCluster(found, own)
 
 
 def check_not_behind(committed: Fence, owner: Owner) -> None:
@@ -174,6 +197,7 @@ class Store(Protocol):
 
         Raises:
             Superseded: the row's epoch is not lower, and the row is not ours.
+            OtherCluster: the row names another cluster than the nonce.
         """
         ...
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.fence import Fence, Owner, ownership_nonce
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
-from foqs.store.port import ANY_LENGTH, DueRow, FencedOut, StoreLost, Superseded, WriteRefused
+from foqs.store.port import ANY_LENGTH, DueRow, FencedOut, OtherCluster, StoreLost, Superseded, WriteRefused
 from tests.contract.conftest import Bench
 from tests.support.stores import NONCE, OTHER, TOPIC, Ownership, contents, make_row, opened, reading, without_payload
 
@@ -487,6 +487,40 @@ def test_takeover_needs_a_higher_epoch_and_reports_the_current_one(bench: Bench)
         assert await contents(Ownership(other, 7)) == {1: make_row(1)}
         taken = await other.take_over(8, NONCE)
         assert (taken.epoch, taken.flush) == (8, 0)
+
+    bench.run(story())
+
+
+def test_shard_of_a_cluster_is_taken_over_by_no_other_and_by_no_host_alone(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store(), nonce=ownership_nonce("aaaa", "one"))
+        await owned.write(inserts=[make_row(1)])
+        for nonce in (ownership_nonce("bbbb", "two"), OTHER):
+            other = bench.store()
+            await other.open()
+            with pytest.raises(OtherCluster, match="belong to the cluster aaaa") as refused:
+                await other.take_over(9, nonce)
+            assert refused.value.cluster == "aaaa"
+            await other.close()
+        await owned.write(inserts=[make_row(2)])
+        other = bench.store()
+        await other.open()
+        assert (await other.take_over(9, ownership_nonce("aaaa", "three"))).epoch == 9
+
+    bench.run(story())
+
+
+def test_tables_that_name_no_cluster_belong_to_the_first_one(bench: Bench) -> None:
+    """So are those of a host alone, and of hosts of an earlier version, also in the middle of an upgrade."""
+
+    async def story() -> None:
+        await (await opened(bench.store())).store.close()
+        store = bench.store()
+        await store.open()
+        named = ownership_nonce("aaaa", "one")
+        assert (await store.take_over(2, named)).nonce == (await store.read_owner()).nonce == named
+        with pytest.raises(OtherCluster):
+            await store.take_over(3, ownership_nonce("bbbb", "two"))
 
     bench.run(story())
 

@@ -19,7 +19,7 @@ from tests.support.dequeue_all import dequeue_all
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import PROGRAM, RestartableHost
-from tests.support.real_cluster import RealCluster
+from tests.support.real_cluster import RealCluster, initialise_again
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
@@ -154,7 +154,7 @@ def test_an_export_restores_an_empty_zookeeper_and_no_item_is_lost(
     # One host continues with the catalog that it has read; the other is restarted and finds none.
     hosts[1].kill9()
     zookeeper.start()
-    initialise(hosts[0])
+    initialise_again(hosts[0].config, str(_SHARDS))
     hosts[1].launch()
     until_served(hosts)
     until(lambda: not run(knows(hosts[0], "orders")), "the stored catalog is in force", 60)

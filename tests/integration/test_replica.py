@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,8 +20,8 @@ from foqs_client import Client, Delivery, FoqsError, Item, StaleLease, UnknownOu
 from tests.support.aio import run
 from tests.support.dequeue_all import dequeue_all
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, RestartableHost
-from tests.support.real_cluster import RealCluster
+from tests.support.processes import RestartableHost
+from tests.support.real_cluster import RealCluster, initialise_again
 from tests.support.replication import Replication
 from tests.support.tables import Tables, in_mariadb
 from tests.support.zookeeper import ZooKeeper
@@ -227,8 +226,7 @@ def test_a_cluster_serves_a_replica_without_the_last_epochs(dies: str, database:
             zookeeper.stop()
             shutil.rmtree(zookeeper.folder / "data")
             zookeeper.start()
-            init: list[str | Path] = [PROGRAM, "cluster", "init", "--config", one.config, "--shards", "4", "--yes"]
-            subprocess.run([*init, "--epochs-above", "100"], check=True, timeout=60)
+            initialise_again(one.config, "4", "--epochs-above", "100")
         if dies != "nobody":
             for host in (one, two):
                 host.launch()

@@ -73,7 +73,7 @@ class ClusterHost:
         self.caller = Caller(world, self.engine)
 
     async def start(self) -> None:
-        await self.membership.open()
+        self.engine.join_cluster(await self.membership.open())
         await self.engine.open()
         self.engine.start()
         self.membership.start(self.engine, 7411, self._view_changed)

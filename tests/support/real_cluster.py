@@ -7,6 +7,8 @@ by its id. Knows nothing of items.
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ from shardmgr.registry.port import RegistryFailed
 from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import RestartableHost
+from tests.support.processes import PROGRAM, RestartableHost
 from tests.support.zookeeper import ZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 6_000
@@ -116,3 +118,13 @@ class RealCluster:
             return await layout_changes.read_cluster_view(registry)
         finally:
             await registry.close()
+
+
+def initialise_again(config: Path, shards: str, *options: str) -> None:
+    """Give a ZooKeeper that has lost its data the cluster again, as docs/cluster.md says."""
+    init = [str(PROGRAM), "cluster", "init", "--config", str(config), "--shards", shards, "--yes", *options]
+    refused = subprocess.run(init, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 2, refused.stderr
+    named = re.search(r"--adopt-cluster [0-9a-f]{16}", refused.stderr)
+    assert named is not None, refused.stderr
+    subprocess.run([*init, *named[0].split()], check=True, timeout=60)

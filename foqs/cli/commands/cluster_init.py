@@ -8,7 +8,7 @@ the databases, but no host.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -63,14 +63,26 @@ _EPOCHS_ABOVE_MAX: Final = 1_000_000
     help="Use only higher epochs. For a restore of both the databases and ZooKeeper: give an epoch above all that were "
     "used since the backup.",
 )
+@click.option(
+    "--adopt-cluster",
+    "adopted",
+    metavar="IDENTITY",
+    default=None,
+    help="The tables belong to the cluster of this identity, and this cluster continues it: if ZooKeeper has lost its "
+    "data, or for a copy of its databases. No host of that cluster may run elsewhere.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def init(file: Path, shards: int | None, each: int | None, no_tables: bool, epochs_above: int, yes: bool) -> None:
+def init(
+    file: Path, shards: int | None, each: int | None, no_tables: bool, epochs_above: int, adopted: str | None, yes: bool
+) -> None:
     """Create a cluster: its shards in ZooKeeper and their tables in the databases. Then start its hosts.
 
     Safe to repeat and to interrupt. A cluster that already has other shards is not changed; use foqs shard for that.
     """
     if shards is not None and each is not None:
         raise click.UsageError("--shards and --shards-per-database exclude each other.")
+    if adopted is not None and no_tables:
+        raise click.UsageError("--adopt-cluster needs to read the tables; omit --no-tables.")
     config = configuration(file)
     cluster, databases = config.cluster, list(config.databases)
     if not cluster.zookeeper:
@@ -89,10 +101,12 @@ def init(file: Path, shards: int | None, each: int | None, no_tables: bool, epoc
         print_message(f"  database {name} ({url}): shards {', '.join(map(str, numbers))}")
     if epochs_above:
         print_message(f"  epochs above {epochs_above}")
+    if adopted is not None:
+        print_message(f"  it continues the cluster {adopted}, of which no host may run elsewhere")
     if not yes:
         tables = "" if no_tables else " and their tables"
         click.confirm(f"Create these shards{tables}?", abort=True, err=True)
-    is_new = asyncio.run(_init_cluster(config, specs, epochs_above, tables=not no_tables))
+    is_new = asyncio.run(_init_cluster(config, specs, epochs_above, adopted, tables=not no_tables))
     print_message(
         f"{'Created' if is_new else 'There is already'} a cluster of {count} shards; "
         "start its hosts with: foqs host --config FILE"
@@ -106,7 +120,9 @@ def spread_over_databases(count: int, databases: Sequence[str], tier: str) -> li
     return [ShardSpec(number, databases[number % len(databases)], tier) for number in range(count)]
 
 
-async def _init_cluster(config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool) -> bool:
+async def _init_cluster(
+    config: Config, specs: Sequence[ShardSpec], epochs_above: int, adopted: str | None, *, tables: bool
+) -> bool:
     """Return whether the cluster is new. Raises CommandFailed."""
     from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
     from foqs.runtime.clock import SystemClock
@@ -120,7 +136,7 @@ async def _init_cluster(config: Config, specs: Sequence[ShardSpec], epochs_above
     except RegistryError as error:
         raise CommandFailed(str(error), UNREACHABLE) from None
     try:
-        return await _create_layout_and_tables(registry, config, specs, epochs_above, tables=tables)
+        return await _create_layout_and_tables(registry, config, specs, epochs_above, adopted, tables=tables)
     except ChangeRefused as error:
         raise CommandFailed(error.problem, USAGE) from None
     except (RegistryError, MalformedDocument) as error:
@@ -130,7 +146,13 @@ async def _init_cluster(config: Config, specs: Sequence[ShardSpec], epochs_above
 
 
 async def _create_layout_and_tables(
-    registry: Registry, config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool
+    registry: Registry,
+    config: Config,
+    specs: Sequence[ShardSpec],
+    epochs_above: int,
+    adopted: str | None,
+    *,
+    tables: bool,
 ) -> bool:
     from shardmgr.layout_changes import ChangeRefused, create_layout, raise_epochs, read_cluster_view
 
@@ -144,8 +166,37 @@ async def _create_layout_and_tables(
             "changed. Look at it with: foqs shard list, or name another cluster.root",
             USAGE,
         )
-    if tables:
-        await make_tables(config, specs)
+    clusters = await make_tables(config, specs) if tables else {}
+    await _set_identity(registry, clusters, adopted)
     if epochs_above:
         await raise_epochs(registry, [spec.number for spec in specs], epochs_above)
     return found is None and await create_layout(registry, specs)
+
+
+async def _set_identity(registry: Registry, clusters: Mapping[int, str], adopted: str | None) -> None:
+    """Give the cluster its identity, or that of the tables if it is adopted.
+
+    Args:
+        clusters: the cluster that the tables of a shard name.
+
+    Raises:
+        CommandFailed: tables belong to another cluster.
+    """
+    from shardmgr.cluster_identity import draw_identity, read_identity, set_identity
+
+    own = await read_identity(registry)
+    if adopted is not None and adopted not in clusters.values():
+        raise CommandFailed(f"no table names the cluster {adopted}; omit --adopt-cluster, or name the right one", USAGE)
+    expected = adopted or own
+    for shard, found in clusters.items():
+        if found != expected:
+            raise CommandFailed(
+                f"the tables of shard {shard} belong to the cluster {found}, whose hosts would lose them; name other "
+                f"databases. If ZooKeeper has lost the data of that cluster, or these databases are a copy, and no host of "
+                f"it runs elsewhere, repeat the command with --adopt-cluster {found}",
+                USAGE,
+            )
+    if adopted is None:
+        await draw_identity(registry)
+    elif adopted != own:
+        await set_identity(registry, adopted)

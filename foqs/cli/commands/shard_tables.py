@@ -24,15 +24,19 @@ def shards_by_database(specs: Iterable[ShardSpec]) -> Mapping[str, list[int]]:
     return found
 
 
-async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> None:
+async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> Mapping[int, str]:
     """Create the tables of each shard, or upgrade them to this program's version.
+
+    Returns the identity of the cluster that a shard's tables name, by shard, of those that name one.
 
     Raises:
         CommandFailed: a database is not configured, or cannot be used.
     """
+    from foqs.core.flush.fence import cluster_of
     from foqs.store.factories import database_store_factory
     from foqs.store.port import StoreError
 
+    clusters: dict[int, str] = {}
     for name, numbers in shards_by_database(specs).items():
         if name not in config.databases:
             raise CommandFailed(
@@ -43,7 +47,11 @@ async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> None:
             store = open_store(number)
             try:
                 await store.open()
+                cluster = cluster_of((await store.read_owner()).nonce)
+                if cluster is not None:
+                    clusters[number] = cluster
             except StoreError as error:
                 raise CommandFailed(f"database {name}: {error}; foqs doctor --config FILE says what to do") from None
             finally:
                 await store.close()
+    return clusters

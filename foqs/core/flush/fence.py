@@ -10,8 +10,22 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from foqs.core.items.item import make_number
+
+_CLUSTER_END: Final = ":"
+
+
+def ownership_nonce(cluster: str, run: str) -> str:
+    """Return the nonce of the ownerships of a run of a host: it also names the cluster."""
+    return f"{cluster}{_CLUSTER_END}{run}"
+
+
+def cluster_of(nonce: str) -> str | None:
+    """Return the cluster that a nonce names; None for a host alone, and for a host of an earlier version."""
+    cluster, end, _ = nonce.partition(_CLUSTER_END)
+    return cluster if end else None
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,6 +34,7 @@ class Owner:
 
     epoch: int
     nonce: str
+    """A run of a host, and its cluster."""
     flush: int
     clock_ms: int
     """The shard clock's time at the last write."""

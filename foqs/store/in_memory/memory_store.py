@@ -41,6 +41,7 @@ from foqs.store.port import (
     TopicCount,
     WriteRefused,
     check_not_behind,
+    check_same_cluster,
     no_faults,
 )
 
@@ -159,6 +160,7 @@ class MemoryStore:
     async def take_over(self, epoch: int, nonce: str) -> Owner:
         await self._round_trip()
         table = self._tables
+        check_same_cluster(table.owner, nonce)
         self._ownership = (epoch, nonce)
         if not await self._database.lock(table, self._connection, timeout_s=1.0):
             self._database.kill(table.owner.connection)
@@ -166,6 +168,7 @@ class MemoryStore:
         try:
             await self._round_trip()
             old = table.owner
+            check_same_cluster(old, nonce)
             if (old.epoch, old.nonce) != (epoch, nonce):
                 if old.epoch >= epoch:
                     raise Superseded(old.epoch)

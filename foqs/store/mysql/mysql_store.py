@@ -55,11 +55,13 @@ from foqs.store.port import (
     FaultHook,
     FencedOut,
     IdempotencyKeyExists,
+    OtherCluster,
     StoreError,
     StoreLost,
     StoreUnusable,
     Superseded,
     WriteRefused,
+    check_same_cluster,
     no_faults,
 )
 
@@ -288,12 +290,12 @@ class MysqlStore:
         old = await self._lock_owner(link)
         if old is None:
             holder = await self._select_owner(link)
-            self._check_not_superseded(holder)
+            self._check_may_replace(holder)
             await self._kill(link, holder.connection)
             old = await self._lock_owner_or_fail(link)
         try:
-            self._check_not_superseded(old)
-        except Superseded:
+            self._check_may_replace(old)
+        except (Superseded, OtherCluster):
             await link.run(session_sql.ROLLBACK)
             raise
         await self._kill(link, old.connection, old.clock_ms - old.offset_ms)
@@ -301,9 +303,14 @@ class MysqlStore:
             return await self._write_owner(link, old)
         return await self._write_owner(link, replace(old, epoch=epoch, nonce=nonce, flush=0))
 
-    def _check_not_superseded(self, owner: Owner) -> None:
-        """Raise `Superseded` unless our epoch is higher than the owner row's, or the row is ours."""
+    def _check_may_replace(self, owner: Owner) -> None:
+        """Raise unless our epoch is higher than the owner row's, or the row is ours.
+
+        Raises:
+            Superseded, OtherCluster: see `Store.take_over`.
+        """
         assert self._ownership is not None
+        check_same_cluster(owner, self._ownership[1])
         if owner.epoch >= self._ownership[0] and (owner.epoch, owner.nonce) != self._ownership:
             raise Superseded(owner.epoch)
 

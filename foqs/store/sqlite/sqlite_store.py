@@ -34,6 +34,7 @@ from foqs.store.port import (
     StoreUnusable,
     Superseded,
     WriteRefused,
+    check_same_cluster,
     no_faults,
 )
 from foqs.store.sql_rows import all_values, mutable_values, owner_of
@@ -208,6 +209,7 @@ class SqliteStore:
         old = owner_of(db.execute(sql.READ_OWNER).fetchone())
         if (old.epoch, old.nonce) == (epoch, nonce):
             return self._write_owner(db, old)
+        check_same_cluster(old, nonce)
         if old.epoch >= epoch:
             raise Superseded(old.epoch)
         return self._write_owner(db, replace(old, epoch=epoch, nonce=nonce, flush=0))

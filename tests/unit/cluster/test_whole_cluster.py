@@ -44,6 +44,30 @@ def test_three_hosts_share_the_shards_evenly_and_their_slots() -> None:
     run_in_cluster(story)
 
 
+def test_host_of_another_cluster_takes_no_shard_of_the_same_tables() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one = await world.host("one")
+        await world.wait_until_settled(one)
+        before = {number: table.owner.nonce for number, table in world.database.tables.items()}
+        other = ClusterWorld(shards=world.shard_count)
+        other.database = world.database
+        await other.set_up()
+        stranger = await other.host("stranger")
+
+        def refused() -> bool:
+            reasons = [status.reason or "" for status in stranger.engine.statuses.values()]
+            return len(reasons) == world.shard_count and all("belong to the cluster" in reason for reason in reasons)
+
+        await world.until(refused)
+        await world.pass_s(30)
+        assert stranger.is_serving() == set()
+        assert {number: table.owner.nonce for number, table in world.database.tables.items()} == before
+        await one.caller.put()
+        await stranger.stop()
+
+    run_in_cluster(story)
+
+
 def test_draining_shard_accepts_only_its_keyed_items_and_delivers_its_items() -> None:
     async def story(world: ClusterWorld) -> None:
         one, _, _ = await three(world)

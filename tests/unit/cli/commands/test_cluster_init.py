@@ -11,7 +11,9 @@ import pytest
 from click.testing import Result
 
 from foqs.cli.commands.cluster_init import spread_over_databases
+from foqs.core.flush.fence import ownership_nonce
 from shardmgr import layout_changes
+from shardmgr.cluster_identity import read_identity
 from shardmgr.documents import LAYOUT
 from shardmgr.model import Layout, ShardSpec
 from shardmgr.registry.port import RegistryFailed
@@ -137,6 +139,73 @@ def test_epochs_above_raises_the_next_epochs(run: Run, place: Place) -> None:
     for above, expected in ((500, 500), (200, 500), (900, 900)):
         assert run(*init, "--epochs-above", str(above)).exit_code == 0
         assert asyncio.run(epochs()) == {0: expected, 1: expected}
+
+
+class Tables:
+    """The tables of a place, as a host of a cluster has left them."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def name(self, cluster: str, shards: int) -> None:
+        for number in range(shards):
+            with sqlite3.connect(self._place.folder / f"db{number % 2 + 1}" / f"shard-{number}.db") as connection:
+                connection.execute("UPDATE owner SET nonce = ?", (ownership_nonce(cluster, "run"),))
+            connection.close()
+
+    def identity(self) -> str | None:
+        async def read() -> str | None:
+            registry = self._place.ensemble.registry(6_000)
+            await registry.open()
+            try:
+                return await read_identity(registry)
+            finally:
+                await registry.close()
+
+        return asyncio.run(read())
+
+
+def test_init_gives_the_cluster_an_identity_and_keeps_it(run: Run, place: Place) -> None:
+    tables, init = Tables(place), ["cluster", "init", "--config", str(place.file), "--shards", "2", "--yes"]
+    assert run(*init).exit_code == 0
+    own = tables.identity()
+    assert own is not None
+    tables.name(own, 2)
+    assert run(*init).exit_code == 0
+    assert tables.identity() == own
+
+
+def test_init_on_the_tables_of_another_cluster_is_refused_unless_it_is_continued(run: Run, place: Place) -> None:
+    tables, init = Tables(place), ["cluster", "init", "--config", str(place.file), "--shards", "2", "--yes"]
+    assert run(*init).exit_code == 0
+    own = tables.identity()
+    assert own is not None
+    tables.name(own, 2)
+    place.ensemble = LocalEnsemble(None, lambda: 0)  # it has lost its data, or is that of another cluster
+    result = run(*init)
+    assert result.exit_code == 2
+    assert f"belong to the cluster {own}" in result.stderr
+    assert f"--adopt-cluster {own}" in result.stderr
+    assert (place.layout(), tables.identity()) == (None, None)
+    assert run(*init, "--adopt-cluster", "0" * 16).exit_code == 2
+    assert run(*init, "--adopt-cluster", own).exit_code == 0
+    assert tables.identity() == own
+    assert place.layout() is not None
+    assert run(*init).exit_code == 0
+
+
+def test_tables_of_two_clusters_are_not_adopted_together(run: Run, place: Place) -> None:
+    tables, init = Tables(place), ["cluster", "init", "--config", str(place.file), "--shards", "2", "--yes"]
+    assert run(*init).exit_code == 0
+    tables.name("a" * 16, 2)
+    tables.name("b" * 16, 1)
+    for adopted in ("a" * 16, "b" * 16):
+        assert run(*init, "--adopt-cluster", adopted).exit_code == 2
+
+
+def test_identity_is_not_adopted_without_a_look_at_the_tables(run: Run, place: Place) -> None:
+    result = run("cluster", "init", "--config", str(place.file), "--no-tables", "--adopt-cluster", "a" * 16, "--yes")
+    assert (result.exit_code, "--no-tables" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
