@@ -5,7 +5,8 @@ Knows nothing of HTTP.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from foqs.access.audit_trail import target_value
 from foqs.access.call_permissions import Principal
@@ -47,6 +48,7 @@ class ActionRequest:
         peer: the address that the request came from.
         principal: None if the host does not authenticate.
         invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.
+        on_unsent: each releases items that were leased for the request.
     """
 
     parameters: Parameters
@@ -57,6 +59,12 @@ class ActionRequest:
     peer: str = "unknown"
     principal: Principal | None = None
     invocation_id: str | None = None
+    on_unsent: list[Callable[[], None]] = field(default_factory=list)
+
+    def give_back(self) -> None:
+        """Release what was leased, because the reply does not reach the client."""
+        while self.on_unsent:
+            self.on_unsent.pop()()
 
     @property
     def session(self) -> InHostSession | None:

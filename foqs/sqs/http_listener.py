@@ -133,6 +133,8 @@ class SqsListener:
         elif self._is_draining or (reply.error is not None and "Expect" in request.headers):
             # A client that was refused before the interim reply may leave its body out.
             response.force_close()
+        if reply.on_unsent is not None:
+            await _write_or_undo(request, response, reply.on_unsent)
         return response
 
     async def _reply(self, request: web.BaseRequest, held: _HeldBody) -> HttpReply:
@@ -228,6 +230,17 @@ class _HeldBody:
         self._unproved.hold(self, 0)
         self._proved.release_reservation(self._proved_bytes)
         self._proved_bytes = 0
+
+
+async def _write_or_undo(request: web.BaseRequest, response: web.StreamResponse, on_unsent: Callable[[], None]) -> None:
+    """Write a response now. If the client has disconnected, call `on_unsent` instead."""
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        on_unsent()
+        return
+    with suppress(ConnectionError):  # aiohttp ends the connection
+        await response.prepare(request)  # nothing is awaited up to the write
+        await response.write_eof()
 
 
 async def _ask_for_the_body(request: web.BaseRequest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -40,13 +40,20 @@ class HttpHead:
 
 @dataclass(slots=True, frozen=True)
 class HttpReply:
-    """The reply. `error` is the shape of a failure, or None; `action` the name of a known action, or `unknown`."""
+    """The reply.
+
+    Attributes:
+        action: the name of a known action, or `unknown`.
+        error: the shape of a failure, or None.
+        on_unsent: called if no byte of the reply is given to the transport.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     action: str
     error: str | None = None
+    on_unsent: Callable[[], None] | None = None
 
 
 def reply_headers(content_type: str, request_id: str | None = None) -> dict[str, str]:

@@ -54,8 +54,18 @@ class InHostCalls:
         self._reply_grace_s = reply_grace_s
         self._loop = asyncio.get_running_loop()
 
-    async def call(self, name: str, request: Any, timeout_s: float, session: CallerSession | None) -> Any:
+    async def call(
+        self,
+        name: str,
+        request: Any,
+        timeout_s: float,
+        session: CallerSession | None,
+        on_unsent: list[Callable[[], None]] | None = None,
+    ) -> Any:
         """Return the reply struct. The caller must have checked the permission.
+
+        Args:
+            on_unsent: gets what releases the items of the reply, if they do not reach their consumer.
 
         Raises:
             FoqsError: the call failed as a whole.
@@ -67,7 +77,7 @@ class InHostCalls:
         try:
             pending = method.handle(request, deadline, caller)
             async with asyncio.timeout_at(deadline + self._reply_grace_s):
-                return await caller.reply_future
+                reply = await caller.reply_future
         except TimeoutError:
             caller.drop(pending)
             raise deadline_error(method) from None
@@ -78,6 +88,9 @@ class InHostCalls:
             raise
         except Exception:
             _raise_internal_error(method)
+        if on_unsent is not None and caller.on_unsent is not None:
+            on_unsent.append(caller.on_unsent)
+        return reply
 
 
 def _raise_internal_error(method: ServerMethod) -> NoReturn:
@@ -91,7 +104,7 @@ class _InHostCaller:
     def __init__(self, loop: asyncio.AbstractEventLoop, session: CallerSession | None) -> None:
         self.reply_future: asyncio.Future[Any] = loop.create_future()
         self._session = session
-        self._on_unsent: Callable[[], None] | None = None
+        self.on_unsent: Callable[[], None] | None = None
 
     @property
     def session(self) -> CallerSession | None:
@@ -106,7 +119,7 @@ class _InHostCaller:
             if on_unsent is not None:
                 on_unsent()
             return
-        self._on_unsent = on_unsent
+        self.on_unsent = on_unsent
         self.reply_future.set_result(to_struct(value))
 
     def fail(self, error: Exception) -> None:
@@ -120,8 +133,8 @@ class _InHostCaller:
         """End the call, because nobody waits for its reply any more."""
         is_answered = self.reply_future.done() and not self.reply_future.cancelled()
         if is_answered and self.reply_future.exception() is None:
-            if self._on_unsent is not None:
-                self._on_unsent()
+            if self.on_unsent is not None:
+                self.on_unsent()
             return
         self.reply_future.cancel()
         if pending is not None:

@@ -1,7 +1,8 @@
 """The actions about messages: send, receive, delete, change visibility; one by one and in batches.
 
 Always true: a reply follows the commit; an entry of a batch fails alone; a receipt that
-another delivery has superseded changes nothing.
+another delivery has superseded changes nothing; messages of a receive that fails, or
+whose reply cannot be sent, are released.
 """
 
 from __future__ import annotations
@@ -215,7 +216,8 @@ class MessageActions:
             timeout_ms=int(timeout_s * 1_000),
             lease_ms=visibility_s * 1_000 or _INVISIBLE_MS,
         )
-        return delivery_structs(await self._calls.call("dequeue", dequeue, timeout_s, request.session))
+        reply = await self._calls.call("dequeue", dequeue, timeout_s, request.session, request.on_unsent)
+        return delivery_structs(reply)
 
     async def _make_visible(self, request: ActionRequest, queue: QueueName, deliveries: Sequence[Any]) -> None:
         """Make messages visible again at once. Those for which this fails become visible when their lease ends."""

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foqs.access.audit_trail import AuditEntry, AuditTrail
@@ -146,7 +147,12 @@ class SqsService:
             name, parameters = protocol.read(head, body)
             action_name = name if name in self._actions else "unknown"
             action = self._action(name)
-            result = await self._run(action, action_name, self._request(head, parameters, principal, region))
+            request = self._request(head, parameters, principal, region)
+            try:
+                result = await self._run(action, action_name, request)
+            except BaseException:
+                request.give_back()
+                raise
         except SqsError as error:
             return protocol.error(action_name, error)
         except FoqsError as error:
@@ -155,7 +161,8 @@ class SqsService:
             log.exception("%s failed with an unexpected error", action_name)
             failure = SqsError("InternalFailure", "The host failed during the call; see the host's log.")
             return protocol.error(action_name, failure)
-        return protocol.result(action_name, result)
+        reply = protocol.result(action_name, result)
+        return replace(reply, on_unsent=request.give_back) if request.on_unsent else reply
 
     async def _run(self, action: Action, name: str, request: ActionRequest) -> Mapping[str, Any]:
         """Do an action, if its principal may. A change of an administrator is noted when it ends or is denied."""

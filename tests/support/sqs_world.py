@@ -35,6 +35,7 @@ class SqsWorld:
         jobs: the bulk jobs; nobody works on them.
         invocation_id: of all actions.
         principal: of all actions.
+        requests: those of the actions so far.
         sweep: the sweep of its dead letters, which the test runs.
     """
 
@@ -49,6 +50,7 @@ class SqsWorld:
         self.jobs = MemoryJobs()
         self.invocation_id: str | None = None
         self.principal: Principal | None = None
+        self.requests: list[ActionRequest] = []
         tasks = MoveTasks(directory, self.jobs, calls, _TIMEOUT_S, world.loop.time)
         queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
         messages = MessageActions(directory, calls, _TIMEOUT_S, now_s, WaitingCalls(RECEIVES_WAITING_MAX, 0))
@@ -66,6 +68,7 @@ class SqsWorld:
             principal=self.principal,
             invocation_id=self.invocation_id,
         )
+        self.requests.append(request)
         return await self._actions[action].handle(request)
 
     async def create(self, name: str, **attributes: str) -> str:

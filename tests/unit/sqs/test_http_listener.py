@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ class Service:
         self.answer = asyncio.Event()
         self.called = asyncio.Event()
         self.cancelled = asyncio.Event()
+        self.before_reply: Callable[[], None] = lambda: None
+        self.unsent = 0
 
     def check_head(self, head: HttpHead) -> None:
         """Refuse nothing."""
@@ -50,7 +52,11 @@ class Service:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        return HttpReply(200, {}, body[:2], "SendMessage")
+        self.before_reply()
+        return HttpReply(200, {}, body[:2], "SendMessage", on_unsent=self.on_unsent)
+
+    def on_unsent(self) -> None:
+        self.unsent += 1
 
 
 class Port:
@@ -217,6 +223,25 @@ def test_a_body_with_a_forged_signature_is_not_held_until_the_reply() -> None:
             assert port.listener.unproved.amount == port.listener.budget.reserved_bytes == 0
             port.service.answer.set()
             assert b"InvalidSignatureException" in await read_to_end(reader)
+            writer.close()
+
+    story(main())
+
+
+def test_a_reply_is_unsent_only_if_its_client_has_disconnected() -> None:
+    async def main() -> None:
+        port = Port()
+        port.service.answer.set()
+        async with port.listening() as number:
+            reader, writer = await connect(number)
+            writer.write(REQUEST)
+            await reader.readuntil(b"{}")
+            assert port.service.unsent == 0
+            # From now on the connection ends just when its reply is ready.
+            port.service.before_reply = port.listener.connections.abort
+            writer.write(REQUEST)
+            assert await read_to_end(reader) == b""
+            assert port.service.unsent == 1
             writer.close()
 
     story(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -53,7 +53,8 @@ class World:
     def __init__(self, *permissions: int, is_authenticated: bool = True) -> None:
         self.requests: list[ActionRequest] = []
         self.observer = RecordingObserver()
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
+        self.on_unsent: Callable[[], None] | None = None
         keyring = Keyring(signing_secrets={"orders": ["old", "secret"]})
         grants = EditableGrants(*permissions)
         authenticator = Authenticator(keyring, [], grants, self.observer, AuthenticationLimits(failure_delay_s=0))
@@ -76,6 +77,8 @@ class World:
 
     async def send(self, request: ActionRequest) -> Mapping[str, Any]:
         self.requests.append(request)
+        if self.on_unsent is not None:
+            request.on_unsent.append(self.on_unsent)
         if self.failure is not None:
             raise self.failure
         return {"MessageId": "1"}
@@ -330,3 +333,23 @@ def test_a_signed_form_runs_its_action_and_gets_xml() -> None:
         reply = world.serve(*wrong)
         assert (reply.status, b"<Code>" + code + b"</Code>" in reply.body) == (403, True)
     assert len(world.requests) == 1
+
+
+@pytest.mark.parametrize("failure", [None, Unavailable("no shard"), KeyError("bug"), asyncio.CancelledError()])
+def test_messages_of_a_request_are_given_back_if_it_fails_or_its_reply_is_not_sent(
+    failure: BaseException | None,
+) -> None:
+    world = World(Permission.ENQUEUE)
+    given_back: list[None] = []
+    world.failure, world.on_unsent = failure, lambda: given_back.append(None)
+    if isinstance(failure, asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError):
+            world.serve(signed())
+    else:
+        reply = world.serve(signed())
+        if failure is None:
+            assert given_back == []
+            assert reply.on_unsent is not None
+            reply.on_unsent()
+    assert given_back == [None]
+    assert world.requests[0].on_unsent == []
