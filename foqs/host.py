@@ -289,6 +289,7 @@ class Host:
         )
         self._sampler = HostSampler(self._engine, self._rpc_server, self._clock.stopwatch_s)
         self._engine.queue.write_replies = self._rpc_server.write_replies
+        self._engine.admin.add_change_listener(self._rpc_server.refuse_waits)
         if self._sqs_port is not None:
             self._sqs_port.attach(
                 service, self._engine.admin, self._jobs.calls, self._authenticator, self._clock, self._metrics, trail

@@ -220,10 +220,10 @@ class Administration:
             self._enqueue_counts.forget(
                 name for name, old in before.items() if name not in after or after[name].incarnation != old.incarnation
             )
-            if resumed:
-                self._on_topics_resumed(resumed)
             for listener in self._listeners:
                 listener()
+            if resumed:
+                self._on_topics_resumed(resumed)
 
     # ----------------------------------------------------------------- reading
 

@@ -74,11 +74,15 @@ class Namespaces:
         self._closed_names: set[str] = set()
 
     def settings_of(self, name: str) -> NamespaceSettings:
-        """Return the settings of a namespace. Raises `NamespaceNotFound`, `Unavailable`."""
+        """Return the settings of a namespace: one object until they change. Raises `NamespaceNotFound`, `Unavailable`."""
         settings = self._settings.get(name)
         if settings is None:
             raise self._missing_error(name)
         return settings
+
+    def is_current(self, name: str, settings: NamespaceSettings) -> bool:
+        """Return whether the namespace still has these settings, and was not deleted meanwhile."""
+        return self._settings.get(name) is settings
 
     def _missing_error(self, name: str) -> FoqsError:
         if name in self._closed_names or name in self.document.namespaces:
@@ -132,8 +136,11 @@ class Namespaces:
             del self.retry_policies[name]
             self.longest_payloads.forget(name)
         for name, former in self._settings.items():
-            if name in settings and settings[name].payload_bytes_max < former.payload_bytes_max:
-                self.longest_payloads.record(name, former.payload_bytes_max)
+            if name in settings:
+                if settings[name] == former:
+                    settings[name] = former
+                elif settings[name].payload_bytes_max < former.payload_bytes_max:
+                    self.longest_payloads.record(name, former.payload_bytes_max)
         self._settings = {
             name: own
             for name, own in settings.items()

@@ -5,7 +5,8 @@ that committed. If there are no items, it waits in the queues of its topics
 until it is served, gets a direct delivery, or runs out of time. Always true:
 looking and reserving are one step of the event loop, as are finding nothing and
 joining the queues; the dequeue is in one of four phases; `on_done` is called at
-most once; items that are leased for it after its end are released.
+most once; items that are leased for it after its end are released. It waits only as
+long as its namespace has the settings with which it came.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from math import inf
 from operator import itemgetter
 from typing import Protocol
 
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.items.item import OrderKey, Row, TopicName, arrival_ranks
 from foqs.queue.port import Deliveries, ItemView
@@ -56,8 +58,9 @@ class ItemSource(Protocol):
     def add_waiter(self, dequeue: Dequeue) -> None: ...
     def remove_waiter(self, dequeue: Dequeue) -> None: ...
 
-    @property
-    def is_draining(self) -> bool: ...
+    def may_wait(self, dequeue: Dequeue) -> bool:
+        """Return whether it may wait: the host does not stop, and the namespace is as it was when the dequeue came."""
+        ...
 
 
 class _Phase(enum.Enum):
@@ -71,6 +74,7 @@ class Dequeue:
     """One dequeue call.
 
     Args:
+        settings: of the namespace.
         topics: the number of items wanted of each.
         wait_deadline: when it stops waiting for items; at most `deadline`.
     """
@@ -89,12 +93,14 @@ class Dequeue:
         "item_bytes_max",
         "items_max",
         "lease_ms",
+        "settings",
         "topics",
     )
 
     def __init__(
         self,
         source: ItemSource,
+        settings: NamespaceSettings,
         topics: Mapping[TopicName, int],
         lease_ms: int | None,
         item_bytes_max: int,
@@ -103,6 +109,7 @@ class Dequeue:
         deadline: float,
         on_done: Callable[[Deliveries], None],
     ) -> None:
+        self.settings = settings
         self.topics = topics
         self.lease_ms = lease_ms
         self.item_bytes_max = item_bytes_max
@@ -141,7 +148,7 @@ class Dequeue:
         elif self._refill_deadline == inf:
             self._refill_deadline = min(self._deadline, now + self._source.delivery_wait_s_max)
         wake = self._refill_deadline if now < self._refill_deadline < inf else self._wait_deadline
-        if source.is_draining or wake <= now:
+        if wake <= now or not source.may_wait(self):
             self._stop_waiting()
             self._complete([])
             return True
@@ -155,6 +162,11 @@ class Dequeue:
         self._wakes_at = wake
         self._deadline_bucket = source.deadlines.add(wake, self)
         return False
+
+    def end_wait(self) -> None:
+        """Reply without items; the dequeue must be waiting."""
+        self._stop_waiting()
+        self._complete([])
 
     def _stop_waiting(self) -> None:
         if self._phase is _Phase.WAITING:

@@ -132,6 +132,7 @@ class Engine:
             self.queue.on_items_ready,
             rng,
         )
+        self.admin.add_change_listener(self.queue.end_outdated_waits)
         self._namespace_deletions = None
         if plan is not None:
             self._namespace_deletions = NamespaceDeletions(self.admin, self.namespaces, self.shards, plan.all_shards)

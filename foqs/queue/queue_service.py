@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Events, Leases, Operation, OperationCaller
@@ -213,7 +214,9 @@ class QueueService:
         def make(numbers: Sequence[int], positions: Sequence[int], caller: OperationCaller) -> Operation:
             chosen = [events[i][1] for i in positions]
             if is_move:
-                return Moves(namespace, chosen, self._item_bytes_max(namespace), caller)
+                return Moves(
+                    namespace, chosen, self._item_bytes_max(namespace, self.namespace_settings(namespace)), caller
+                )
             return Events(namespace, chosen, caller)
 
         return self._submit_by_shard([(shard, event.id) for shard, event in events], make, deadline, on_done)
@@ -290,9 +293,11 @@ class QueueService:
         on_done: Callable[[Deliveries], None],
         items_max: int | None = None,
     ) -> PendingCall:
-        item_bytes = self._item_bytes_max(namespace)
+        settings = self.namespace_settings(namespace)
+        item_bytes = self._item_bytes_max(namespace, settings)
         dequeue = Dequeue(
             self,
+            settings,
             {(namespace, topic): count for topic, count in topic_limits},
             lease_ms,
             item_bytes,
@@ -303,6 +308,16 @@ class QueueService:
         )
         dequeue.try_deliver()
         return dequeue
+
+    def may_wait(self, dequeue: Dequeue) -> bool:
+        namespace = next(iter(dequeue.topics))[0]
+        return not self.is_draining and self._namespaces.is_current(namespace, dequeue.settings)
+
+    def end_outdated_waits(self) -> None:
+        """End the dequeues that wait for a namespace that was deleted or has other settings. Their callers ask again."""
+        for dequeue in self.waiters.all_waiters():
+            if not self.may_wait(dequeue):
+                dequeue.end_wait()
 
     def add_waiter(self, dequeue: Dequeue) -> None:
         self.waiters.add(dequeue)
@@ -530,9 +545,8 @@ class QueueService:
     async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
         return await list_shard(self._owned_shard(listing.shard), listing, self._delivery_bytes_max, deadline)
 
-    def _item_bytes_max(self, namespace: str) -> int:
+    def _item_bytes_max(self, namespace: str, settings: NamespaceSettings) -> int:
         """Return how long one item of a namespace may be in a reply, by its settings or by the longest known payload."""
-        settings = self.namespace_settings(namespace)
         payload_bytes = max(settings.payload_bytes_max, self._namespaces.longest_payloads.payload_bytes_max(namespace))
         return payload_bytes + settings.metadata_bytes_max + TRACE_CONTEXT_BYTES_MAX + ITEM_OVERHEAD_BYTES
 

@@ -1,7 +1,8 @@
 """The auth session of a connection: its principal, and what the principal may call.
 
 Always true: without a principal only `authenticate` may be called; permissions
-are checked when a call starts, by the grants of that moment; a wrong token
+are checked when a call starts, by the grants of that moment, and while a dequeue waits
+again after each change of the catalog; a wrong token
 removes the principal, and its reply is delayed, one at a time; tokens are never
 logged or returned. Knows nothing of bytes.
 """

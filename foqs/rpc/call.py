@@ -65,6 +65,9 @@ class RpcCall:
         cost_bytes: its part of the host's `ByteBudget`.
         started_at_s: on the server's stopwatch.
         waiting_owners: the owners of its place among the host's `WaitingCalls`; None if it does not wait for items.
+
+    Attributes:
+        request: of a call that waits for items.
     """
 
     __slots__ = (
@@ -76,6 +79,7 @@ class RpcCall:
         "cost_bytes",
         "expires_at",
         "method",
+        "request",
         "started_at_s",
         "waiting_owners",
     )
@@ -97,6 +101,7 @@ class RpcCall:
         self.cost_bytes = cost_bytes
         self.started_at_s = started_at_s
         self.waiting_owners = waiting_owners
+        self.request: Any = None
         self.expires_at = 0.0
         self._is_open = True
         self._pending: PendingCall | None = None
@@ -184,6 +189,13 @@ class RpcCall:
         if self._is_open:
             pending = self._pending
             self._finish(None)
+            self._abandon_pending(pending)
+
+    def refuse(self, error: FoqsError) -> None:
+        """Fail a dequeue that waits, because its principal may not make it any more."""
+        if self._is_open:
+            pending = self._pending
+            self._reply_failure(error)
             self._abandon_pending(pending)
 
     def abandon_dequeue(self) -> None:

@@ -283,6 +283,8 @@ class Connection(asyncio.Protocol):
             self.send(frame_failure(head, seqid, method, error))
             return
         call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s, waiting_owners)
+        if waiting_owners is not None:
+            call.request = request
         self.calls[call] = None
         server.calls_in_flight += 1
         call.start(request, deadline, server.reply_grace_s)
@@ -473,6 +475,17 @@ class Connection(asyncio.Protocol):
         self.close()
 
     # ------------------------------------------------------------------ the end
+
+    def refuse_waits(self) -> None:
+        """Fail the dequeues that wait for items of a namespace on which the peer has no grant any more."""
+        session = self.session
+        if session is None or not self._waiting_count:
+            return
+        for call in [call for call in self.calls if call.waiting_owners is not None]:
+            try:
+                session.authorize(call.method, call.request)
+            except FoqsError as error:
+                call.refuse(error)
 
     def end_calls(self) -> None:
         """Fail every call in flight as unfinished."""

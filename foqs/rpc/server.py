@@ -38,6 +38,11 @@ class RpcServer(ServerState[Connection]):
                 connection.end_calls()
                 connection.close()
 
+    def refuse_waits(self) -> None:
+        """Fail the dequeues that wait for items which their principals may not dequeue any more: a grant has changed."""
+        for connection in list(self.connections):
+            connection.refuse_waits()
+
     async def stop(self, deadline: float) -> None:
         """End all connections; calls in flight have until `deadline`, on the loop's clock.
 

@@ -49,6 +49,7 @@ class ActionRequest:
         principal: None if the host does not authenticate.
         invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.
         on_unsent: each releases items that were leased for the request.
+        check_grant: checks the grant of the principal again. Raises PermissionDenied.
     """
 
     parameters: Parameters
@@ -60,6 +61,7 @@ class ActionRequest:
     principal: Principal | None = None
     invocation_id: str | None = None
     on_unsent: list[Callable[[], None]] = field(default_factory=list)
+    check_grant: Callable[[], None] = lambda: None
 
     def give_back(self) -> None:
         """Release what was leased, because the reply does not reach the client."""

@@ -159,7 +159,7 @@ class MessageActions:
         if visibility_s is None:
             visibility_s = queue_attributes.number(entry.attributes, "VisibilityTimeout")
         with self._place(request, queue, wait_s):
-            deliveries = await self._receive(request, queue, count or 1, wait_s, visibility_s)
+            deliveries = await self._receive(request, queue, entry, count or 1, wait_s, visibility_s)
         if visibility_s == 0 and deliveries:
             await self._make_visible(request, queue, deliveries)
         messages = [self._received(request, queue, delivery, system_names, attribute_names) for delivery in deliveries]
@@ -186,15 +186,23 @@ class MessageActions:
             self._waiting.release_reservation(owners, 0)
 
     async def _receive(
-        self, request: ActionRequest, queue: QueueName, count: int, wait_s: int, visibility_s: int
+        self, request: ActionRequest, queue: QueueName, entry: QueueEntry, count: int, wait_s: int, visibility_s: int
     ) -> list[Any]:
-        """Return deliveries. A message that was received too often before is moved to the dead letter queue instead."""
+        """Return deliveries. A message that was received too often before is moved to the dead letter queue instead.
+
+        It waits only while the queue is the same one and has the same attributes, and while the grant lasts. Raises
+        `SqsError` if the queue was deleted, and PermissionDenied.
+        """
         namespace = self._directory.namespace_of(queue.account)
         loop_time = asyncio.get_running_loop().time
         wait_until_s = loop_time() + wait_s
         for _ in range(_BURIALS_MAX):
             left_ms = max(0, int((wait_until_s - loop_time()) * 1_000))
-            found = await self._dequeue(request, queue, count, left_ms, visibility_s)
+            found = await self._dequeue_while_current(request, queue, entry, count, left_ms, visibility_s)
+            if found is None:
+                request.check_grant()
+                await self._directory.find(queue)
+                return []
             redrive = redrive_in_force(namespace, queue.name, self._directory.queues(namespace))
             if redrive is None:
                 return found
@@ -204,6 +212,32 @@ class MessageActions:
             if len(letters) < len(found) or not found:
                 return [delivery for delivery in found if delivery.attempt <= redrive.receives_max]
         return []
+
+    async def _dequeue_while_current(
+        self, request: ActionRequest, queue: QueueName, entry: QueueEntry, count: int, wait_ms: int, visibility_s: int
+    ) -> list[Any] | None:
+        """Return deliveries; None if the wait ended because the queue or the grant has changed."""
+        if not wait_ms:
+            return await self._dequeue(request, queue, count, 0, visibility_s)
+        loop = asyncio.get_running_loop()
+
+        def on_change() -> None:
+            if not (wait.expired() or self._may_wait(request, queue, entry)):
+                wait.reschedule(loop.time())
+
+        try:
+            async with asyncio.timeout(None) as wait:
+                with self._directory.watching(on_change):
+                    return await self._dequeue(request, queue, count, wait_ms, visibility_s)
+        except TimeoutError:
+            return None
+
+    def _may_wait(self, request: ActionRequest, queue: QueueName, entry: QueueEntry) -> bool:
+        try:
+            request.check_grant()
+            return self._directory.is_current(queue, entry)
+        except FoqsError:
+            return False
 
     async def _dequeue(
         self, request: ActionRequest, queue: QueueName, count: int, wait_ms: int, visibility_s: int

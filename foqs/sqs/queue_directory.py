@@ -8,7 +8,8 @@ found; such readings begin at most once in `READ_INTERVAL_S`, one after the othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from foqs.catalog.administration import Administration
@@ -41,6 +42,8 @@ class QueueDirectory:
         self._next_reading: asyncio.Future[CatalogError | None] | None = None
         """The reading that has not begun yet, for which callers wait."""
         self._last_began_at_s = time_s() - READ_INTERVAL_S
+        self._watchers: dict[Callable[[], None], None] = {}
+        admin.add_change_listener(self._on_catalog_changed)
         self.account_default = next(iter(options.accounts))
 
     def known_namespace_of(self, account: str) -> str | None:
@@ -74,6 +77,26 @@ class QueueDirectory:
         if entry is None:
             raise queue_does_not_exist()
         return entry
+
+    def is_current(self, queue: QueueName, entry: QueueEntry) -> bool:
+        """Return whether the queue is the same one, and has the same attributes, as far as this host knows."""
+        found = self.queues(self.namespace_of(queue.account)).get(queue.name)
+        return found is entry or (
+            found is not None and (found.attributes, found.created_at_s) == (entry.attributes, entry.created_at_s)
+        )
+
+    @contextmanager
+    def watching(self, on_change: Callable[[], None]) -> Iterator[None]:
+        """Call `on_change` after each change of the catalog, during the block."""
+        self._watchers[on_change] = None
+        try:
+            yield
+        finally:
+            del self._watchers[on_change]
+
+    def _on_catalog_changed(self) -> None:
+        for on_change in list(self._watchers):
+            on_change()
 
     async def change(self, queue: QueueName, change: QueueChange, deadline: float, *, is_administrator: bool) -> None:
         """Store the change of a queue's entry; see `Administration.change_part`. Raises `FoqsError`, and what `change` raises."""

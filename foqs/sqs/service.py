@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foqs.access.audit_trail import AuditEntry, AuditTrail
@@ -168,8 +169,9 @@ class SqsService:
         """Do an action, if its principal may. A change of an administrator is noted when it ends or is denied."""
         target = action.target_of(request)
         if not action.requirement.is_of_administrators or name.startswith(_READS):
-            self._authorize(action, target, request.principal)
-            return await action.handle(request)
+            check_grant = partial(self._authorize, action, target, request.principal)
+            check_grant()
+            return await action.handle(replace(request, check_grant=check_grant))
         outcome = UnknownOutcome.code
         try:
             self._authorize(action, target, request.principal)

@@ -20,6 +20,7 @@ from foqs.sqs.parameters import Parameters
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.service import actions
+from foqs_contract.errors import PermissionDenied
 from tests.support.engines import World
 from tests.support.memory_jobs import MemoryJobs
 
@@ -36,6 +37,7 @@ class SqsWorld:
         invocation_id: of all actions.
         principal: of all actions.
         requests: those of the actions so far.
+        is_granted: whether the principal of receives that wait still has its grant.
         sweep: the sweep of its dead letters, which the test runs.
     """
 
@@ -51,6 +53,8 @@ class SqsWorld:
         self.invocation_id: str | None = None
         self.principal: Principal | None = None
         self.requests: list[ActionRequest] = []
+        self.is_granted = True
+        self.on_catalog_changed = directory._on_catalog_changed
         tasks = MoveTasks(directory, self.jobs, calls, _TIMEOUT_S, world.loop.time)
         queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
         messages = MessageActions(directory, calls, _TIMEOUT_S, now_s, WaitingCalls(RECEIVES_WAITING_MAX, 0))
@@ -67,9 +71,14 @@ class SqsWorld:
             "http://sqs.example",
             principal=self.principal,
             invocation_id=self.invocation_id,
+            check_grant=self._check_grant,
         )
         self.requests.append(request)
         return await self._actions[action].handle(request)
+
+    def _check_grant(self) -> None:
+        if not self.is_granted:
+            raise PermissionDenied("the grant was taken away")
 
     async def create(self, name: str, **attributes: str) -> str:
         """Create a queue; return its name, which is accepted as its URL."""

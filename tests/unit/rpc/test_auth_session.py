@@ -350,3 +350,29 @@ def test_removed_token_closes_the_connections_that_used_it() -> None:
             await raw.close()
 
     with_gate(own, main)
+
+
+def test_dequeues_that_wait_fail_when_the_grant_of_their_principal_is_taken_away() -> None:
+    grants = EditableGrants(Permission.CONSUME)
+
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        queue.gate = asyncio.Event()
+        orders, admin = await entered(host), await entered(host, ADMIN)
+        wanted = [ttypes.TopicCount("t", 1)]
+        for connection in (orders, admin):
+            waiting = ttypes.DequeueRequest("default", wanted, wait_ms=20_000, timeout_ms=30_000)
+            connection.send(call("dequeue", waiting, 7) + call("dequeue", ttypes.DequeueRequest("default", wanted), 8))
+        await soon(lambda: queue.running == 4)
+        host.server.refuse_waits()
+        assert queue.cancelled == []
+        grants.table.clear()
+        host.server.refuse_waits()
+        seqid, reply = await orders.reply("dequeue")
+        assert (seqid, reply.failed.error.code) == (7, ErrorCode.PERMISSION_DENIED)
+        assert queue.cancelled == ["dequeue"]
+        queue.gate.set()
+        assert {(await admin.reply("dequeue"))[0] for _ in range(2)} == {7, 8}
+        await orders.close()
+        await admin.close()
+
+    with_gate(gate(grants), main)

@@ -40,6 +40,9 @@ class Catalog:
     def document(self) -> Document:
         return self.applied
 
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        """Nothing changes by itself."""
+
     async def refresh(self) -> None:
         assert not self.is_reading, "one after the other"
         self.is_reading = True
