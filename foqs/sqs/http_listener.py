@@ -20,7 +20,7 @@ from aiohttp import HttpVersion11, web
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.peer_log import PeerLog, peer_name
-from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log
+from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log, write_head
 from foqs.runtime.peer_budget import PeerBudget
 from foqs.runtime.peer_network import peer_network
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError
@@ -240,6 +240,7 @@ async def _write_or_undo(request: web.BaseRequest, response: web.StreamResponse,
         return
     with suppress(ConnectionError):  # aiohttp ends the connection
         await response.prepare(request)  # nothing is awaited up to the write
+        await write_head(request, response)
         await response.write_eof()
 
 

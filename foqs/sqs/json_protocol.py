@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from foqs.sqs.errors import SHAPES, SqsError
@@ -36,9 +36,21 @@ class JsonProtocol:
             )
         return target.removeprefix(TARGET_PREFIX), parse_body(body)
 
-    def result(self, action: str, result: Mapping[str, Any]) -> HttpReply:
+    def encode(self, action: str, result: Mapping[str, Any], request_id: str) -> Iterator[bytes]:
+        """Yield the body of a success. Each entry of a list is a part by itself: it may be a long message."""
+        opening = "{"
+        for name, value in result.items():
+            yield f"{opening}{json.dumps(name)}: ".encode()
+            if isinstance(value, list):
+                yield from _list_parts(value)
+            else:
+                yield _dump(value)
+            opening = ", "
+        yield b"}" if result else b"{}"
+
+    def result(self, action: str, body: bytes, request_id: str) -> HttpReply:
         """Return the reply of a success."""
-        return HttpReply(200, reply_headers(CONTENT_TYPE), json.dumps(result).encode(), action)
+        return HttpReply(200, reply_headers(CONTENT_TYPE, request_id), body, action)
 
     def error(self, action: str, error: SqsError) -> HttpReply:
         """Return the reply of a failure."""
@@ -49,3 +61,20 @@ class JsonProtocol:
         body = {"__type": f"{shape.namespace}#{error.shape}", "message": error.message}
         status = shape.status if keeps_status else 400
         return HttpReply(status, headers, json.dumps(body).encode(), action, error.shape)
+
+
+def _list_parts(entries: Sequence[Any]) -> Iterator[bytes]:
+    opening = b"["
+    for entry in entries:
+        yield opening
+        yield _dump(entry)
+        opening = b", "
+    yield b"]" if entries else b"[]"
+
+
+def _dump(value: Any) -> bytes:
+    """Return a value as JSON. Text is UTF-8: escapes of six bytes for each letter would be up to three times as long."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half of a pair, which UTF-8 cannot have
+        return json.dumps(value).encode()

@@ -45,6 +45,8 @@ _SYSTEM_NAMES: Final = frozenset(
 )
 _INVISIBLE_MS: Final = 1_000
 """The lease of a message that is received with VisibilityTimeout 0, until it is nacked."""
+_LARGE_BYTES: Final = 64 * 1024
+"""A larger message takes some milliseconds to be read and hashed."""
 _BURIALS_MAX: Final = 10
 """A receive moves dead letters so often at most before it returns without a message."""
 _NO_ID: Final = UnknownOutcome("the reply has no id for the message")
@@ -162,7 +164,11 @@ class MessageActions:
             deliveries = await self._receive(request, queue, entry, count or 1, wait_s, visibility_s)
         if visibility_s == 0 and deliveries:
             await self._make_visible(request, queue, deliveries)
-        messages = [self._received(request, queue, delivery, system_names, attribute_names) for delivery in deliveries]
+        messages = []
+        for delivery in deliveries:
+            messages.append(self._received(request, queue, delivery, system_names, attribute_names))
+            if len(delivery.payload or b"") > _LARGE_BYTES:
+                await asyncio.sleep(0)  # other requests have their turn
         return {"Messages": messages} if messages else {}
 
     @contextmanager

@@ -118,12 +118,19 @@ class QueryProtocol:
             raise missing_parameter("Action")
         return action, Parameters(_members(tree))
 
-    def result(self, action: str, result: Mapping[str, Any]) -> HttpReply:
+    def encode(self, action: str, result: Mapping[str, Any], request_id: str) -> Iterator[bytes]:
+        """Yield the body of a success. Each entry of a list is a part by itself: it may be a long message."""
+        yield _opening(f"{action}Response").encode()
+        if action not in _WITHOUT_RESULT:
+            yield f"<{action}Result>".encode()
+            for element in _elements(action, result):
+                yield element.encode()
+            yield f"</{action}Result>".encode()
+        yield f"{_metadata(request_id)}</{action}Response>".encode()
+
+    def result(self, action: str, body: bytes, request_id: str) -> HttpReply:
         """Return the reply of a success."""
-        request_id = str(uuid4())
-        content = "".join(_elements(action, result))
-        wrapped = "" if action in _WITHOUT_RESULT else f"<{action}Result>{content}</{action}Result>"
-        return _reply(200, f"{action}Response", f"{wrapped}{_metadata(request_id)}", request_id, action)
+        return HttpReply(200, reply_headers(_CONTENT_TYPE, request_id), body, action)
 
     def error(self, action: str, error: SqsError) -> HttpReply:
         """Return the reply of a failure."""
@@ -135,7 +142,8 @@ class QueryProtocol:
             f"<Error><Type>{fault}</Type><Code>{shape.query_code}</Code><Message>{_text(message)}</Message>"
             f"<Detail/></Error><RequestId>{request_id}</RequestId>"
         )
-        return _reply(shape.status, "ErrorResponse", content, request_id, action, error.shape)
+        document = f"{_opening('ErrorResponse')}{content}</ErrorResponse>".encode()
+        return HttpReply(shape.status, reply_headers(_CONTENT_TYPE, request_id), document, action, error.shape)
 
 
 # --------------------------------------------------------------------- requests
@@ -270,6 +278,5 @@ def _metadata(request_id: str) -> str:
     return f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
 
 
-def _reply(status: int, root: str, content: str, request_id: str, action: str, error: str | None = None) -> HttpReply:
-    document = f'<?xml version="1.0"?>\n<{root} xmlns="{NAMESPACE}">{content}</{root}>'
-    return HttpReply(status, reply_headers(_CONTENT_TYPE, request_id), document.encode(), action, error)
+def _opening(root: str) -> str:
+    return f'<?xml version="1.0"?>\n<{root} xmlns="{NAMESPACE}">'

@@ -11,10 +11,12 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import uuid4
 
 from foqs.access.audit_trail import AuditEntry, AuditTrail
 from foqs.access.authenticator import Authenticator
@@ -87,6 +89,10 @@ def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) ->
     return {name: Action(handle, REQUIREMENTS[call], target_of) for name, handle, call, target_of in table}
 
 
+TURN_BYTES: Final = 256 * 1024
+"""A reply of this size is made at once; a longer one in parts."""
+
+
 class Proof(NamedTuple):
     """Who has signed a request, and for which region. Without authentication nobody has."""
 
@@ -116,6 +122,7 @@ class SqsService:
         self._authenticator = authenticator
         self._now_s = now_s
         self._trail = trail
+        self._long_reply = asyncio.Lock()
 
     def check_head(self, head: HttpHead) -> None:
         """Check what can be known without the body. Raises `SqsError`."""
@@ -149,8 +156,10 @@ class SqsService:
             action_name = name if name in self._actions else "unknown"
             action = self._action(name)
             request = self._request(head, parameters, principal, region)
+            request_id = str(uuid4())
             try:
                 result = await self._run(action, action_name, request)
+                reply_body = await self._join(protocol.encode(action_name, result, request_id))
             except BaseException:
                 request.give_back()
                 raise
@@ -162,8 +171,23 @@ class SqsService:
             log.exception("%s failed with an unexpected error", action_name)
             failure = SqsError("InternalFailure", "The host failed during the call; see the host's log.")
             return protocol.error(action_name, failure)
-        reply = protocol.result(action_name, result)
+        reply = protocol.result(action_name, reply_body, request_id)
         return replace(reply, on_unsent=request.give_back) if request.on_unsent else reply
+
+    async def _join(self, parts: Iterator[bytes]) -> bytes:
+        """Return the body of a reply. Other requests have their turn between its parts, and one long body is made at a time."""
+        made: list[bytes] = []
+        left_bytes = TURN_BYTES
+        for part in parts:
+            made.append(part)
+            left_bytes -= len(part)
+            if left_bytes < 0:
+                break
+        async with self._long_reply if left_bytes < 0 else nullcontext():
+            for part in parts:
+                await asyncio.sleep(0)
+                made.append(part)
+        return b"".join(made)
 
     async def _run(self, action: Action, name: str, request: ActionRequest) -> Mapping[str, Any]:
         """Do an action, if its principal may. A change of an administrator is noted when it ends or is denied."""

@@ -179,6 +179,11 @@ def test_any_form_is_read_or_refused(parameters: dict[str, str]) -> None:
         assert SHAPES[error.shape].status == 400
 
 
+def succeeded(action: str, result: Mapping[str, Any]) -> HttpReply:
+    """Return the reply of a success, as the service makes it."""
+    return PROTOCOL.result(action, b"".join(PROTOCOL.encode(action, result, "request")), "request")
+
+
 def test_a_received_message_has_the_xml_of_sqs() -> None:
     message = {
         "MessageId": "id",
@@ -186,7 +191,7 @@ def test_a_received_message_has_the_xml_of_sqs() -> None:
         "Attributes": {"SenderId": "s", "SentTimestamp": "1"},
         "MessageAttributes": {"n": {"DataType": "Number", "StringValue": "1"}},
     }
-    reply = PROTOCOL.result("ReceiveMessage", {"Messages": [message, {"MessageId": "other"}]})
+    reply = succeeded("ReceiveMessage", {"Messages": [message, {"MessageId": "other"}]})
     assert reply.headers["Content-Type"] == "text/xml"
     assert b"a &quot;quoted&quot;&#xD;\n&lt;body&gt;" in reply.body
     root = parsed(reply)
@@ -202,7 +207,7 @@ def test_a_received_message_has_the_xml_of_sqs() -> None:
 
 def test_a_batch_has_an_element_for_each_entry() -> None:
     failed = {"Id": "b", "SenderFault": True, "Code": "c", "Message": "m"}
-    root = parsed(PROTOCOL.result("DeleteMessageBatch", {"Successful": [{"Id": "a"}], "Failed": [failed]}))
+    root = parsed(succeeded("DeleteMessageBatch", {"Successful": [{"Id": "a"}], "Failed": [failed]}))
     result = root.find("DeleteMessageBatchResult")
     assert result is not None
     assert result.findtext("DeleteMessageBatchResultEntry/Id") == "a"
@@ -225,12 +230,12 @@ def test_a_batch_has_an_element_for_each_entry() -> None:
     ],
 )
 def test_lists_and_maps_of_replies(action: str, result: Any, path: str, found: list[str]) -> None:
-    assert [element.text for element in parsed(PROTOCOL.result(action, result)).findall(path)] == found
+    assert [element.text for element in parsed(succeeded(action, result)).findall(path)] == found
 
 
 def test_an_action_without_a_result_has_no_element_of_one() -> None:
-    assert [element.tag for element in parsed(PROTOCOL.result("DeleteMessage", {}))] == ["ResponseMetadata"]
-    assert [element.tag for element in parsed(PROTOCOL.result("ReceiveMessage", {}))] == [
+    assert [element.tag for element in parsed(succeeded("DeleteMessage", {}))] == ["ResponseMetadata"]
+    assert [element.tag for element in parsed(succeeded("ReceiveMessage", {}))] == [
         "ReceiveMessageResult",
         "ResponseMetadata",
     ]
@@ -249,6 +254,6 @@ def test_a_failure_has_the_code_and_the_status_of_its_shape(shape: str) -> None:
 
 @given(TEXTS)
 def test_any_text_can_stand_in_xml(text: str) -> None:
-    root = parsed(PROTOCOL.result("GetQueueUrl", {"QueueUrl": text}))
+    root = parsed(succeeded("GetQueueUrl", {"QueueUrl": text}))
     found = root.findtext("GetQueueUrlResult/QueueUrl") or ""
     assert len(found) == len(text)

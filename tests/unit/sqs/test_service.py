@@ -24,7 +24,7 @@ from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.json_protocol import CONTENT_TYPE
 from foqs.sqs.query_protocol import FORM_TYPE
 from foqs.sqs.queue_actions import target_of_queue
-from foqs.sqs.service import Action, SqsService, actions, wire_protocol
+from foqs.sqs.service import TURN_BYTES, Action, Proof, SqsService, actions, wire_protocol
 from foqs_contract.errors import Unavailable
 from tests.support.access import EditableGrants, RecordingObserver
 
@@ -55,6 +55,7 @@ class World:
         self.observer = RecordingObserver()
         self.failure: BaseException | None = None
         self.on_unsent: Callable[[], None] | None = None
+        self.result: Mapping[str, Any] = {"MessageId": "1"}
         keyring = Keyring(signing_secrets={"orders": ["old", "secret"]})
         grants = EditableGrants(*permissions)
         authenticator = Authenticator(keyring, [], grants, self.observer, AuthenticationLimits(failure_delay_s=0))
@@ -81,7 +82,7 @@ class World:
             request.on_unsent.append(self.on_unsent)
         if self.failure is not None:
             raise self.failure
-        return {"MessageId": "1"}
+        return self.result
 
     def serve(self, call: HttpHead, body: bytes = BODY) -> HttpReply:
         """Return the reply, as the port does."""
@@ -135,6 +136,29 @@ def test_a_signed_request_runs_its_action() -> None:
     assert request.base_url == "http://q.example:7413"
     assert request.session is not None
     assert not request.session.is_administrator
+
+
+def test_a_long_reply_is_made_in_parts_between_which_others_run() -> None:
+    world = World(is_authenticated=False)
+    parts = 20
+    world.result = {"Messages": [{"Body": "x" * TURN_BYTES} for _ in range(parts)]}
+
+    async def main() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        replies = await asyncio.gather(*(world.service.serve(signed(), BODY, Proof(None, "r")) for _ in range(2)))
+        counting.cancel()
+        assert [json.loads(reply.body) for reply in replies] == [world.result] * 2
+        assert turns > 2 * parts
+
+    asyncio.run(main())
 
 
 def test_a_wrong_signature_runs_nothing_and_is_counted() -> None:
