@@ -268,26 +268,11 @@ def test_a_second_host_on_the_same_folder_is_refused_and_the_first_goes_on(tmp_p
         assert second.wait_for_exit() == 2
         assert f"{tmp_path / 'data'} is in use by the process {first.pid}" in second.log
         assert first.stop() == 0
-        second.start()
-        assert second.stop() == 0
 
 
-def test_two_hosts_on_one_coordinator_file_are_refused(tmp_path: Path) -> None:
-    file = {"coordinator.file": str(tmp_path / "epochs" / "coordinator.json")}
-    with (
-        RestartableHost(tmp_path / "first", f"sqlite:{tmp_path / 'one'}", file) as first,
-        RestartableHost(tmp_path / "second", f"sqlite:{tmp_path / 'two'}", file) as second,
-    ):
-        first.start()
-        second.launch()
-        assert second.wait_for_exit() == 2
-        assert f"coordinator.json is in use by the process {first.pid}" in second.log
-
-
-@pytest.mark.parametrize("umask", ["022", "000"])
-def test_only_the_user_of_a_host_may_use_its_files(tmp_path: Path, umask: str) -> None:
+def test_only_the_user_of_a_host_may_use_its_files(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    shell = ("sh", "-c", f'umask {umask}; exec "$@"', "sh", *HOST)
+    shell = ("sh", "-c", 'umask 000; exec "$@"', "sh", *HOST)
     with RestartableHost(tmp_path / "host", f"sqlite:{data}", {"coordinator.file": ""}, shell) as host:
         host.start()
         run(put_one(host.address))

@@ -451,3 +451,17 @@ def refused(
         load(file, environment, overrides)
     assert "\n" not in str(caught.value)
     return caught.value
+
+
+def test_lock_files_reserve_the_data_folder_and_a_coordinator_file_elsewhere(tmp_path: Path) -> None:
+    def locks(**sections: dict[str, str]) -> dict[str, str]:
+        config = Config.model_validate(sections)
+        return {str(lock): str(what) for lock, what in config.lock_files.items()}
+
+    assert locks(store={"url": "sqlite:data"}) == {"data/host.lock": "data"}
+    assert locks(store={"url": "sqlite:data"}, coordinator={"file": "e/c.json"}) == {
+        "data/host.lock": "data",
+        "e/c.json.lock": "e/c.json",
+    }
+    assert locks(store={"url": "mysql://u@h/d"}) == {"foqs-data/coordinator.json.lock": "foqs-data/coordinator.json"}
+    assert locks(store={"url": "memory:"}) == {}
