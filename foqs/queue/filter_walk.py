@@ -27,7 +27,7 @@ from foqs.core.items.item import (
     unpack_order_key,
 )
 from foqs.core.items.item_filter import ItemFilter
-from foqs.core.memory.sorted_names import merge_names
+from foqs.queue.listings import sorted_topics
 from foqs.queue.port import ItemView
 from foqs.shard.shard import Shard
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument
@@ -176,7 +176,7 @@ class Walk:
     def _topics_from(self, shard: Shard, first_name: str) -> Iterator[str | None]:
         names = self.item_filter.topic_names
         if names is None:
-            return merge_names([shard.memory.topics(self._namespace)], first_name)
+            return sorted_topics([shard], self._namespace, first_name)
         return (
             name for name in sorted(names) if name >= first_name and shard.memory.has_topic((self._namespace, name))
         )

@@ -6,7 +6,7 @@ Reads the memory of shards and changes nothing. Knows nothing of calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from foqs.catalog.namespaces import Namespaces
@@ -22,7 +22,7 @@ from foqs.core.items.item import (
     pack_order_key,
     unpack_order_key,
 )
-from foqs.core.memory.sorted_names import merge_names
+from foqs.core.memory.sorted_names import merge_names, merge_views
 from foqs.queue.port import TopicStats
 from foqs.shard.shard import Shard
 from foqs_contract.errors import InvalidArgument
@@ -54,8 +54,7 @@ async def list_topics(
     is_partial = listed.is_partial
     page: list[TopicStats] = []
     first_name, is_exclusive = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
-    topics = (shard.memory.topics(namespace) for shard in first.shards)
-    for name in merge_names(topics, first_name, is_exclusive=is_exclusive, prefix=prefix):
+    for name in sorted_topics(first.shards, namespace, first_name, is_exclusive=is_exclusive, prefix=prefix):
         if name is None:
             await asyncio.sleep(0)
             listed = listed_shards()
@@ -70,6 +69,20 @@ async def list_topics(
         is_paused = topic in namespaces.paused_topics
         page.append(topic_stats(topic, listed.shards, counts, is_paused=is_paused, is_partial=is_partial))
     return page, None
+
+
+def sorted_topics(
+    shards: Sequence[Shard], namespace: str, first_name: str, *, is_exclusive: bool = False, prefix: str = ""
+) -> Iterator[str | None]:
+    """Yield the topics that have items, or may have, from a name on: in order, each once. None lets other tasks run.
+
+    While a shard counts its items, all names are sorted for each page.
+    """
+    if any(shard.counts.is_lagging for shard in shards):
+        lists = (shard.memory.topics(namespace) for shard in shards)
+        return merge_names(lists, first_name, is_exclusive=is_exclusive, prefix=prefix)
+    views = [view for shard in shards if (view := shard.counts.sorted_topics(namespace)) is not None]
+    return merge_views(views, first_name, is_exclusive=is_exclusive, prefix=prefix)
 
 
 def topic_stats(

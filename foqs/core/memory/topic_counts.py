@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from foqs.core.items.item import State, TopicName
+from foqs.core.memory.sorted_names import SortedView
 
 _STATES = max(State) + 1
 _NO_TOPICS: Final[dict[str, list[int]]] = {}
@@ -34,6 +35,8 @@ class TopicCounts:
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, list[int]]] = {}
         """The items of each state, by namespace and topic."""
+        self._views: dict[str, SortedView] = {}
+        """The sorted topics of namespaces that were listed lately."""
         self.totals: list[int] = [0] * _STATES
         self.is_lagging = True
         self.begun_count = 0
@@ -60,6 +63,7 @@ class TopicCounts:
         """Start again from the present table. Only while the counts lag."""
         assert self.is_lagging, "the initial counts are added only once"
         self._topics.clear()
+        self._views.clear()
         self.totals = [0] * _STATES
 
     def add(self, topic: TopicName, state: State, delta: int) -> None:
@@ -80,13 +84,10 @@ class TopicCounts:
             counts = topics.get(topic)
             if counts is None:
                 counts = topics[topic] = [0] * _STATES
-                self.begun_count += 1
+                self._on_topic_begun(namespace, topic)
             counts[state] += delta
             if not counts[state] and not any(counts):
-                del topics[topic]
-                self.ended_count += 1
-                if not topics:
-                    del namespaces[namespace]
+                self._remove_topic(namespace, topic)
 
     def move_all(self, changes: Mapping[tuple[str, str, State], int], state: State) -> None:
         """Move the items counted by (namespace, topic, state) to another state."""
@@ -102,14 +103,32 @@ class TopicCounts:
             counts = topics.get(topic)
             if counts is None:
                 counts = topics[topic] = [0] * _STATES
-                self.begun_count += 1
+                self._on_topic_begun(namespace, topic)
             counts[before] -= items
             counts[state] += items
             if not any(counts):  # possible while the counts lag
-                del topics[topic]
-                self.ended_count += 1
-                if not topics:
-                    del namespaces[namespace]
+                self._remove_topic(namespace, topic)
+
+    def _on_topic_begun(self, namespace: str, topic: str) -> None:
+        self.begun_count += 1
+        if self._views:
+            self._note_in_view(namespace, topic)
+
+    def _remove_topic(self, namespace: str, topic: str) -> None:
+        """Forget a topic without items."""
+        topics = self._topics[namespace]
+        del topics[topic]
+        self.ended_count += 1
+        if not topics:
+            del self._topics[namespace]
+            self._views.pop(namespace, None)
+        elif self._views:
+            self._note_in_view(namespace, topic)
+
+    def _note_in_view(self, namespace: str, topic: str) -> None:
+        view = self._views.get(namespace)
+        if view is not None and not view.note(topic):
+            del self._views[namespace]
 
     def emptied_topics(
         self, changes: Iterable[tuple[str, str, State]], state: State
@@ -133,13 +152,11 @@ class TopicCounts:
 
     def forget(self, topic: TopicName) -> int:
         """Forget a topic whose items are all gone. Return how many were counted, which is exact unless the counts lag."""
-        counts = self._topics.get(topic[0], {}).pop(topic[1], None)
+        counts = self._topics.get(topic[0], {}).get(topic[1])
         if counts is None:
             return 0
-        self.ended_count += 1
+        self._remove_topic(*topic)
         self.mark_changed((topic,))
-        if not self._topics[topic[0]]:
-            del self._topics[topic[0]]
         self.totals = [total - items for total, items in zip(self.totals, counts, strict=True)]
         return sum(counts)
 
@@ -169,6 +186,19 @@ class TopicCounts:
     def topic_count(self, namespace: str) -> int:
         """Return how many topics of a namespace have an item."""
         return len(self._topics.get(namespace, ()))
+
+    def sorted_topics(self, namespace: str) -> SortedView | None:
+        """Return the sorted names of the topics of a namespace that have an item; None if there are none.
+
+        The caller must not keep the result.
+        """
+        topics = self._topics.get(namespace)
+        if topics is None:
+            return None
+        view = self._views.get(namespace)
+        if view is None:
+            view = self._views[namespace] = SortedView(topics)
+        return view
 
     def topic_names(self, namespace: str) -> list[str]:
         """Return the names of the topics of a namespace that have an item, in no particular order."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from foqs.cluster.gossip.change_log import ChangeLog
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.core.items.item import State, TopicName
 from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import Event, EventKind
+from foqs.core.memory import sorted_names
 from foqs.core.memory.sorted_names import NAMES_PER_STEP_MAX
 from foqs.core.memory.topic_counts import TopicCounts
+from foqs.queue import listings
 from foqs.queue.counting import COUNT_TOPICS_PER_STEP
 from foqs.queue.engine import Engine
 from foqs.store.in_memory.memory_store import MemoryReads
@@ -56,6 +62,36 @@ def test_pages_of_many_topics_list_each_once_in_order() -> None:
             if cursor is None:
                 break
         assert found == NAMES
+
+    run_in_world(story)
+
+
+def test_pages_that_follow_one_another_sort_the_names_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a whole list, or a change of all items, would take the square of the number of topics."""
+
+    async def story(world: World) -> None:
+        engine = await engine_with_many_topics(world)
+        sorted_lists = 0
+        merge_names = sorted_names.merge_names
+
+        def counted(*arguments: Any, **options: Any) -> Iterator[str | None]:
+            nonlocal sorted_lists
+            sorted_lists += 1
+            return merge_names(*arguments, **options)
+
+        for module in (sorted_names, listings):
+            monkeypatch.setattr(module, "merge_names", counted)
+        cursor: str | None = None
+        for _ in range(20):
+            _, cursor = await engine.queue.list_topics("default", "", [State.DEAD], cursor, 100)
+        cancel = Event(EventKind.CANCEL, 0, "default")
+        cursor = None
+        for _ in range(5):
+            page = await engine.queue.change_matching(
+                "default", cancel, ItemFilter(states=(State.DEAD,)), cursor, 100, world.deadline_in(5)
+            )
+            cursor = page.next_cursor
+        assert sorted_lists == 1
 
     run_in_world(story)
 

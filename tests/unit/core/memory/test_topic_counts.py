@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import State, TopicName
+from foqs.core.memory.sorted_names import CHANGES_MIN, merge_views
 from foqs.core.memory.topic_counts import TopicCounts
 
 A: TopicName = ("n", "a")
@@ -26,6 +27,9 @@ def check(counts: TopicCounts, plain: Counter[tuple[TopicName, State]]) -> None:
     for namespace in ("n", "m", "none"):
         expected = [topic[1] for topic in (A, B, OTHER) if topic[0] == namespace and topic in counts]
         assert sorted(counts.topic_names(namespace)) == expected
+        view = counts.sorted_topics(namespace)
+        assert (view is None) == (not expected)
+        assert list(merge_views([view] if view else [], "")) == expected
     assert len(counts) == sum(topic in counts for topic in (A, B, OTHER))
     assert [counts.totals[state] for state in State] == [
         sum(plain[topic, state] for topic in (A, B, OTHER)) for state in State
@@ -94,3 +98,15 @@ def test_counts_may_be_negative_until_the_initial_counts_are_added() -> None:
     assert counts.count(B, State.DEAD) == 1
     counts.add_all({(*A, State.LEASED): 2}, -1)
     assert counts.topic_names("n") == ["b"]
+
+
+def test_topics_that_nobody_lists_any_more_keep_no_changes() -> None:
+    counts = TopicCounts()
+    counts.add(A, State.READY, 1)
+    view = counts.sorted_topics("n")
+    for _ in range(CHANGES_MIN):
+        counts.add(B, State.READY, 1)
+        counts.add(B, State.READY, -1)
+    assert counts.sorted_topics("n") is not view
+    assert view is not None
+    assert len(view._changed) <= CHANGES_MIN + 1
