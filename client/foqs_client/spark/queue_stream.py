@@ -115,6 +115,8 @@ class QueueStream:
             items_max: the most items of the batch.
             until_none_is_ready: an empty reply is believed only if a count says so, too.
 
+        If it fails, the items that it has taken are released.
+
         Raises:
             SourceError: the batch of `start` is not settled, or a host refuses the stream.
         """
@@ -123,14 +125,29 @@ class QueueStream:
         self._release_above(start.batch)
         if items_max <= 0 or not (first := self._first_items(items_max, until_none_is_ready)):
             return start
-        writer = self._staging.writer(start.batch + 1)
-        taken = first
-        while taken:
-            self._stage(writer, taken)
-            room = items_max - writer.rows
-            taken = self._dequeue(min(TAKE_ITEMS, room), 0) if room > 0 else []
-        self._staging.complete(writer)
+        leases = [(each.id, each.token) for each in first]
+        try:
+            writer = self._stage_batch(start.batch + 1, first, leases, items_max)
+        except BaseException:
+            self._release_in_pages(leases)
+            raise
         return Offset(stream, start.batch + 1, writer.name, writer.rows)
+
+    def _stage_batch(self, batch: int, first: Sequence[Delivery], leases: list[Lease], items_max: int) -> StagedWriter:
+        """Write the items of a batch to a file, and dequeue more of them; their leases are added to `leases`."""
+        writer = self._staging.writer(batch)
+        taken = first
+        try:
+            while taken:
+                self._stage(writer, taken)
+                room = items_max - writer.rows
+                taken = self._dequeue(min(TAKE_ITEMS, room), 0) if room > 0 else []
+                leases += [(each.id, each.token) for each in taken]
+            self._staging.complete(writer)
+        except BaseException:
+            self._renewal.drop(writer.name)
+            raise
+        return writer
 
     def settle(self, end: Offset) -> None:
         """Ack the items of the batch that ended here, and delete older files.
@@ -190,10 +207,12 @@ class QueueStream:
             raise self._foreign_location(owner)
         for file in files:
             self._renewal.drop(file.name)
-            leases = self._staging.leases_if_complete(file.name)
-            for start in range(0, len(leases), IDS_PER_CALL):
-                self._release(leases[start : start + IDS_PER_CALL])
+            self._release_in_pages(self._staging.leases_if_complete(file.name))
             self._staging.delete(file.name)
+
+    def _release_in_pages(self, leases: Sequence[Lease]) -> None:
+        for start in range(0, len(leases), IDS_PER_CALL):
+            self._release(leases[start : start + IDS_PER_CALL])
 
     def _release(self, leases: Sequence[Lease]) -> None:
         """Release items; those that cannot be released come back when their leases end."""

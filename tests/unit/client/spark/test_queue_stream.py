@@ -186,7 +186,7 @@ def test_nothing_is_taken_before_the_last_batch_is_acked(
 ) -> None:
     put(fake, 5)
     client = fake.client()
-    driver = start_driver(client, timeout_ms=50)
+    driver = start_driver(client, timeout_ms=500)
     end = driver.take(START, 2)
 
     def fail(*args: object, **options: object) -> list[Outcome]:
@@ -290,6 +290,32 @@ def test_unfinished_file_is_deleted(fake: SyncFakeHost, start_driver: Callable[.
     (Path(driver.options.staging_location) / torn.name).write_bytes(b"PAR1 and no more")
     assert driver.take(START).rows == 2
     assert torn.name not in {file.name for file in driver.staging.staged_files()}
+
+
+@pytest.mark.parametrize("step", ["writer", "complete"])
+def test_items_of_a_take_that_fails_are_released(
+    step: str, fake: SyncFakeHost, start_driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(fake, 7)
+    driver = start_driver()
+    monkeypatch.setattr(queue_stream, "TAKE_ITEMS", 3)
+
+    def full(*arguments: object) -> None:
+        raise OSError("no space left on the device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(driver.staging, step, full)
+        with pytest.raises(OSError, match="no space"):
+            driver.take(START)
+    assert (left(fake, "leased"), left(fake, "ready")) == (0, 7)
+    end = driver.take(START)
+    assert end.rows == 7
+    attempts = [each for groups in driver.stream.partitions(end) for each in read_attempts(driver, end, groups)]
+    assert set(attempts) == {1}
+
+
+def read_attempts(driver: Driver, end: Offset, groups: list[int]) -> list[int]:
+    return [each for batch in driver.staging.read(end.file, groups) for each in batch["attempt"].to_pylist()]
 
 
 def test_topics_may_change_at_a_restart(fake: SyncFakeHost, start_driver: Callable[..., Driver]) -> None:
