@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from foqs.runtime.standard_streams import open_closed_streams
+
 
 def main() -> None:
     """Run the command line."""
+    open_closed_streams()
     try:
         cli = import_module("foqs.cli")
     except ModuleNotFoundError as error:

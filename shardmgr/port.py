@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from foqs_contract.printable_text import printable
+
 
 class CoordinatorFailed(Exception):
     """The coordinator could not answer; the text says why and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))  # it may name a file, and the name of a file may be any bytes
 
 
 class Coordinator(Protocol):

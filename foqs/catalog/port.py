@@ -13,10 +13,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from foqs.catalog.document import Document
+from foqs_contract.printable_text import printable
 
 
 class CatalogError(Exception):
     """An error of a catalog. Its text is for a person: what is wrong, where, and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))  # it may name a file, and the name of a file may be any bytes
 
 
 class CatalogFailed(CatalogError):

@@ -36,11 +36,14 @@ from foqs.cli.commands.version_command import version_
 from foqs.cli.commands.worker_command import worker
 from foqs.cli.doctor.doctor_command import doctor
 from foqs.cli.host_session import CommandFailed
-from foqs.cli.output import print_message
+from foqs.cli.output import check_output, print_message
 from foqs.runtime.plain_python import is_compiled
 
 RENAMED_COMMANDS: Final = {"why": "explain"}
 """Old names of commands, with their present names."""
+
+SERVICES: Final = frozenset({"dev", "host", "worker"})
+"""Commands that serve until they are stopped. All others show results, and do nothing if they cannot."""
 
 
 class RootGroup(click.Group):
@@ -51,6 +54,8 @@ class RootGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in RENAMED_COMMANDS:
             ctx.fail(f"'foqs {args[0]}' was renamed; use: foqs {RENAMED_COMMANDS[args[0]]}")
+        if args and args[0] not in SERVICES:
+            check_output()
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

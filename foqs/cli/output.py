@@ -2,25 +2,30 @@
 
 Always true: `-o json` and `-o jsonl` hold every field of every row and nothing
 else; a table shows ids and values in full, and no item can move the reader's
-cursor, in messages neither. Knows nothing of commands.
+cursor, in messages neither. Data that cannot be written ends the command with a
+sentence. Knows nothing of commands.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
+import logging
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import click
 
 from foqs.runtime.durations import format_duration
 from foqs_contract.printable_text import printable
+
+log = logging.getLogger(__name__)
 
 Format: TypeAlias = Literal["table", "json", "jsonl", "line"]
 """The values of `-o`, and "line": all rows as a JSON array in one line."""
@@ -41,6 +46,49 @@ _UNUSUAL: Final = re.compile(r"[^\n\x20-\x7e]")
 _TEXT_SHOWN_MAX: Final = 60
 _GAP: Final = 2
 """Spaces between columns."""
+
+
+class StreamFailed(click.ClickException):
+    """A standard stream that the command needs is closed, or fails. It ends the command with exit code 1."""
+
+
+def check_output() -> None:
+    """Raise `StreamFailed` if standard output is closed."""
+    if sys.stdout is None:
+        raise StreamFailed("standard output is closed, so nothing can be shown; redirect it, as in: > /dev/null")
+
+
+@contextlib.contextmanager
+def _writing_data() -> Iterator[None]:
+    """Run code that writes to standard output. Raises `StreamFailed`; a reader that has left ends the command as click does."""
+    check_output()
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StreamFailed(f"standard output cannot be written: {error.strerror}") from None
+
+
+def write_data(text: str = "", *, nl: bool = True) -> None:
+    """Write data to standard output. Raises `StreamFailed`."""
+    with _writing_data():
+        click.echo(text, nl=nl)
+
+
+def show_banner(lines: Sequence[str]) -> None:
+    """Write what a started host shows. A host serves also if nobody can see it."""
+    try:
+        write_data("\n".join(map(printable, lines)))
+    except (StreamFailed, OSError) as error:
+        log.warning("the addresses of this host were not shown: %s", error)
+
+
+def confirm(question: str) -> None:
+    """Ask the user on standard error, and end the command unless the answer is yes."""
+    if sys.stdin is None:
+        raise StreamFailed("standard input is closed, so nobody can be asked; to do it without a question, add --yes")
+    click.confirm(question, abort=True, err=True)
 
 
 def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
@@ -66,10 +114,10 @@ def short_text(row: Row, name: str) -> str:
 def show(rows: Sequence[Row], columns: Sequence[Column], form: Format) -> None:
     """Write rows as a table, as one JSON array, or as a JSON object per line."""
     if form in ("json", "line"):
-        click.echo(json.dumps(list(rows), indent=2 if form == "json" else None))
+        write_data(json.dumps(list(rows), indent=2 if form == "json" else None))
     elif form == "jsonl":
         for row in rows:
-            click.echo(json.dumps(row))
+            write_data(json.dumps(row))
     elif rows:
         _table(rows, columns)
 
@@ -98,6 +146,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    check_output()
     cells = [[printable(read(row)) for _, read in columns] for row in rows]
     plain = None if sys.stdout.isatty() else io.StringIO()
     console = Console() if plain is None else Console(file=plain, width=_UNLIMITED_WIDTH)
@@ -108,9 +157,10 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
         table.add_column(title, overflow="fold", width=width)
     for line in cells:
         table.add_row(*map(Text, line))
-    console.print(table)
+    with _writing_data():
+        console.print(table)
     if plain is not None:
-        click.echo("\n".join(line.rstrip() for line in plain.getvalue().splitlines()))
+        write_data("\n".join(line.rstrip() for line in plain.getvalue().splitlines()))
 
 
 def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
@@ -137,7 +187,7 @@ def print_message(text: str) -> None:
 
 def show_document(text: str) -> None:
     """Write a JSON document that a host has sent. Control characters in its texts become escapes of JSON."""
-    click.echo(
+    write_data(
         _UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text), nl=False
     )
 

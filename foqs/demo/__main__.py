@@ -10,11 +10,14 @@ import argparse
 import sys
 from pathlib import Path
 
+from foqs.runtime.standard_streams import open_closed_streams
+
 INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the demo and return the exit code."""
+    open_closed_streams()
     options = parse(sys.argv[1:])
     try:
         from foqs.demo.demo_host import DemoFailed

@@ -32,9 +32,10 @@ class Display:
     """Writes to standard output; failures to standard error."""
 
     def __init__(self) -> None:
-        for stream in (sys.stdout, sys.stderr):
+        is_closed = sys.stdout is None  # the console writes nothing then; the exit code still says how the run ended
+        for stream in (sys.stderr,) if is_closed else (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+        width = None if not is_closed and sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
         self._console = Console(width=width, highlight=False, markup=False)
 
     def title(self, text: str) -> None:

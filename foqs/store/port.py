@@ -24,6 +24,7 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.items.item_filter import ItemFilter
+from foqs_contract.printable_text import printable
 
 FAULT_POINTS: Final = ("begin", "fenced", "read", "written", "committed")
 """begin: before the transaction. fenced: after the fence. read: after the rows
@@ -39,6 +40,9 @@ def no_faults(point: str) -> None:
 
 class StoreError(Exception):
     """The base of all store errors. The text says what is wrong and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))  # it may name a file, and the name of a file may be any bytes
 
 
 class StoreLost(StoreError):

@@ -270,6 +270,14 @@ def test_a_second_host_on_the_same_folder_is_refused_and_the_first_goes_on(tmp_p
         assert first.stop() == 0
 
 
+def test_a_host_without_standard_streams_serves_and_stops(tmp_path: Path) -> None:
+    command = ("sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', *HOST)
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", command=command) as host:
+        host.start()
+        run(put_one(host.address))
+        assert host.stop() == 0
+
+
 def test_only_the_user_of_a_host_may_use_its_files(tmp_path: Path) -> None:
     data = tmp_path / "data"
     shell = ("sh", "-c", 'umask 000; exec "$@"', "sh", *HOST)

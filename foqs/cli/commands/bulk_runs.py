@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foqs.cli.host_session import CommandFailed, HostSession
-from foqs.cli.output import Column, Row, print_message, show
+from foqs.cli.output import Column, Row, confirm, print_message, show
 from foqs_contract.printable_text import printable
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, ho
     """Count the matching items, ask, and change them by a bulk job."""
     matched = session.run(lambda client: _count(client, only, work))
     if matched and not how.yes:
-        click.confirm(f"{work.action.capitalize()} {matched} items?", abort=True, err=True)
+        confirm(f"{work.action.capitalize()} {matched} items?")
     if not matched:
         _show_result(session, None, 0, 0)
         return

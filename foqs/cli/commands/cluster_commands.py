@@ -19,7 +19,7 @@ from foqs.cli.cluster_rows import (
     unserved_warning,
 )
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Row, print_message, show
+from foqs.cli.output import Row, print_message, show, write_data
 from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def status(session: HostSession, watch_ms: int | None) -> None:
         hosts, shards = found
         if session.output_format != "table":
             indent = 2 if session.output_format == "json" else None
-            click.echo(json.dumps({"hosts": hosts, "shards": shards}, indent=indent))
+            write_data(json.dumps({"hosts": hosts, "shards": shards}, indent=indent))
             return
         show(hosts, HOST_COLUMNS, session.output_format)
-        click.echo()
+        write_data()
         show(shards, SHARD_COLUMNS, session.output_format)
         for text in (unserved_warning(shards), duplicate_names_warning(hosts)):
             if text:

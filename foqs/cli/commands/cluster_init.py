@@ -16,7 +16,7 @@ import click
 
 from foqs.cli.commands.shard_tables import make_tables, shards_by_database
 from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
-from foqs.cli.output import print_message
+from foqs.cli.output import confirm, print_message
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -105,7 +105,7 @@ def init(
         print_message(f"  it continues the cluster {adopted}, of which no host may run elsewhere")
     if not yes:
         tables = "" if no_tables else " and their tables"
-        click.confirm(f"Create these shards{tables}?", abort=True, err=True)
+        confirm(f"Create these shards{tables}?")
     is_new = asyncio.run(_init_cluster(config, specs, epochs_above, adopted, tables=not no_tables))
     print_message(
         f"{'Created' if is_new else 'There is already'} a cluster of {count} shards; "

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from foqs.cli.host_session import USAGE, CommandFailed, HostSession, configuration, host_call_options
-from foqs.cli.output import print_message, show_document
+from foqs.cli.output import confirm, print_message, show_document, write_data
 
 
 @click.group()
@@ -40,7 +40,7 @@ def check(file: Path | None) -> None:
     if found.cluster.zookeeper:
         kept = f"shards from the plan at {found.cluster.root} in ZooKeeper ({found.cluster.zookeeper})"
         kept += f", databases {', '.join(found.databases)}"
-    click.echo(
+    write_data(
         f"{where}: valid; {kept}, calls on {found.server.host}:{found.server.port}, HTTP on {found.server.http_port}"
     )
 
@@ -50,7 +50,7 @@ def default() -> None:
     """Print a configuration file with every option, its reason, unit, range and default."""
     from foqs.options.config import Config
 
-    click.echo(Config().to_toml(), nl=False)
+    write_data(Config().to_toml(), nl=False)
 
 
 @config.command(
@@ -84,7 +84,7 @@ def upgrade_(file: Path, write: bool) -> None:
     if not write:
         lines = unified_diff(old.splitlines(True), found.text.splitlines(True), str(file), f"{file} (upgraded)")
         for line in lines:
-            click.echo(line if line.endswith("\n") else f"{line}\n", nl=False)
+            write_data(line if line.endswith("\n") else f"{line}\n", nl=False)
         print_message(f"Nothing was written. To write it: foqs config upgrade {file} --write")
         return
     try:
@@ -159,7 +159,7 @@ def import_(session: HostSession, file: str, yes: bool) -> None:
         if not (added or changed or deleted):
             print_message("Nothing to do.")
             return
-        click.confirm("Replace the configuration?", abort=True, err=True)
+        confirm("Replace the configuration?")
     session.run(lambda client: client.import_config(text))
     print_message("Imported.")
 

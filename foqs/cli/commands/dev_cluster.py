@@ -17,11 +17,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from foqs.cli.host_session import ERROR, USAGE, CommandFailed
 from foqs.cli.listen_addresses import port_problem
-from foqs.cli.output import print_message, program_name
+from foqs.cli.output import print_message, program_name, show_banner
 from foqs.dev.host_process import HostProcess
 from foqs.dev.server_process import ServerNotAvailable
 
@@ -52,13 +50,13 @@ def run_cluster(
     from foqs.dev.server_process import stop_on_signals
     from foqs.options.options import PAYLOAD_BYTES_CEILING
 
+    folder = None if data is None else _usable_folder(data)
     first = PORT_DEFAULT if port is None else port
     ports = _host_ports(first, hosts, _PORTS_PER_HOST + with_sqs)
     print_message(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {hosts} hosts ...")
     with stop_on_signals():
         cluster: LocalCluster | None = None
         try:
-            folder = None if data is None else Path(data)
             programs = INSTALLED if program is None else replace(INSTALLED, foqs=[str(program.absolute())])
             cluster = LocalCluster(
                 folder,
@@ -73,7 +71,7 @@ def run_cluster(
                 with_sqs=with_sqs,
             )
             cluster.set_up()
-            click.echo("\n".join(cluster_banner(cluster)))
+            show_banner(cluster_banner(cluster))
             _report_deaths(cluster)
         except (ServerNotAvailable, OSError) as error:
             raise CommandFailed(str(error), ERROR) from None
@@ -84,6 +82,18 @@ def run_cluster(
                 cluster.close()
                 _report_hosts_left_running(cluster)
     print_message("Stopped.")
+
+
+def _usable_folder(data: str) -> Path:
+    """Return the folder. Raises `CommandFailed` if the configurations of servers and hosts, which are UTF-8, cannot name it."""
+    folder = Path(data)
+    try:
+        str(folder.absolute()).encode()
+    except UnicodeEncodeError:
+        raise CommandFailed(
+            f"The name of {folder.absolute()} is not UTF-8; with --cluster, choose another --data", USAGE
+        ) from None
+    return folder
 
 
 def _report_hosts_left_running(cluster: LocalCluster) -> None:

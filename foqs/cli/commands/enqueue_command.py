@@ -186,6 +186,8 @@ def _read_lines(text: str) -> Iterator[bytes]:
 
 def _source(text: str) -> BinaryIO:
     if text == "-":
+        if sys.stdin is None:
+            raise CommandFailed("Standard input is closed, so no payload can be read from it.")
         return sys.stdin.buffer
     try:
         return Path(text[1:]).open("rb")

@@ -12,7 +12,7 @@ import click
 
 from foqs.cli.commands.item_commands import view_row
 from foqs.cli.host_session import NOT_FOUND, OK, UNHEALTHY, HostSession, host_call_options
-from foqs.cli.output import show
+from foqs.cli.output import show, write_data
 from foqs.runtime.durations import format_duration
 from foqs_contract.printable_text import printable
 
@@ -43,14 +43,14 @@ def _print_explanation(item_id: str, found: Explanation) -> None:
         first_ms = item.first_delivery_age_ms
         first = "" if first_ms is None else f", first delivered {format_duration(first_ms)} ago"
         age = format_duration(item.age_ms)
-        click.echo(printable(f"{item.id} in {item.topic}: {item.state}, priority {item.priority}, {age} old{first}"))
+        write_data(printable(f"{item.id} in {item.topic}: {item.state}, priority {item.priority}, {age} old{first}"))
     else:
-        click.echo(f"{printable(item_id)}: {'no such item' if found.absent else 'unknown'}")
+        write_data(f"{printable(item_id)}: {'no such item' if found.absent else 'unknown'}")
     for title, sentences in (("Why", found.reasons), ("What would change it", found.remedies)):
         if sentences:
-            click.echo(f"\n{title}")
+            write_data(f"\n{title}")
         for sentence in sentences:
-            click.echo(f"  - {printable(sentence)}")
+            write_data(f"  - {printable(sentence)}")
 
 
 def _explanation_row(item_id: str, found: Explanation) -> dict[str, Any]:

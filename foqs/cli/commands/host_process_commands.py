@@ -17,7 +17,7 @@ import click
 
 from foqs.cli.host_session import DEFAULT_ADDRESS, USAGE, CommandFailed, configuration
 from foqs.cli.listen_addresses import console_url, listen_addresses, local_address, port_problem, url_scheme
-from foqs.cli.output import program_name
+from foqs.cli.output import program_name, show_banner
 from foqs.telemetry import logs
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def dev(
             }
         ),
     )
-    _run_foreground(config, lambda listening: click.echo("\n".join(dev_banner(listening))))
+    _run_foreground(config, lambda listening: show_banner(dev_banner(listening)))
 
 
 @click.group(

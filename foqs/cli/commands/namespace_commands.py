@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Column, Row, print_message, show, show_fields
+from foqs.cli.output import Column, Row, confirm, print_message, show, show_fields
 from foqs.cli.values import DURATION
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
@@ -129,7 +129,7 @@ def list_all(session: HostSession) -> None:
 def delete(session: HostSession, name: str, yes: bool) -> None:
     """Delete a namespace with its grants and pauses. Refused while it holds items."""
     if not yes:
-        click.confirm(f"Delete the namespace {name}, with its grants and pauses?", abort=True, err=True)
+        confirm(f"Delete the namespace {name}, with its grants and pauses?")
     session.run(lambda client: client.delete_namespace(name))
     print_message(f"Deleted {name}.")
 

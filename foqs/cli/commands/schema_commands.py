@@ -20,7 +20,7 @@ import click
 from foqs.cli.commands.host_process_commands import without_none
 from foqs.cli.commands.schema_places import SchemaPlaces, ShardPlace, find_places
 from foqs.cli.host_session import USAGE, CommandFailed, configuration
-from foqs.cli.output import Column, Format, Row, output_option, print_message, show
+from foqs.cli.output import Column, Format, Row, confirm, output_option, print_message, show
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -115,7 +115,7 @@ def apply(config: Config, form: Format, contract: bool, yes: bool) -> None:
     In a cluster the shards are those of the layout in ZooKeeper, in the databases of the configuration.
     """
     if contract and not yes:
-        click.confirm("After this, hosts of the older version cannot use the shards. Contract?", abort=True, err=True)
+        confirm("After this, hosts of the older version cannot use the shards. Contract?")
     asyncio.run(_apply(config, contract=contract))
     rows = asyncio.run(_status_rows(config))
     if form != "table":

@@ -12,7 +12,7 @@ import click
 
 from foqs.cli.cluster_rows import SHARD_COLUMNS, shard_row, unserved_warning
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Row, print_message, show
+from foqs.cli.output import Row, confirm, print_message, show
 from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
@@ -73,11 +73,7 @@ def shard_remove(session: HostSession, number: int, force: bool, yes: bool) -> N
     Items that it still holds are not delivered any more; foqs topic list --all shows whether there are any.
     """
     if not yes:
-        click.confirm(
-            f"Remove shard {number} from the cluster? Items that it holds are not delivered any more.",
-            abort=True,
-            err=True,
-        )
+        confirm(f"Remove shard {number} from the cluster? Items that it holds are not delivered any more.")
     session.run(lambda client: client.remove_shard(number, force=force))
     print_message(
         f"Removed shard {number}. Its tables are still in its database: foqs shard add {number} --database NAME brings it back."

@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 from foqs.cli.host_session import NOT_FOUND, USAGE, CommandFailed, configuration
+from foqs.cli.output import write_data
 
 _ACCESS_KEY: Final = re.compile(r"[!-+\--~]+", re.ASCII)
 """What fits into the header of a signature: printable ASCII without commas and spaces."""
@@ -51,7 +52,7 @@ def credentials(principal: str, file: Path | None, token_file: str | None) -> No
         token = read_tokens(token_file or _token_file_of(principal, file))[0]
     except UnusableFile as error:
         raise CommandFailed(str(error), USAGE) from None
-    click.echo(f"AWS_ACCESS_KEY_ID={principal}\nAWS_SECRET_ACCESS_KEY={signing_secret(token)}")
+    write_data(f"AWS_ACCESS_KEY_ID={principal}\nAWS_SECRET_ACCESS_KEY={signing_secret(token)}")
 
 
 def _token_file_of(principal: str, file: Path | None) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foqs.cli.host_session import NOT_FOUND, CommandFailed, HostSession, host_call_options
-from foqs.cli.output import Column, Row, print_message, show, show_fields
+from foqs.cli.output import Column, Row, confirm, print_message, show, show_fields
 from foqs.cli.values import STATES
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
@@ -143,7 +143,7 @@ def topic_purge(session: HostSession, topics: Sequence[str], yes: bool) -> None:
         held = session.run(count)
         for name, items in held.items():
             print_message(f"{name} holds {items} items.")
-        click.confirm(f"Delete {sum(held.values())} items?", abort=True, err=True)
+        confirm(f"Delete {sum(held.values())} items?")
     rows: list[Row] = []
 
     async def purge(client: Client) -> None:

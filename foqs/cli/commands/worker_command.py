@@ -109,6 +109,8 @@ def worker(
         counts = session.run(work, runner=_run_with_uvloop)
     except CannotStart as error:
         raise CommandFailed(f"No worker process can be started: {error}.") from None
+    if sys.stdout is None:  # a service needs no output
+        return
     show_fields(
         {name: value for name, value in asdict(counts).items() if name not in ("running", "waiting")},
         session.output_format,

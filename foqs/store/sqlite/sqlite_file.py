@@ -120,7 +120,7 @@ class SqliteFile:
         return WriteRefused(text)
 
     def _connect(self, mode: str) -> sqlite3.Connection:
-        name = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+        name = f"file:{quote(os.fsencode(self.path.absolute()))}?mode={mode}"
         return sqlite3.connect(name, timeout=self.busy_timeout_s, isolation_level=None, uri=True)
 
     def _check_synchronous(self) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import sys
 from collections.abc import Callable
 
+import click
 import pytest
 
-from foqs.cli.output import Column, Row, print_message, show, show_document
+from foqs.cli import root
+from foqs.cli.output import Column, Format, Row, StreamFailed, confirm, print_message, show, show_banner, show_document
 
 ROW = {"id": "1-8796093022814", "token": "8796093022316", "payload": "dear all, this is a rather long letter"}
 COLUMNS: list[Column] = [
@@ -82,3 +85,52 @@ def test_document_of_a_host_is_the_same_json_without_control_characters(capsys: 
     shown = capsys.readouterr().out
     assert json.loads(shown) == document
     assert shown.replace("\n", "").isprintable()
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class ReaderGone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@pytest.mark.parametrize("form", ["table", "json", "jsonl"])
+@pytest.mark.parametrize(("stream", "reason"), [(None, "is closed"), (FullDisk(), "No space left on device")])
+def test_output_that_cannot_be_written_ends_the_command_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, form: Format, stream: io.StringIO | None, reason: str
+) -> None:
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(StreamFailed, match=reason):
+        show([ROW], COLUMNS, form)
+
+
+def test_reader_that_has_left_is_not_a_failure_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", ReaderGone())
+    with pytest.raises(BrokenPipeError):
+        show([ROW], COLUMNS, "json")
+
+
+def test_host_serves_although_its_banner_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    show_banner(["calls 127.0.0.1:7411"])
+    assert "standard output is closed" in caplog.text
+
+
+def test_question_without_standard_input_names_the_option_that_answers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(StreamFailed, match="--yes"):
+        confirm("Delete 3 items?")
+
+
+def test_command_does_nothing_if_its_result_cannot_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    context = click.Context(root)
+    with pytest.raises(StreamFailed, match="nothing can be shown"):
+        root.resolve_command(context, ["enqueue", "mail", "hello"])
+    for service in ("dev", "host", "worker"):
+        assert root.resolve_command(context, [service])[0] == service

@@ -58,6 +58,23 @@ def test_opened_file_is_in_wal_mode_and_syncs_fully(tmp_path: Path) -> None:
         db.close()
 
 
+def test_file_in_a_folder_whose_name_is_not_utf8_is_used_like_any_other(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(bytes(tmp_path) + b"/da\xff\xfeta")) / "shard-1.db"
+
+    async def main() -> None:
+        owned = await opened(SqliteStore(path, 1))
+        await owned.write(inserts=[make_row(1)])
+        await owned.store.close()
+
+    run(main())
+    assert path.exists()
+
+
+def test_error_that_names_such_a_folder_can_be_encoded() -> None:
+    error = StoreLost(f"{os.fsdecode(b'/da' + bytes([255]))}/shard-1.db: disk I/O error")
+    assert str(error).encode() == rb"/da\udcff/shard-1.db: disk I/O error"
+
+
 @pytest.mark.parametrize("level", ["OFF", "normal"])
 def test_weak_synchronous_is_refused_unless_accepted(tmp_path: Path, level: str) -> None:
     path = tmp_path / "s.db"
