@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -295,6 +296,12 @@ def test_banner_shows_addresses_and_commands_to_try(started: Sequence[Started], 
     ports = [host.port for host in cluster.hosts]
     assert f"export FOQS_ADDRESS=foqs://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}\n" in result.stdout
     assert "kill -9 1001" in result.stdout
+
+
+def test_a_folder_that_configurations_cannot_name_is_refused(tmp_path: Path) -> None:
+    refused = run("dev", "--cluster", "1", "--port", "0", "--data", os.fsdecode(bytes(tmp_path) + b"/da\xffta"))
+    assert refused.exit_code == 2
+    assert "da\\udcffta is not UTF-8; with --cluster, choose another --data" in refused.stderr
 
 
 def test_every_host_has_an_sqs_port_if_it_is_wanted(started: Sequence[Started], tmp_path: Path) -> None:
