@@ -7,10 +7,26 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
+
+DEV_FLAGS: Final = {
+    "port": "--port",
+    "http_port": "--http-port",
+    "console_port": "--console-port",
+    "sqs_port": "--sqs PORT",
+}
+"""How a user of foqs dev chooses each port of a host, by its option in the section `server`."""
+
+_ADDRESS_OPTIONS: Final = {
+    "port": "server.host",
+    "http_port": "server.http_host",
+    "console_port": "server.console_host",
+    "sqs_port": "server.host",
+}
+"""The option with the address of each port."""
 
 
 def listen_addresses(config: Config) -> list[str]:
@@ -56,8 +72,11 @@ def local_address(host: str) -> str:
 
 
 def port_problem(host: str, port: int, option: str) -> str | None:
-    """Return why `host`:`port` cannot be listened on, and the remedy; None if it can."""
-    flag = "--" + option.replace("_", "-")
+    """Return why `host`:`port` cannot be listened on, and the remedy; None if it can.
+
+    Args:
+        option: the name of the port in the section `server`.
+    """
     try:
         found: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -66,12 +85,13 @@ def port_problem(host: str, port: int, option: str) -> str | None:
             listener.bind(address)
             listener.listen(1)
     except OSError as error:
-        change = f"choose another with {flag} (foqs dev) or server.{option} (configuration)"
+        change = f"choose another with {DEV_FLAGS[option]} (foqs dev) or server.{option} (configuration)"
         if error.errno == errno.EADDRINUSE:
             return f"Port {port} on {host} is in use by another process; {change}."
         if error.errno == errno.EACCES:
             return f"Port {port} on {host} needs rights that this user lacks; {change}."
         return (
-            f"Cannot listen on {host}, port {port} ({error.strerror}); set server.host to an address of this machine."
+            f"Cannot listen on {host}, port {port} ({error.strerror}); "
+            f"set {_ADDRESS_OPTIONS[option]} to an address of this machine."
         )
     return None
