@@ -71,7 +71,7 @@ class Tls:
 
 
 def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
-    """Return a `Connect` with TLS. It raises OSError, and `UntrustedCertificate` for a bad certificate of the host."""
+    """Return a `Connect` with TLS. It raises OSError: `TlsFailed` if the other side speaks no TLS, `UntrustedCertificate` if its certificate is bad."""
 
     async def connect(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
         loop = asyncio.get_running_loop()
@@ -80,11 +80,15 @@ def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
         except ssl.SSLCertVerificationError as error:
             raise UntrustedCertificate(error) from None
         except ssl.SSLError as error:
-            raise OSError(f"the TLS handshake failed ({_reason(error)}); {_NO_TLS}") from None
+            raise TlsFailed(f"the TLS handshake failed ({_reason(error)}); {_NO_TLS}") from None
         except (ConnectionResetError, ConnectionAbortedError):
-            raise OSError(f"it ended the TLS handshake; {_NO_TLS}") from None
+            raise TlsFailed(f"it ended the TLS handshake; {_NO_TLS}") from None
 
     return connect
+
+
+class TlsFailed(OSError):
+    """Something listens there, and the TLS handshake with it failed. The text says what to do."""
 
 
 class UntrustedCertificate(OSError):

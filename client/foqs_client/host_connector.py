@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from foqs_client.credentials import Handshake, UntrustedCertificate
+from foqs_client.credentials import Handshake, TlsFailed, UntrustedCertificate
 from foqs_client.host_connection import HostConnection, NotSent
 from foqs_contract.backoff import Backoff
 
@@ -24,6 +24,8 @@ CONNECT_TIMEOUT_S: Final = 3.0
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
 _BACKOFF: Final = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX)
+_QUESTION: Final = "is the host running there?"
+"""Ends the reason when nothing answered. A program for people may add how to start a host."""
 
 
 class HostConnector:
@@ -82,7 +84,7 @@ class HostConnector:
         """
         loop = asyncio.get_running_loop()
         failures = 0
-        why = "there was no time"
+        why = f"there was no time; {_QUESTION}"
         failed_until, failure = self._last_failure
         if not retry_connect and loop.time() < failed_until and self.current_connection is None:
             raise self._no_connection_error(failure)
@@ -120,7 +122,7 @@ class HostConnector:
 
     def _no_connection_error(self, reason: str) -> NotSent:
         hosts = ", ".join(f"{host}:{port}" for host, port in self._addresses)
-        return NotSent(f"no connection to {hosts}: {reason}; is the host running there?")
+        return NotSent(f"no connection to {hosts}: {reason}")
 
     def open_in_background(self) -> None:
         """Start to open the connection for later calls. After a failure it waits before another attempt."""
@@ -202,7 +204,9 @@ class HostConnector:
         untrusted = [failure for failure in failures if isinstance(failure, UntrustedCertificate)]
         if untrusted and len(untrusted) == len(failures):
             raise NotSent(f"no host could be trusted: {why}; {untrusted[-1].remedy}")
-        raise OSError(why)
+        if any(isinstance(failure, TlsFailed) for failure in failures):
+            raise OSError(why)  # it says what to do, and something listens there
+        raise OSError(f"{why}; {_QUESTION}")
 
 
 def _reason(error: Exception) -> str:

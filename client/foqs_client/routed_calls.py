@@ -447,7 +447,7 @@ def _decode_reply(method: ThriftMethod, reply: bytes) -> Any:
 def _unanswered_error(method: ThriftMethod, error: Exception) -> errors.FoqsError:
     if method.is_write:
         return errors.UnknownOutcome(f"{error}; the call may have taken effect")
-    return errors.Unreachable(str(error))
+    return errors.Unreachable(f"{error}; nothing was changed, so the call can be repeated")
 
 
 def _refusal_error(error: Refused) -> errors.FoqsError:

@@ -129,11 +129,17 @@ def error_sentence(error: FoqsError) -> str:
     from foqs_client import Unreachable
 
     if isinstance(error, Unreachable):
-        return f"{error.message} Is a host running? Start one with: foqs dev, or name it with --address."
+        # Only if nothing answered. Otherwise the message says what to do, and a host to start is not it.
+        advice = " Start one with: foqs dev, or name another with --address." if error.message.endswith("?") else ""
+        return f"{error.message}{advice}"
     where = f" ({error.field})" if error.field else ""
-    retry = f" Try again in {error.retry_after_ms} ms." if error.retry_after_ms else ""
-    stop = "." if retry and not error.message.endswith((".", "!", "?")) else ""
-    return f"{error.code}{where}: {error.message}{stop}{retry}"
+    sentence = f"{error.code}{where}: {error.message}"
+    if not error.retry_after_ms:
+        return sentence
+    if sentence.endswith("; try again"):
+        return f"{sentence} in {error.retry_after_ms} ms."
+    stop = "" if sentence.endswith((".", "!", "?")) else "."
+    return f"{sentence}{stop} Try again in {error.retry_after_ms} ms."
 
 
 def fail_on_errors(errors: Sequence[FoqsError], total: int) -> None:

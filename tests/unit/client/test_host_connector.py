@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from foqs_client.credentials import TlsFailed
 from foqs_client.host_connection import NotSent
 from foqs_client.host_connector import BACKOFF_S_MIN, HostConnector
 from tests.support.virtual_time import run_virtual
@@ -109,3 +110,22 @@ def test_connection_that_opens_in_the_turn_of_the_close_is_closed() -> None:
         assert connector.current_connection is None
 
     run_story(story)
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (ConnectionRefusedError(), "no connection to open:2: connection refused; is the host running there?"),
+        (TlsFailed("it speaks no TLS; begin its address with foqs://"), None),
+    ],
+)
+def test_message_asks_for_a_running_host_only_if_nothing_answers(failure: OSError, message: str | None) -> None:
+    async def refuse(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
+        raise failure
+
+    async def main() -> None:
+        with pytest.raises(NotSent) as raised:
+            await HostConnector([OPEN], refuse).wait_for_connection(1.0, retry_connect=False)
+        assert str(raised.value) == (message or f"no connection to open:2: {failure}")
+
+    run_virtual(main)
