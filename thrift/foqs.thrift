@@ -1267,7 +1267,10 @@ service Foqs {
   /** Returns items that are not done: they are delivered again at once, later or after a backoff, or they are dead. Only while the lease lasts. */
   OutcomesReply nack(1: NackRequest request) throws (1: CallFailed failed),
 
-  /** Moves the end of leases. Only while the lease lasts. */
+  /**
+   * Moves the end of leases. A token is valid while its lease lasts, and after that while the item is ready and nobody
+   * else has got it: then the item is leased again, with the same token and attempt. Otherwise it is STALE_LEASE.
+   */
   OutcomesReply extendLease(1: ExtendLeaseRequest request) throws (1: CallFailed failed),
 
   /** Returns items that were not tried, without counting the attempt. Only while the lease lasts. */

@@ -74,15 +74,39 @@ async def test_item_is_delivered_again_after_its_lease_and_the_old_token_is_stal
 async def test_ended_lease_can_be_acked_until_the_item_is_leased_again(site: Site) -> None:
     [id_] = await site.put(Item(site.topic))
     delivery = await site.one(lease_ms=100)
-    await site.pass_ms(100)
+    await until_ready(site, id_)
+    for settle in (site.client.nack, site.client.release):
+        assert [type(outcome.error) for outcome in await settle([delivery])] == [StaleLease]
+    assert_done(*await site.client.ack([delivery]))
+    await assert_gone(site, id_)
+
+
+@story
+async def test_ended_lease_can_be_extended_until_the_item_is_leased_again(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic))
+    delivery = await site.one(lease_ms=100)
+    for lease_ms in (100, 60_000):
+        await until_ready(site, id_)
+        assert_done(*await site.client.extend([delivery], lease_ms=lease_ms))
+    item = await site.client.item(id_)
+    assert (item.state, item.attempt) == ("leased", 1)
+    assert await site.client.dequeue({site.topic: ALL}) == []
+    assert_done(*await site.client.nack([Nack(delivery.id, delivery.token, delay_ms=0)]))
+    assert_done(*await site.client.extend([delivery]))  # given up, and nobody has got it yet
+    assert_done(*await site.client.nack([Nack(delivery.id, delivery.token, delay_ms=0)]))
+    again = await site.one()
+    assert (again.id, again.attempt) == (id_, 2)
+    assert [type(outcome.error) for outcome in await site.client.extend([delivery])] == [StaleLease]
+    assert_done(*await site.client.ack([again]))
+
+
+async def until_ready(site: Site, id_: str) -> None:
+    """Let time pass until the lease of an item has ended."""
 
     async def is_back() -> bool:
         return await site.states([id_]) == ["ready"]
 
     await site.until(is_back)
-    assert [type(outcome.error) for outcome in await site.client.extend([delivery])] == [StaleLease]
-    assert_done(*await site.client.ack([delivery]))
-    await assert_gone(site, id_)
 
 
 @story

@@ -214,6 +214,16 @@ def dead_items_deleted() -> None:
         _rule(kind, state, decide)
 
 
+def late_extension_by_anybody() -> None:
+    """An item whose lease has ended is leased again to a consumer with any token."""
+
+    def extend(event: Event, row: Row, moment: FlushContext) -> Transition:
+        return original(replace(event, token=row.token), row, moment)
+
+    original = life.TABLE[State.READY, EventKind.EXTEND].decide
+    _rule(EventKind.EXTEND, State.READY, extend)
+
+
 def at_most_once_ignored() -> None:
     """An at-most-once item is delivered again when its lease ends."""
     decide = life.TABLE[State.LEASED, EventKind.DUE].decide
@@ -414,6 +424,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "lease-cut-short": Bug(lease_cut_short, (5,)),
     "extensions-unwritten": Bug(extensions_unwritten, (5,)),
     "token-ignored": Bug(token_ignored, (6,)),
+    "late-extension-by-anybody": Bug(late_extension_by_anybody, (6,)),
     "tokens-without-epoch": Bug(tokens_without_epoch, (6,)),
     "at-most-once-ignored": Bug(at_most_once_ignored, (7,)),
     "clock-followed-at-once": Bug(clock_followed_at_once, (5, 9)),

@@ -88,11 +88,14 @@ def _item_lease(item: ItemHistory, bounds: ClockBounds) -> float | None:
     return None if lease is None else float(lease)
 
 
-def earliest_lease_end_ms(item: ItemHistory, receipt: DeliveryReceipt, bounds: ClockBounds) -> float:
+def earliest_lease_end_ms(
+    item: ItemHistory, receipt: DeliveryReceipt, bounds: ClockBounds, during: Call | None = None
+) -> float:
     """Return the earliest moment at which a lease can have ended; minus infinity if that is unknown.
 
     A lease begins after it was requested, and after the item was first ready. An extension replaces its end, so
-    the last extension counts. If several may have been the last, the earliest end is returned.
+    the last extension counts. If several may have been the last, the earliest end is returned. An extension may
+    come when the lease has ended already, so one that is not answered before `during` replaces no end before it.
     """
     lease = receipt.call.args.get("lease_ms")
     if lease is None:
@@ -103,13 +106,22 @@ def earliest_lease_end_ms(item: ItemHistory, receipt: DeliveryReceipt, bounds: C
         max(receipt.requested.at_ms, earliest_ready_ms(item, bounds)) if item.origins else receipt.requested.at_ms
     )
     grants: list[tuple[float, Stamp | None, float | None]] = [(start_ms, receipt.received, lease)]
-    extensions = item.possible_operations("extend", token=receipt.token)
+    extensions = [
+        entry
+        for entry in item.possible_operations("extend", token=receipt.token)
+        if during is None or during.returned is None or not during.returned.before(entry.invoked)
+    ]
     for entry in extensions:
         length_ms = entry.requested.get("lease_ms")
         if length_ms is None:
             length_ms = _item_lease(item, bounds)
         grants.append((entry.invoked.at_ms, entry.returned, length_ms))
-    acknowledged = [entry.invoked for entry in extensions if entry.end is CallEnd.OK]
+    acknowledged = [
+        entry.invoked
+        for entry in extensions
+        if entry.end is CallEnd.OK
+        and (during is None or (entry.returned is not None and entry.returned.before(during.invoked)))
+    ]
     ends = []
     for start_ms, answered, length in grants:
         if answered is not None and any(answered.before(other) for other in acknowledged):

@@ -73,7 +73,7 @@ def _attempt_leased_during(item: ItemHistory, call: Call, bounds: ClockBounds) -
         return None
     for each in reversed(item.receipts):
         if each.received.before(call.invoked) and returned.at_ms < clock_bounds.earliest_lease_end_ms(
-            item, each, bounds
+            item, each, bounds, call
         ):
             return int(each.result["attempt"])
     return None

@@ -88,7 +88,8 @@ class Iface(object):
 
     def extendLease(self, request):
         """
-        Moves the end of leases. Only while the lease lasts.
+        Moves the end of leases. A token is valid while its lease lasts, and after that while the item is ready and nobody
+        else has got it: then the item is leased again, with the same token and attempt. Otherwise it is STALE_LEASE.
 
         Parameters:
          - request
@@ -773,7 +774,8 @@ class Client(Iface):
 
     def extendLease(self, request):
         """
-        Moves the end of leases. Only while the lease lasts.
+        Moves the end of leases. A token is valid while its lease lasts, and after that while the item is ready and nobody
+        else has got it: then the item is leased again, with the same token and attempt. Otherwise it is STALE_LEASE.
 
         Parameters:
          - request

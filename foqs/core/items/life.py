@@ -371,6 +371,18 @@ def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
     return _to_changed(row, row.state, end_ms if event.token is not None else max(end_ms, row.due_ms or 0))
 
 
+def _extend_ready(event: Event, row: Row, context: FlushContext) -> Transition:
+    """Lease an item again to its last consumer, whose lease has ended or was given up, and which nobody got since."""
+    if event.token is None:
+        return _reject_extend(event, row, context)
+    if not event.token or event.token != row.token:
+        return _stale_lease()
+    if _is_expired(row, context.now_ms):
+        return _ttl_ended()
+    lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
+    return _to_changed(row, State.LEASED, min(context.now_ms + lease, TIME_MS_MAX))
+
+
 def _reject_extend(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.token is not None:
         return _stale_lease()
@@ -532,7 +544,9 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_R, EventKind.DELIVER): Rule(_deliver, (("", _L), ("TTL ended", None))),
     (_R, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
     (_R, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
-    (_R, EventKind.EXTEND): Rule(_reject_extend, (("STALE_LEASE", _R),)),
+    (_R, EventKind.EXTEND): Rule(
+        _extend_ready, (("last token", _L), ("other token: STALE_LEASE", _R), ("TTL ended: NOT_FOUND", _R))
+    ),
     (_R, EventKind.RELEASE): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
     (_R, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_R, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _R),)),

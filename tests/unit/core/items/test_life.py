@@ -239,7 +239,27 @@ def test_a_lease_is_used_only_by_its_holder_and_only_while_it_lasts(kind: EventK
     for state in State:
         for event, _, transition in transitions(state, kind):
             allowed = state is State.LEASED and event.token in ((OLD, None) if kind is EventKind.EXTEND else (OLD,))
+            if kind is EventKind.EXTEND and state is State.READY:
+                continue  # see below
             assert (transition.error is None) == allowed
+
+
+def test_the_last_token_leases_a_ready_item_again_with_the_same_token_and_attempt() -> None:
+    for event, row, transition in transitions(State.READY, EventKind.EXTEND):
+        is_expired = row.expires_at_ms is not None and row.expires_at_ms <= NOW
+        if event.token != OLD or not row.token:
+            assert transition.error is not None and transition.error.number is ErrorCode.STALE_LEASE
+        elif is_expired:
+            assert transition.error is not None and transition.error.number is ErrorCode.NOT_FOUND
+        else:
+            lease_ms = row.lease_ms if event.lease_ms is None else event.lease_ms
+            assert transition.row == replace(row, state=State.LEASED, due_ms=min(NOW + lease_ms, TIME_MS_MAX))
+
+
+def test_an_item_that_was_never_delivered_cannot_be_extended() -> None:
+    row = replace(BASE, state=State.READY, token=0, attempt=0)
+    transition = apply_event(Event(EventKind.EXTEND, row.id, "n", token=0), row, CONTEXT)
+    assert transition.error is not None and transition.error.number is ErrorCode.STALE_LEASE
 
 
 @pytest.mark.parametrize("lease_ms", [None, 1, 700])
