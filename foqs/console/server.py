@@ -275,6 +275,7 @@ class Console:
         part = _PARTS.get(request.query.get("page", ""))
         if part is None:
             raise web.HTTPNotFound
+        self._listener.connections.need_peer(request)
         rights = self._rights(request)
         if rights is None:
             return self._error_page(request, 401, "The session is over. Log in again.")

@@ -26,6 +26,8 @@ from foqs.runtime.peer_network import peer_network
 _REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 )
+_REQUEST_BEGINS_S: Final = 1.0
+"""A request that came together with the end of its peer's bytes has begun after this time."""
 
 
 class HttpConnections:
@@ -57,6 +59,9 @@ class HttpConnections:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __iter__(self) -> Iterator[HttpConnection]:
+        return iter(list(self._open.values()))
+
     def connection(self) -> HttpConnection:
         """Return a protocol for one new connection."""
         return HttpConnection(self, self._stall_timeout_s)
@@ -74,9 +79,15 @@ class HttpConnections:
         finally:
             connection.on_served()
 
+    def need_peer(self, request: web.BaseRequest) -> None:
+        """Abort the request's connection as soon as its peer sends no more, as it then may have left."""
+        connection = self._open.get(request.protocol)
+        if connection is not None:
+            connection.need_peer()
+
     def abort(self) -> None:
         """Close all connections now; unsent replies are lost."""
-        for connection in list(self._open.values()):
+        for connection in self:
             connection.abort()
 
     def on_made(self, connection: HttpConnection, peer: object) -> web.RequestHandler | None:
@@ -124,6 +135,9 @@ class HttpConnection(asyncio.Protocol):
         self._body: StreamReader | None = None
         """The body of the newest request; None before the first one."""
         self.is_serving = False
+        self._is_peer_needed = False
+        self.is_half_closed = False
+        """The peer sends no more, and waits for a reply."""
         self._owes_head = True
         """A head has begun, or the first one is awaited."""
         self._head_timer: asyncio.TimerHandle | None = None
@@ -164,8 +178,11 @@ class HttpConnection(asyncio.Protocol):
         """A request's head is complete."""
         self._body = request.content
         self.is_serving = True
+        self._is_peer_needed = False
         self._owes_head = False
         self._stop_head_timer()
+        if self.is_half_closed and self._handler is not None and not self._close_after_reply(self._handler):
+            self.abort()
 
     def on_served(self) -> None:
         """The newest request has its reply."""
@@ -183,10 +200,36 @@ class HttpConnection(asyncio.Protocol):
                 self._time_head()
         self._handler.data_received(data)
 
-    def eof_received(self) -> bool | None:
-        if self._handler is not None:
-            self._handler.eof_received()
-        return None
+    def eof_received(self) -> bool:
+        """Return whether the connection stays open: for the reply to a complete request, unless its peer is needed."""
+        # TLS ends in both directions at once.
+        if self._handler is None or self._transport is None or self._transport.get_extra_info("sslcontext") is not None:
+            return False
+        if self.is_serving:
+            return self._close_after_reply(self._handler)
+        if not self._owes_head:
+            return False
+        self.is_half_closed = True
+        self._loop.call_later(_REQUEST_BEGINS_S, self._abort_without_request)
+        return True
+
+    def _close_after_reply(self, handler: web.RequestHandler) -> bool:
+        """Close after the newest request has its reply. Return False if it is not complete, or needs its peer."""
+        if self._is_peer_needed or self._body is None or not self._body.is_eof():
+            return False
+        self.is_half_closed = True
+        handler.close()
+        return True
+
+    def _abort_without_request(self) -> None:
+        if self._owes_head:
+            self.abort()
+
+    def need_peer(self) -> None:
+        """Abort the connection when its peer sends no more, until the newest request has its reply."""
+        self._is_peer_needed = True
+        if self.is_half_closed:
+            self.abort()
 
     def pause_writing(self) -> None:
         if self._transport is not None:

@@ -50,6 +50,8 @@ class ActionRequest:
         invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.
         on_unsent: each releases items that were leased for the request.
         check_grant: checks the grant of the principal again. Raises PermissionDenied.
+        need_peer: says that a reply is of use only to a peer that is certainly there: if it closes its side of the
+            connection, the request is cancelled. Other requests go on and are answered.
     """
 
     parameters: Parameters
@@ -62,6 +64,7 @@ class ActionRequest:
     invocation_id: str | None = None
     on_unsent: list[Callable[[], None]] = field(default_factory=list)
     check_grant: Callable[[], None] = lambda: None
+    need_peer: Callable[[], None] = lambda: None
 
     def give_back(self) -> None:
         """Release what was leased, because the reply does not reach the client."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
@@ -145,7 +146,7 @@ class SqsListener:
         except SqsError as error:
             refused = error.with_traceback(None)  # its frames hold the body
         else:
-            return await self._service.serve(head, body, proof)
+            return await self._service.serve(head, body, proof, partial(self.connections.need_peer, request))
         held.release()
         await self._service.delay_refusal(refused)
         return wire_protocol(head).error("unknown", refused)

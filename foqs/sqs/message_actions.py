@@ -140,6 +140,7 @@ class MessageActions:
     # --------------------------------------------------------------------- receive
 
     async def receive_message(self, request: ActionRequest) -> Mapping[str, Any]:
+        request.need_peer()  # messages for a client that has left would be invisible for a while
         parameters = request.parameters
         queue = requested_queue(request)
         entry = await self._directory.find(queue)

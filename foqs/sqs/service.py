@@ -147,15 +147,20 @@ class SqsService:
             self._authenticator.observer.authentication_failed()
             await asyncio.sleep(self._authenticator.limits.failure_delay_s)
 
-    async def serve(self, head: HttpHead, body: bytes, proof: Proof) -> HttpReply:
-        """Return the reply to a request that was proved. Never raises, unless the caller is cancelled."""
+    async def serve(
+        self, head: HttpHead, body: bytes, proof: Proof, need_peer: Callable[[], None] = lambda: None
+    ) -> HttpReply:
+        """Return the reply to a request that was proved. Never raises, unless the caller is cancelled.
+
+        Args:
+            need_peer: see `ActionRequest`.
+        """
         protocol, action_name = wire_protocol(head), "unknown"
-        principal, region = proof
         try:
             name, parameters = protocol.read(head, body)
             action_name = name if name in self._actions else "unknown"
             action = self._action(name)
-            request = self._request(head, parameters, principal, region)
+            request = self._request(head, parameters, proof, need_peer)
             request_id = str(uuid4())
             try:
                 result = await self._run(action, action_name, request)
@@ -239,7 +244,7 @@ class SqsService:
             raise refusal
 
     def _request(
-        self, head: HttpHead, parameters: Parameters, principal: Principal | None, region: str
+        self, head: HttpHead, parameters: Parameters, proof: Proof, need_peer: Callable[[], None]
     ) -> ActionRequest:
         default = self._directory.account_default
         path = resolve_path(head.path)
@@ -252,10 +257,11 @@ class SqsService:
             parameters=parameters,
             account=account,
             path_queue=path_queue,
-            region=region,
+            region=proof.region,
             base_url=_base_url(head),
             peer=head.peer,
-            principal=principal,
+            principal=proof.principal,
+            need_peer=need_peer,
             invocation_id=head.header("amz-sdk-invocation-id"),
         )
 

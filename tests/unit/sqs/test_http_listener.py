@@ -45,7 +45,9 @@ class Service:
             self.called.set()
             await self.answer.wait()
 
-    async def serve(self, head: HttpHead, body: bytes, proof: Proof) -> HttpReply:
+    async def serve(self, head: HttpHead, body: bytes, proof: Proof, need_peer: Callable[[], None]) -> HttpReply:
+        if body == b"receive":
+            need_peer()
         self.called.set()
         try:
             await self.answer.wait()
@@ -242,6 +244,68 @@ def test_a_reply_is_unsent_only_if_its_client_has_disconnected() -> None:
             writer.write(REQUEST)
             assert await read_to_end(reader) == b""
             assert port.service.unsent == 1
+            writer.close()
+
+    story(main())
+
+
+def is_half_closed(port: Port) -> bool:
+    [connection] = port.listener.connections
+    return connection.is_half_closed
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+@pytest.mark.parametrize("size", [2, LONG])
+def test_a_client_that_sends_no_more_gets_its_reply(is_early: bool, size: int) -> None:
+    async def main() -> None:
+        port = Port()
+        async with port.listening() as number:
+            reader, writer = await connect(number)
+            writer.write(post(size))
+            if is_early:
+                writer.write_eof()
+            await port.service.called.wait()
+            if not is_early:
+                writer.write_eof()
+                await soon(lambda: is_half_closed(port))
+            port.service.answer.set()
+            assert (await read_to_end(reader)).endswith(b"xx")
+            writer.close()
+
+    story(main())
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_receive_of_a_client_that_sends_no_more_is_cancelled(is_early: bool) -> None:
+    """It may have left, and its messages would be invisible for a while."""
+
+    async def main() -> None:
+        port = Port()
+        async with port.listening() as number:
+            reader, writer = await connect(number)
+            writer.write(post(7, 0) + b"receive")
+            if is_early:
+                writer.write_eof()
+            await port.service.called.wait()
+            if not is_early:
+                writer.write_eof()
+            await port.service.cancelled.wait()
+            assert await read_to_end(reader) == b""
+            writer.close()
+
+    story(main())
+
+
+@pytest.mark.parametrize("sent", [b"", post(LONG, LONG - 1), post(2)[:-5]])
+def test_a_connection_ends_at_once_with_a_client_that_has_no_complete_request(sent: bytes) -> None:
+    async def main() -> None:
+        port = Port()
+        async with port.listening() as number:
+            reader, writer = await connect(number)
+            writer.write(sent)
+            writer.write_eof()
+            assert await read_to_end(reader) == b""
+            await soon(lambda: not len(port.listener.connections))
             writer.close()
 
     story(main())
