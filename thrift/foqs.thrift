@@ -302,6 +302,11 @@ struct DequeueReply {
   1: optional list<Delivery> items,
   /** In a cluster: where items of the requested topics are left. Other hosts are not known to have any. */
   2: optional list<TopicAvailability> availability,
+  /**
+   * Without items: how many shards may hold items of the topics, but could not deliver when the wait ended. Missing: none,
+   * so the topics have nothing ready. If no shard that may hold items could deliver, the call is UNAVAILABLE instead.
+   */
+  3: optional i32 unavailable_shards,
 }
 
 struct AbandonDequeuesRequest {
@@ -442,6 +447,11 @@ struct GetActiveTopicsReply {
   1: optional list<TopicStats> topics,
   /** Missing: this was the last page. */
   2: optional string next_cursor,
+  /**
+   * How many shards are not served now, so that topics of theirs may be missing, or are served while their database does
+   * not answer or refuses writes, so that their items cannot be delivered. Missing: none.
+   */
+  3: optional i32 unavailable_shards,
 }
 
 // ------------------------------------------------------- single items, filters
@@ -1213,6 +1223,8 @@ struct GossipReply {
   8: optional i64 full_since,
   /** The busiest topics of the host. Missing on further pages. */
   9: optional list<TopicRate> topic_rates,
+  /** The shards that the host serves, and whose database does not answer or refuses writes. */
+  10: optional i32 unavailable_shards,
 }
 
 /** An item that the calling host delivers now. */
@@ -1247,7 +1259,10 @@ service Foqs {
   /** Adds items. An id in the reply means that the item is committed. */
   EnqueueReply enqueue(1: EnqueueRequest request) throws (1: CallFailed failed),
 
-  /** Leases the best ready items of the topics. Waits for items if there are none. */
+  /**
+   * Leases the best ready items of the topics. Waits for items if there are none. If it found none, and no shard that may
+   * hold some can deliver when the wait ends, it is UNAVAILABLE.
+   */
   DequeueReply dequeue(1: DequeueRequest request) throws (1: CallFailed failed),
 
   /**

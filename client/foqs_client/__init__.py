@@ -33,6 +33,7 @@ from foqs_client.sync_client import SyncClient
 from foqs_client.types import (
     BulkPage,
     Change,
+    Deliveries,
     Delivery,
     Enqueued,
     Explanation,
@@ -59,6 +60,7 @@ __all__ = [
     "Change",
     "Client",
     "DeadlineExceeded",
+    "Deliveries",
     "Delivery",
     "Enqueued",
     "Explanation",

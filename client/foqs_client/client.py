@@ -49,7 +49,7 @@ from foqs_client.router import Router
 from foqs_client.routing_table import Address
 from foqs_client.shared_dequeues import SharedDequeues
 from foqs_client.tracing import make_tracing
-from foqs_client.types import Change, Delivery, Enqueued, Item, Nack, Outcome
+from foqs_client.types import Change, Deliveries, Delivery, Enqueued, Item, Nack, Outcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 
@@ -159,6 +159,7 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
             self._router,
             self._pool,
             lambda *arguments: self._dequeue_from(*arguments),
+            lambda *arguments: self._dequeue_from(*arguments, for_tier=True),
         )
         self._automatic_keys = AutomaticKeys(rng, self._router.next_slot) if automatic_keys else None
         self.tracing = make_tracing(tracing, namespace, addresses[0] if len(addresses) == 1 else None)
@@ -230,13 +231,18 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         lease_ms: int | None = None,
         items_max: int | None = None,
         timeout_ms: int | None = None,
-    ) -> list[Delivery]:
+    ) -> Deliveries:
         """Lease the best items of topics: at most `wants[topic]` of each topic.
 
         Each item must be acked, nacked or released before its lease ends; otherwise it is
-        delivered again. Returns an empty list if there is no item. The call is not sent
-        twice. If it is cancelled, or ends before the reply arrives, items that arrive later
-        are released. If the connection is lost, they come back when their leases end.
+        delivered again. Returns an empty list if there is no item; its `unavailable_shards` says how
+        many shards may hold some that they cannot deliver. The call is not sent twice. If it is
+        cancelled, or ends before the reply arrives, items that arrive later are released. If the
+        connection is lost, they come back when their leases end.
+
+        Raises:
+            Unavailable: there may be items, but no shard that may hold them could deliver when the
+                wait ended.
 
         Args:
             wants: the number of items to lease, by topic.
@@ -248,9 +254,11 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
         if self.tracing is None:
-            return await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
+            found = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
+            return found if isinstance(found, Deliveries) else Deliveries(found)
         with self.tracing.receive() as call:
-            call.deliveries = deliveries = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
+            found = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
+            call.deliveries = deliveries = found if isinstance(found, Deliveries) else Deliveries(found)
             return deliveries
 
     async def _dequeue(
@@ -266,7 +274,7 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
             dequeue = RoutedDequeue(self._dequeue_parts, wants, wait_ms, lease_ms, items_max, timeout_ms)
             return await dequeue.run()
 
-        async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
+        async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> Deliveries:
             return await self._dequeue_from(None, wants, wait_ms, lease_ms, items_max, timeout_ms)
 
         if self._shared_dequeues is None or items_max is not None:
@@ -281,19 +289,37 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         lease_ms: int | None,
         items_max: int | None,
         timeout_ms: int,
-    ) -> list[Delivery]:
+        *,
+        for_tier: bool = False,
+    ) -> Deliveries:
+        """Make one call.
+
+        Args:
+            for_tier: let the host ask the others, too. Without a host it always does.
+        """
         if self._is_closed:
             raise errors.Unreachable("the client is closed")
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
-        if host is not None:
-            # The client itself asks all hosts, and knows best what it has dequeued from each.
-            request.local_only = True
-        reply = await self._call(_DEQUEUE, request, timeout_ms, host, self._late_dequeue_reply)
-        deliveries: list[Delivery] = reply.items or []
-        if host is not None:
-            now = asyncio.get_running_loop().time()
-            self._best_priorities.on_dequeue_reply(host, wants, reply.availability, now, has_items=bool(deliveries))
+        if host is None or for_tier:
+            reply = await self._call(_DEQUEUE, request, timeout_ms, host, self._late_dequeue_reply)
+            return Deliveries(reply.items or (), reply.unavailable_shards or 0)
+        # The client itself asks all hosts, and knows best what it has dequeued from each.
+        request.local_only = True
+        impaired = self._dequeue_parts.impaired_hosts
+        try:
+            reply = await self._call(_DEQUEUE, request, timeout_ms, host, self._late_dequeue_reply)
+        except errors.FoqsError as error:
+            if error.may_succeed_elsewhere:
+                impaired.add(host)
+            raise
+        deliveries = Deliveries(reply.items or (), reply.unavailable_shards or 0)
+        if deliveries.unavailable_shards:
+            impaired.add(host)
+        else:
+            impaired.discard(host)
+        now = asyncio.get_running_loop().time()
+        self._best_priorities.on_dequeue_reply(host, wants, reply.availability, now, has_items=bool(deliveries))
         return deliveries
 
     def _release_unread(self, deliveries: Sequence[Delivery]) -> None:

@@ -48,7 +48,8 @@ class ReadingCalls(RoutedCalls):
             self.namespace, ttypes.TopicFilter(prefix or None, numbers), ttypes.Page(limit, cursor)
         )
         reply = await self._call(_TOPICS, request, timeout_ms)
-        return TopicPage([conversion.topic(topic) for topic in reply.topics or ()], reply.next_cursor)
+        topics = [conversion.topic(topic) for topic in reply.topics or ()]
+        return TopicPage(topics, reply.next_cursor, reply.unavailable_shards or 0)
 
     async def item(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> ItemView:
         """Return one item without delivering it.

@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from foqs_client.best_priorities import BestPriorities
 from foqs_client.connection_pool import ConnectionPool
-from foqs_client.errors import FoqsError
+from foqs_client.errors import FoqsError, Unavailable
 from foqs_client.long_polls import POLL_MS_MAX, DequeueKind, LongPolls
 from foqs_client.retried_calls import BACKOFF_S_MAX
 from foqs_client.routed_calls import REPLY_GRACE_S
 from foqs_client.router import Router
 from foqs_client.routing_table import Address
-from foqs_client.types import Delivery
+from foqs_client.types import Deliveries, Delivery
+
+TIER_HOSTS_MAX: Final = 2
+"""The most hosts that are asked for the whole tier, in case that the first one has just died."""
+
+DequeueFrom: TypeAlias = Callable[[Address, Mapping[str, int], int, int | None, int | None, int], Awaitable[Deliveries]]
+"""Dequeues from one host: (host, wants, wait_ms, lease_ms, items_max, timeout_ms)."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,14 +35,18 @@ class DequeueParts:
     """What all dequeues of a client share.
 
     Attributes:
-        dequeue_from: dequeues from one host: (host, wants, wait_ms, lease_ms, items_max, timeout_ms).
+        dequeue_from: dequeues the items that the host itself has.
+        dequeue_by: dequeues the items of the tier by one host.
+        impaired_hosts: the hosts that could not deliver in the last dequeue, or not from all their shards.
     """
 
     polls: LongPolls
     best_priorities: BestPriorities
     router: Router
     pool: ConnectionPool
-    dequeue_from: Callable[[Address, Mapping[str, int], int, int | None, int | None, int], Awaitable[list[Delivery]]]
+    dequeue_from: DequeueFrom
+    dequeue_by: DequeueFrom
+    impaired_hosts: set[Address] = field(default_factory=set)
 
 
 class RoutedDequeue:
@@ -64,7 +75,37 @@ class RoutedDequeue:
         self._reply_by_s = begun_s + timeout_ms / 1_000 + REPLY_GRACE_S
 
     async def run(self) -> list[Delivery]:
-        """Dequeue from the host that has the best item, else from the next. A long poll waits at all hosts."""
+        """Dequeue from the host that has the best item, else from the next. A long poll waits at all hosts.
+
+        If some hosts could not deliver, "no item" is the answer of a host for the whole tier.
+        """
+        found = await self._search()
+        return found if found or not self._may_have_missed_items() else await self._ask_for_tier()
+
+    def _may_have_missed_items(self) -> bool:
+        """Return whether a shard may hold items that none of the asked hosts could deliver."""
+        table = self._parts.router.routing_table
+        return table is not None and (
+            table.has_other_shards
+            or len(self._hosts()) < len(table.hosts)
+            or not self._parts.impaired_hosts.isdisjoint(table.hosts)
+        )
+
+    async def _ask_for_tier(self) -> list[Delivery]:
+        """Dequeue by a host that asks the others too, and that knows the state of the tier's shards."""
+        kind = self._short_poll
+        failure: FoqsError | None = None
+        hosts = sorted(self._hosts(), key=self._parts.impaired_hosts.__contains__)
+        for at in hosts[:TIER_HOSTS_MAX]:
+            try:
+                return await self._parts.dequeue_by(at, self._wants, 0, kind.lease_ms, kind.items_max, self._left_ms())
+            except FoqsError as error:
+                if not error.may_succeed_elsewhere:
+                    raise
+                failure = error
+        raise failure or Unavailable("no host of the routing table can be asked now; try again")
+
+    async def _search(self) -> list[Delivery]:
         polls = self._parts.polls
         failure: FoqsError | None = None
         hosts = self._parts.best_priorities.order(self._hosts(), self._wants, self._begun_s)
@@ -128,8 +169,12 @@ class RoutedDequeue:
 
     async def _ask_one_by_one(self, hosts: Sequence[Address], *, wait_for_slow: bool) -> list[Delivery]:
         return await self._parts.polls.poll_one_by_one(
-            self._short_poll, hosts, self._ask_now, self._parts.router.on_unreachable, wait_for_slow=wait_for_slow
+            self._short_poll, hosts, self._ask_now, self._on_slow, wait_for_slow=wait_for_slow
         )
+
+    def _on_slow(self, at: Address) -> None:
+        self._parts.impaired_hosts.add(at)
+        self._parts.router.on_unreachable(at)
 
     async def _ask_now(self, at: Address) -> list[Delivery]:
         try:
@@ -149,6 +194,8 @@ class RoutedDequeue:
 
     async def _ask(self, at: Address, wait_ms: int) -> list[Delivery]:
         # A slow host may need all of the call's time to commit the leases.
-        left_ms = max(1, self._timeout_ms - int((self._loop.time() - self._begun_s) * 1_000))
         kind = self._long_poll
-        return await self._parts.dequeue_from(at, self._wants, wait_ms, kind.lease_ms, kind.items_max, left_ms)
+        return await self._parts.dequeue_from(at, self._wants, wait_ms, kind.lease_ms, kind.items_max, self._left_ms())
+
+    def _left_ms(self) -> int:
+        return max(1, self._timeout_ms - int((self._loop.time() - self._begun_s) * 1_000))

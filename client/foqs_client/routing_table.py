@@ -29,6 +29,7 @@ class RoutingTable:
 
     Attributes:
         hosts: the hosts to call. Hosts that are stopping are in it only if there are no others.
+        has_other_shards: some shard has no owner, or one that is not in `hosts`.
     """
 
     def __init__(self, routing: Routing) -> None:
@@ -39,6 +40,7 @@ class RoutingTable:
         self.hosts: Final[Sequence[Address]] = [host.address for host in hosts if not host.leaving] or [
             host.address for host in hosts
         ]
+        self.has_other_shards: Final = any(shard.owner not in self.hosts for shard in shards)
         self._owners = {shard.shard: shard.owner for shard in shards if shard.owner is not None}
         self._key_slot_owners: list[Address | None] = [None] * KEY_SLOT_COUNT
         self._key_slots_by_host: dict[Address, list[int]] = {}

@@ -16,11 +16,11 @@ from typing import TypeAlias
 
 from foqs_client.coalescing import ENTRIES_PER_CALLER_MAX, MAYBE_CAUSED_BY_OTHERS, CallSize, Coalescer, Participant
 from foqs_client.errors import FoqsError
-from foqs_client.types import Delivery
+from foqs_client.types import Deliveries, Delivery
 
 Wants: TypeAlias = Mapping[str, int]
 WaitingDequeue: TypeAlias = Participant[Wants, list[Delivery] | FoqsError]
-SendDequeue: TypeAlias = Callable[[Wants, int, int], Awaitable[list[Delivery]]]
+SendDequeue: TypeAlias = Callable[[Wants, int, int], Awaitable[Deliveries]]
 """Dequeues from a host: (wants, milliseconds to wait, milliseconds of the call)."""
 
 
@@ -77,6 +77,7 @@ class SharedDequeues:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         left_wait_ms, left_ms = wait_ms, timeout_ms
+        unavailable_shards = 0
         while waiting:
             wants = {topic: sum([dequeue.request[topic] for dequeue in waiting]) for topic in waiting[0].request}
             try:
@@ -90,9 +91,10 @@ class SharedDequeues:
             passed_ms = int((loop.time() - begun_s) * 1_000)
             left_wait_ms, left_ms = max(0, wait_ms - passed_ms), timeout_ms - passed_ms
             if not found or left_ms < 1:
+                unavailable_shards = found.unavailable_shards
                 break
         for dequeue in waiting:
-            dequeue.set_reply([])
+            dequeue.set_reply(Deliveries((), unavailable_shards))
 
     def _distribute(
         self, deliveries: Sequence[Delivery], dequeues: Sequence[WaitingDequeue]

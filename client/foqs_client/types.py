@@ -9,7 +9,7 @@ conversion. Knows nothing of Thrift.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar, dataclass_transform
 
@@ -160,6 +160,21 @@ class Delivery:
     trace_context: bytes | None = None
 
 
+class Deliveries(list[Delivery]):
+    """The items of a dequeue.
+
+    Attributes:
+        unavailable_shards: without items, how many shards may hold items of the topics and could not deliver them; 0 if
+            the topics had nothing ready. A program that empties a queue is done only at 0.
+    """
+
+    __slots__ = ("unavailable_shards",)
+
+    def __init__(self, deliveries: Iterable[Delivery] = (), unavailable_shards: int = 0) -> None:
+        super().__init__(deliveries)
+        self.unavailable_shards = unavailable_shards
+
+
 @_value_class
 class Nack:
     """A delivery to nack, for `Client.nack`.
@@ -308,10 +323,12 @@ class TopicPage:
     Attributes:
         topics: the topics by name.
         next_cursor: pass it to the next call; None on the last page.
+        unavailable_shards: how many shards are not served, so that topics may be missing, or cannot deliver their items.
     """
 
     topics: list[Topic]
     next_cursor: str | None
+    unavailable_shards: int = 0
 
 
 @dataclass(slots=True, frozen=True)

@@ -185,6 +185,14 @@ def print_message(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
+def outage_notes(unavailable_shards: int, effect: str) -> list[str]:
+    """Return the sentence about shards that are unavailable; none without such shards."""
+    if not unavailable_shards:
+        return []
+    shards = "1 shard is" if unavailable_shards == 1 else f"{unavailable_shards} shards are"
+    return [f"{shards} unavailable: {effect} (foqs shard list says why)."]
+
+
 def show_document(text: str) -> None:
     """Write a JSON document that a host has sent. Control characters in its texts become escapes of JSON."""
     write_data(

@@ -26,7 +26,8 @@ from shardmgr.agent import Agent, AgentPace
 from shardmgr.cluster_identity import draw_identity
 from shardmgr.cluster_reader import read_layout
 from shardmgr.documents import FORMAT
-from shardmgr.model import MalformedDocument, Member
+from shardmgr.model import ClusterView, MalformedDocument, Member
+from shardmgr.ownership import OwnershipState, ownership_state_of
 from shardmgr.planner import Planner, PlannerPace
 from shardmgr.port import AssignmentListener
 from shardmgr.registry.port import Registry, RegistryFailed
@@ -65,6 +66,11 @@ class Membership:
         self._server = config.server
         self._databases = frozenset(config.databases)
         self.nonce = nonce
+        self._had_shards = False
+        """The tier has had shards since this host started."""
+        self._unserved: frozenset[int] = frozenset()
+        self._unserved_source: ClusterView | None = None
+        """The reading of which `_unserved` is."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> str:
@@ -129,16 +135,49 @@ class Membership:
         return None if owner is None else address_of(owner)
 
     def owners(self) -> Mapping[int, str | None]:
-        """Return the nonce of the planned owner, or None, for each shard of this host's tier. Raises Unavailable."""
+        """Return the nonce of the planned owner, or None, for each shard of this host's tier.
+
+        Raises:
+            Unavailable: the plan was not read yet, or the tier had shards before and has none now.
+        """
         view = self.agent.view
         if view is None:
             raise Unavailable("this host has not read the cluster's plan yet; try again", retry_after_ms=_RETRY_MS)
         assignments, tier = view.plan.assignments, self._server.tier
-        return {
+        found = {
             number: assignments[number].nonce if number in assignments else None
             for number, spec in view.layout.shards.items()
             if spec.tier == tier
         }
+        self._check_shards_left(bool(found))
+        return found
+
+    def _check_shards_left(self, has_shards: bool) -> None:
+        """Raise Unavailable if the tier has no shards any more: an empty reply would say that there are no items."""
+        self._had_shards = self._had_shards or has_shards
+        if not has_shards and self._had_shards:
+            raise Unavailable(
+                f"the layout has no shard of tier {self._server.tier} any more: add them again with foqs shard add, each "
+                "with its number and its database, or restore the layout",
+                retry_after_ms=_RETRY_MS,
+            )
+
+    def unserved_shards(self) -> frozenset[int]:
+        """Return the shards of this host's tier that no host serves, without those of this host. Raises as `owners`."""
+        owners, view = self.owners(), self.agent.view
+        if view is not self._unserved_source:
+            assert view is not None
+            members = {member.nonce: member for member in view.members}
+            assignments = view.plan.assignments
+            self._unserved_source = view
+            self._unserved = frozenset(
+                number
+                for number, nonce in owners.items()
+                if nonce != self.nonce
+                and ownership_state_of(number, assignments.get(number), members.get(nonce or ""))
+                != OwnershipState.OWNED.value
+            )
+        return self._unserved
 
     async def read_tier_shards(self, deadline: float) -> frozenset[int]:
         """Read all shards of this host's tier now; `deadline` is on the loop's clock. Raises Unavailable."""
@@ -149,7 +188,9 @@ class Membership:
             reason = str(error) or "ZooKeeper has not answered in time"
             raise Unavailable(f"the list of shards cannot be read: {reason}", retry_after_ms=_RETRY_MS) from None
         shards = () if versioned_layout is None else versioned_layout[0].shards.values()
-        return frozenset(spec.number for spec in shards if spec.tier == self._server.tier)
+        found = frozenset(spec.number for spec in shards if spec.tier == self._server.tier)
+        self._check_shards_left(bool(found))
+        return found
 
     def cluster_service(
         self, statuses: Callable[[], Sequence[ShardStatus]], key_slots: Callable[[], SlotAssignment]

@@ -11,9 +11,10 @@ from foqs.cluster.forwarding.audit_calls import audit_calls
 from foqs.cluster.forwarding.by_id_calls import by_id_handlers
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
 from foqs.cluster.forwarding.enqueues import EnqueueForwarder, RestoreForwarder
-from foqs.cluster.forwarding.scatter_gather import ScatterGather, TierShards
+from foqs.cluster.forwarding.scatter_gather import ScatterGather
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.gossip.gossip import Gossip
+from foqs.cluster.membership import Membership
 from foqs.cluster.order_probe import OrderProbe
 from foqs.cluster.peers import Peers
 from foqs.cluster.shared_limits import TierLimits
@@ -40,12 +41,13 @@ class TierMember:
         engine: Engine,
         peers: Peers,
         gossip: Gossip,
-        tier_shards: TierShards,
+        tier_shards: Membership,
         stopwatch_s: Callable[[], float],
     ) -> None:
         methods = local.methods
         self.peers = peers
         self.gossip = gossip
+        gossip.unserved_shards = tier_shards.unserved_shards
         self.limits = TierLimits(
             engine.queue.quota,
             lambda: engine.namespaces.limited_settings,
@@ -63,8 +65,13 @@ class TierMember:
         self.rates.attach(self.gossip.exchange)
         self.order_probe = OrderProbe(engine.queue.order_meter, peers, stopwatch_s)
         self.enqueue_forwarder = EnqueueForwarder(methods[b"enqueue"].handle, peers)
+        availability, view = engine.queue.availability, self.gossip.view
         self.dequeue_forwarder = DequeueForwarder(
-            methods[b"dequeue"].handle, peers, engine.queue.availability, self.gossip.view
+            methods[b"dequeue"].handle,
+            peers,
+            availability,
+            view,
+            tier_shards,
         )
         self.service = TierService(
             local,

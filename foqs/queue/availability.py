@@ -11,8 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import OrderKey, State, TopicName, unpack_order_key
 from foqs.queue.dequeue import Dequeue
+from foqs.queue.outage import Outage
 from foqs.queue.waiters import Waiters
+from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
+from foqs_contract.errors import HANDOVER_RETRY_MS
 
 
 class Availability:
@@ -24,12 +27,13 @@ class Availability:
 
     def __init__(
         self,
-        shards: Mapping[int, Shard],
+        shards: HostShards,
         namespaces: Namespaces,
         waiters: Waiters[Dequeue],
         is_suspended: Callable[[], bool],
     ) -> None:
-        self._shards = shards
+        self._shards: Mapping[int, Shard] = shards.served
+        self._statuses = shards.statuses
         self._namespaces = namespaces
         self._waiters = waiters
         self._is_suspended = is_suspended
@@ -56,6 +60,59 @@ class Availability:
                     if key is not None and (topic not in best or key < best[topic]):
                         best[topic] = key
         return {topic: unpack_order_key(key)[0] for topic, key in best.items()}
+
+    def outage(self, topics: Collection[TopicName], late_shards: Collection[Shard] = ()) -> Outage | None:
+        """Return the shards that may hold items of these topics and cannot deliver them now; None if there are none.
+
+        Items that may come due count. Items of paused topics do not. A shard that is not served may hold anything.
+
+        Args:
+            late_shards: shards that have not committed a lease in the time of its dequeue.
+        """
+        topics = [topic for topic in topics if not self.is_paused(topic)]
+        if not topics:
+            return None
+        if self.is_suspended:
+            return Outage(max(1, len(self._statuses)), True, "this host may not deliver without its ZooKeeper session")
+        reasons: list[str] = []
+        retry_ms, is_whole = HANDOVER_RETRY_MS, True
+        delivering: list[Shard] = []
+        for number, status in self._statuses.items():
+            shard = self._shards.get(number)
+            if shard is None or not shard.is_serving:
+                reasons.append(f"shard {number} is not served now: {status.reason or status.state}")
+                continue
+            trouble = shard.undeliverable_reason or (
+                "it did not write a lease in time" if shard in late_shards else None
+            )
+            if trouble is None:
+                delivering.append(shard)
+                if any(map(shard.index.needs_refill, shard.index.filter_known(topics))):
+                    reasons.append(f"shard {number} has not read its best items yet")
+                    is_whole = False  # it delivers as soon as it has read them
+            elif any(map(shard.may_deliver, topics)):
+                reasons.append(f"shard {number}: {trouble}")
+                retry_ms = max(retry_ms, shard.retry_after_ms)
+        if not reasons:
+            return None
+        is_whole = is_whole and not any(shard.may_deliver(topic) for shard in delivering for topic in topics)
+        return Outage(len(reasons), is_whole, reasons[0], retry_ms)
+
+    def unavailable_shards(self) -> int:
+        """Return how many of the shards that this host serves cannot deliver."""
+        serving = [shard for shard in self._shards.values() if shard.is_serving]
+        return sum(self.is_suspended or shard.undeliverable_reason is not None for shard in serving)
+
+    def unserved_shards(self) -> int:
+        """Return how many of the shards that this host should own are not served."""
+        return sum((shard := self._shards.get(number)) is None or not shard.is_serving for number in self._statuses)
+
+    def may_deliver(self, topics: Collection[TopicName]) -> bool:
+        """Return whether a shard that can deliver has items of these topics, or may have them when they come due."""
+        return any(
+            shard.undeliverable_reason is None and any(map(shard.may_deliver, topics))
+            for shard in self._shards.values()
+        )
 
     def ready_count(self, topic: TopicName) -> int:
         """Return the number of READY items, as far as they are counted."""

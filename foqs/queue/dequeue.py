@@ -21,6 +21,7 @@ from typing import Protocol
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.items.item import OrderKey, Row, TopicName, arrival_ranks
+from foqs.queue.outage import Outage
 from foqs.queue.port import Deliveries, ItemView
 from foqs.runtime.deadlines import Deadlines
 from foqs.shard.shard import Shard
@@ -60,6 +61,10 @@ class ItemSource(Protocol):
 
     def may_wait(self, dequeue: Dequeue) -> bool:
         """Return whether it may wait: the host does not stop, and the namespace is as it was when the dequeue came."""
+        ...
+
+    def outage(self, topics: Collection[TopicName], late_shards: Collection[Shard] = ()) -> Outage | None:
+        """Return the shards that may hold items of these topics and cannot deliver; `late_shards` did not lease in time."""
         ...
 
 
@@ -212,7 +217,7 @@ class Dequeue:
                 return
         self._reply_with_leased()
 
-    def _reply_with_leased(self, *, is_expired: bool = False) -> None:
+    def _reply_with_leased(self, *, is_expired: bool = False, late_shards: Collection[Shard] = ()) -> None:
         """Reply with the items that committed. Items that commit later are released by their shards."""
         parts: list[list[ItemView]] = []
         for shard, operation in self._lease_operations:
@@ -231,7 +236,7 @@ class Dequeue:
             self._source.deadlines.remove(self._deadline_bucket, self)
             self.try_deliver()
             return
-        self._complete(found)
+        self._complete(found, late_shards)
 
     def _merged(self, parts: Sequence[list[ItemView]]) -> list[ItemView]:
         """Return the items of several shards in order of topics and delivery. Those of one shard are in this order already."""
@@ -257,8 +262,9 @@ class Dequeue:
             if now < self._deadline and not self._has_leased_items():
                 self._switch_shards(now)
             else:
+                late_shards = [shard for shard, operation in self._lease_operations if operation.is_open]
                 self._cancel_open_leases()
-                self._reply_with_leased(is_expired=True)
+                self._reply_with_leased(is_expired=True, late_shards=late_shards)
 
     def _has_leased_items(self) -> bool:
         return any(
@@ -307,12 +313,13 @@ class Dequeue:
         for shard, operation in self._lease_operations:
             shard.release([row for row in operation.results if type(row) is Row])
 
-    def _complete(self, items: list[ItemView]) -> None:
+    def _complete(self, items: list[ItemView], late_shards: Collection[Shard] = ()) -> None:
         self._phase = _Phase.ENDED
         self._source.deadlines.remove(self._deadline_bucket, self)
         on_done, self._on_done = self._on_done, None
         if on_done is not None:
-            on_done(Deliveries(items, self._release_leased))
+            outage = None if items else self._source.outage(self.topics, late_shards)
+            on_done(Deliveries(items, self._release_leased, outage))
 
 
 def _topic(item: ItemView) -> TopicName:

@@ -350,12 +350,12 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the host may deliver, and all its shards are available and have their key slots."""
+        """Whether the host may deliver, and all its shards are available, accept writes and have their key slots."""
         shards = [shard for number, shard in self.shards.items() if not self._supervisors[number].is_releasing]
         return (
             self._is_serving_all()
             and self._key_slot_sync.is_settled
-            and all(shard.is_serving and shard.unavailable_reason is None for shard in shards)
+            and all(shard.is_serving and not (shard.unavailable_reason or shard.write_refusal) for shard in shards)
         )
 
 

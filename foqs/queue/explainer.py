@@ -97,7 +97,7 @@ class Explainer:
             row=row,
             now_ms=shard.now_ms(),
             is_written=is_written,
-            store_error=shard.unavailable_reason,
+            store_error=shard.unavailable_reason or shard.write_refusal,
             is_draining=is_draining,
             is_suspended=is_suspended,
             is_paused=topic in self._namespaces.paused_topics,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
@@ -24,6 +24,7 @@ from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event
 from foqs.options.rpc_options import CallOptions
+from foqs.queue.outage import Outage
 from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import FoqsError
 
@@ -89,10 +90,16 @@ class Deliveries:
     `release` gives them up without counting the attempt. Call it if the reply
     cannot be written at all. Never call it after the first byte of the reply
     was passed to the transport.
+
+    `outage`: without items, the shards that may hold some and could not deliver.
     """
 
     items: list[ItemView]
     release: Callable[[], None]
+    outage: Outage | None = None
+
+
+NO_DELIVERIES: Final = Deliveries([], lambda: None)
 
 
 EnqueueOutcome: TypeAlias = str | Repeated | FoqsError
@@ -208,6 +215,8 @@ class Queue(Protocol):
     ) -> PendingCall:
         """Deliver the best READY items of (topic, count) pairs; none if none came within `wait_ms`.
 
+        Without items the reply has the outage of the shards, if there is one.
+
         Args:
             items_max: limit for all topics together; earlier topics are served first.
         """
@@ -238,6 +247,10 @@ class Queue(Protocol):
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
         """Return a page of topics by name, and the cursor of the next page. `states` None means READY or LEASED."""
+        ...
+
+    def unavailable_shards(self) -> int:
+        """Return how many shards of this host are not served, or cannot deliver."""
         ...
 
     async def peek(

@@ -115,7 +115,9 @@ class QueueService:
             self.placement.not_owner_error,
         )
         self.order_meter = OrderMeter(shards.served, namespaces, lambda: self._is_suspended, stopwatch_s)
-        self.availability = Availability(shards.served, namespaces, self.waiters, lambda: self._is_suspended)
+        self.availability = Availability(shards, namespaces, self.waiters, lambda: self._is_suspended)
+        self.outage = self.availability.outage
+        """Returns the shards that cannot deliver; see `Availability.outage`."""
         self._replay_lookups = ReplayLookups(limits.replay_lookup_items_max, self.placement.shards_for_keys)
 
     def drain(self) -> None:
@@ -499,6 +501,9 @@ class QueueService:
     ) -> tuple[list[TopicStats], str | None]:
         return await list_topics(self._listed_shards, self._namespaces, namespace, prefix, states, cursor, limit)
 
+    def unavailable_shards(self) -> int:
+        return self.availability.unavailable_shards() + self.availability.unserved_shards()
+
     def is_partial(self) -> bool:
         """Return whether a list of topics lacks those of some shards, because they are not served now."""
         return len(self._serving_shards()) < len(self._statuses)
@@ -600,7 +605,7 @@ class QueueService:
                 status = replace(
                     status,
                     queued_items=shard.queued_items,
-                    reason=shard.unavailable_reason or shard.dispute_reason or status.reason,
+                    reason=shard.unavailable_reason or shard.write_refusal or shard.dispute_reason or status.reason,
                 )
             statuses.append(status)
         return statuses

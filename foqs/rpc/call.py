@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from foqs.core.items.validation import MalformedRequest
-from foqs.queue.port import PendingCall
+from foqs.queue.port import NO_DELIVERIES, PendingCall
 from foqs.rpc import codec
 from foqs.rpc.messages import MessageHead, encode_struct, frame_reply, sequence_id
 from foqs.rpc.methods import Caller, CallerSession, ServerMethod, unchanged
@@ -202,7 +202,7 @@ class RpcCall:
         """End a dequeue whose caller has left: reply without items, and release the items that are leased for it."""
         if self._is_open:
             pending = self._pending
-            self.reply(codec.dequeue_reply, ())
+            self.reply(codec.dequeue_reply, NO_DELIVERIES)
             self._abandon_pending(pending)
 
     def abandon_dequeues(self, sequence_ids: Collection[int]) -> None:

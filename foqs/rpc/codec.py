@@ -33,6 +33,7 @@ from foqs.core.items.item import (
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import (
     AlreadyGone,
+    Deliveries,
     EnqueueOutcome,
     ItemDetails,
     ItemExplanation,
@@ -460,9 +461,10 @@ _DONE: Final = ttypes.Outcome()
 _ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
 
 
-def dequeue_reply(items: Sequence[ItemView]) -> Any:
+def dequeue_reply(deliveries: Deliveries) -> Any:
     """Return the reply with these deliveries, for `encode_dequeue_reply`."""
-    return ttypes.DequeueReply(items or [])
+    outage = deliveries.outage
+    return ttypes.DequeueReply(deliveries.items, unavailable_shards=None if outage is None else outage.shards)
 
 
 def encode_dequeue_reply(is_compact: bool, reply: Any) -> bytes:

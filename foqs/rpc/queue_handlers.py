@@ -23,6 +23,7 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.filter_walk import cursor_after
 from foqs.queue.listings import format_cursor
+from foqs.queue.outage import NothingDeliverable
 from foqs.queue.port import Deliveries, ListTopics, PendingCall, Queue, ShardListing
 from foqs.rpc import codec, filters
 from foqs.rpc.auth_session import authenticate
@@ -126,7 +127,10 @@ class QueueHandlers:
             wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
 
         def done(deliveries: Deliveries) -> None:
-            caller.reply(codec.dequeue_reply, deliveries.items, deliveries.release)
+            if deliveries.outage is not None and deliveries.outage.is_whole:
+                caller.fail(NothingDeliverable(deliveries.outage))
+            else:
+                caller.reply(codec.dequeue_reply, deliveries, deliveries.release)
 
         return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, deadline, done, items_max)
 
@@ -223,10 +227,10 @@ class QueueHandlers:
     # -------------------------------------------------------------------- reading
 
     async def get_active_topics(self, request: Any, deadline: float) -> Any:
-        return await self.list_topics(request, self._queue.list_topics)
+        return await self.list_topics(request, self._queue.list_topics, self._queue.unavailable_shards)
 
-    async def list_topics(self, request: Any, list_topics: ListTopics) -> Any:
-        """Serve getActiveTopics by `list_topics`."""
+    async def list_topics(self, request: Any, list_topics: ListTopics, unavailable_shards: Callable[[], int]) -> Any:
+        """Serve getActiveTopics by `list_topics`, with the number of the shards that are not served or cannot deliver."""
         namespace, _ = self._namespace(request)
         prefix, states = "", None
         if request.filter is not None:
@@ -235,7 +239,8 @@ class QueueHandlers:
             states = codec.parse_states(request.filter.states, "filter.states")
         limit, cursor = parse_page(request.page)
         page, next_cursor = await list_topics(namespace, prefix, states, cursor, limit)
-        return ttypes.GetActiveTopicsReply([codec.topic_stats(stats) for stats in page], next_cursor)
+        rows = [codec.topic_stats(stats) for stats in page]
+        return ttypes.GetActiveTopicsReply(rows, next_cursor, unavailable_shards() or None)
 
     async def peek(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)

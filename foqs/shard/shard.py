@@ -19,7 +19,7 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Events, Inserts, Leases, Operation, OperationCaller
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
-from foqs.core.items.item import NewItem, OrderKey, Row, TopicName, order_key_number
+from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.breaker_window import BreakerSettings
 from foqs.core.limits.in_flight import InFlight
@@ -39,7 +39,7 @@ from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.topic_removal import TopicRemoval
-from foqs.shard.writer import Writer
+from foqs.shard.writer import STALLED_S, Writer
 from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
 
@@ -343,11 +343,36 @@ class Shard:
         """Why the store does not answer or refuses our writes; None when it works."""
         return self._writer.unavailable_reason
 
+    @property
+    def write_refusal(self) -> str | None:
+        """Why the store answers and refuses writes: it has no room. None when it has."""
+        return self._writer.full_reason
+
+    @property
+    def undeliverable_reason(self) -> str | None:
+        """Why it cannot lease items now; None if it can."""
+        if not self.is_serving:
+            return "it is not served now"
+        if self._writer.unavailable_reason is None and self._writer.is_stalled:
+            return f"its database has not answered for more than {STALLED_S:g} s"
+        return self._writer.unavailable_reason or self._writer.full_reason
+
+    def may_deliver(self, topic: TopicName) -> bool:
+        """Whether it has an item of the topic that is READY, or may become READY."""
+        if self.counts.is_lagging:
+            return self.memory.has_topic(topic)
+        counts = self.counts.counts_by_state(*topic)
+        return bool(counts and (counts[State.READY] or counts[State.DEFERRED] or counts[State.LEASED]))
+
     def unavailable_error(self) -> Unavailable:
         """Return the error for calls while the store is in trouble. Its retry pause grows with the trouble."""
-        wait_ms = min(max(HANDOVER_RETRY_MS, self._writer.unavailable_ms), _UNAVAILABLE_RETRY_MS_MAX)
         text = f"shard {self.number} cannot write at the moment: {self.unavailable_reason}; try again"
-        return Unavailable(text, retry_after_ms=wait_ms)
+        return Unavailable(text, retry_after_ms=self.retry_after_ms)
+
+    @property
+    def retry_after_ms(self) -> int:
+        """When to repeat a call that failed because of its store. It grows with the duration of the trouble."""
+        return min(max(HANDOVER_RETRY_MS, self._writer.unavailable_ms), _UNAVAILABLE_RETRY_MS_MAX)
 
     @property
     def breaker_state(self) -> str:

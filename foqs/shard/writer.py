@@ -50,6 +50,11 @@ _EMPTY_BATCH: Final = Batch()
 STALLED_S: Final = 1.0
 """A shard whose writer has waited this long for the database delivers nothing meanwhile: other shards may have items."""
 
+FULL_PROBE_S: Final = 1.0
+"""After a refusal for want of room an empty flush is tried this often, so that an idle shard notices when there is room."""
+FULL_S: Final = 5.0
+"""A refusal for want of room stands this long, unless new items are written: a full disk may still have room for small writes."""
+
 _REFUSAL_LOG_INTERVAL_S: Final = 1.0
 """The least time between two log lines about refused writes."""
 
@@ -84,6 +89,10 @@ class Writer:
         """When the trouble of `unavailable_reason` began."""
         self.unavailable_reason: str | None = None
         """Why the store does not answer or refuses our writes; None when it works."""
+        self.full_reason: str | None = None
+        """Why the database has no room for writes; None if it has."""
+        self._full_at_s = 0.0
+        """When it last refused a write for want of room."""
         self._owned = owned
         self._shard = owned.shard
         self._store = owned.store
@@ -359,6 +368,22 @@ class Writer:
                 refusal,
             )
 
+    def _on_refused_as_full(self, reason: str) -> None:
+        self._full_at_s = self._stopwatch_s()
+        if self.full_reason is None:
+            asyncio.get_running_loop().call_later(FULL_PROBE_S, self._probe_room)
+        self.full_reason = reason
+
+    def _on_committed_while_full(self, batch: Batch) -> None:
+        if batch.inserts or self._stopwatch_s() - self._full_at_s >= FULL_S:
+            log.info("shard %d: the database has room again", self._shard)
+            self.full_reason = None
+
+    def _probe_room(self) -> None:
+        if self.full_reason is not None and not self.is_ended:
+            self.request_flush()
+            asyncio.get_running_loop().call_later(FULL_PROBE_S, self._probe_room)
+
     def _bisect_later(self, batch: Batch) -> None:
         """Queue refused inserts before all others. Their callers may withdraw them meanwhile."""
         for part in batch.inserts:
@@ -406,6 +431,8 @@ class Writer:
         self._is_maybe_written = True
         if batch.key_slots:
             self._pending_key_slots = ()
+        if self.full_reason is not None:
+            self._on_committed_while_full(batch)
         if not self._finished and not self._committed:
             # They are reported when the next flush is on its way to the database: nothing is awaited before.
             asyncio.get_running_loop().call_soon(self._report_commits)
@@ -502,6 +529,8 @@ class Writer:
             self._keys_expired_by_ms = None  # perhaps it was refused because of them
             if refused.is_retryable or refused.is_full:
                 self._breaker.on_flush_failed(str(refused))
+            if refused.is_full:
+                self._on_refused_as_full(str(refused))
             raise
         except StoreLost as lost:
             self._is_maybe_written = True

@@ -8,6 +8,7 @@ whose reply cannot be sent, are released.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +28,15 @@ from foqs.sqs.parameters import RECEIVE_MAX, WAIT_S_MAX, Parameters, check_attri
 from foqs.sqs.queue_actions import requested_queue
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.redrive_policy import redrive_in_force
-from foqs_contract.errors import FoqsError, LimitExceeded, NotFound, StaleLease, UnknownOutcome, error_from_struct
+from foqs_contract.errors import (
+    FoqsError,
+    LimitExceeded,
+    NotFound,
+    StaleLease,
+    Unavailable,
+    UnknownOutcome,
+    error_from_struct,
+)
 from foqs_contract.idl import ttypes
 
 _SYSTEM_NAMES: Final = frozenset(
@@ -43,12 +52,16 @@ _SYSTEM_NAMES: Final = frozenset(
         TRACE_HEADER,
     )
 )
+log = logging.getLogger(__name__)
+
 _INVISIBLE_MS: Final = 1_000
 """The lease of a message that is received with VisibilityTimeout 0, until it is nacked."""
 _LARGE_BYTES: Final = 64 * 1024
 """A larger message takes some milliseconds to be read and hashed."""
 _BURIALS_MAX: Final = 10
 """A receive moves dead letters so often at most before it returns without a message."""
+_OUTAGE_LOG_S: Final = 10.0
+"""The least time between two log lines about receives that may have missed messages."""
 _NO_ID: Final = UnknownOutcome("the reply has no id for the message")
 
 
@@ -83,6 +96,7 @@ class MessageActions:
         self._timeout_s = timeout_s
         self._now_s = now_s
         self._waiting = waiting
+        self._next_outage_log_s = 0.0
         self._dead_letters = DeadLetters(calls, timeout_s, now_s)
 
     # ------------------------------------------------------------------------ send
@@ -257,8 +271,21 @@ class MessageActions:
             timeout_ms=int(timeout_s * 1_000),
             lease_ms=visibility_s * 1_000 or _INVISIBLE_MS,
         )
-        reply = await self._calls.call("dequeue", dequeue, timeout_s, request.session, request.on_unsent)
+        try:
+            reply = await self._calls.call("dequeue", dequeue, timeout_s, request.session, request.on_unsent)
+        except Unavailable as error:
+            self._log_outage(queue, error.message)
+            raise
+        if reply.unavailable_shards:
+            self._log_outage(queue, f"{reply.unavailable_shards} shards may hold messages and cannot deliver them")
         return delivery_structs(reply)
+
+    def _log_outage(self, queue: QueueName, reason: str) -> None:
+        """Log why a receive may have missed messages, at most every `_OUTAGE_LOG_S`: receives wait in many connections."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_outage_log_s:
+            self._next_outage_log_s = now_s + _OUTAGE_LOG_S
+            log.warning("a receive from the queue %s of account %s got nothing: %s", queue.name, queue.account, reason)
 
     async def _make_visible(self, request: ActionRequest, queue: QueueName, deliveries: Sequence[Any]) -> None:
         """Make messages visible again at once. Those for which this fails become visible when their lease ends."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
-from foqs_client import Delivery, Outcome
+from foqs_client import Deliveries, Outcome
 from tests.support.request_time_client import SURPLUS_AGE_S_MAX, RequestTimeClient
 
 NAMES: Final = ("surplus released by hosts", "surplus released by clients")
@@ -86,13 +86,13 @@ class CountedClient(RequestTimeClient):
         self._surplus = surplus
         self._called = name
 
-    async def dequeue(self, *arguments: Any, **options: Any) -> list[Delivery]:
+    async def dequeue(self, *arguments: Any, **options: Any) -> Deliveries:
         deliveries = await super().dequeue(*arguments, **options)
         self._surplus.on_accounted(deliveries)
         return deliveries
 
-    async def _dequeue_from(self, *arguments: Any) -> list[Delivery]:
-        deliveries = await super()._dequeue_from(*arguments)
+    async def _dequeue_from(self, *arguments: Any, **options: Any) -> Deliveries:
+        deliveries = await super()._dequeue_from(*arguments, **options)
         self._surplus.on_received(self._called, deliveries)
         return deliveries
 

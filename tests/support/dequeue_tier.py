@@ -52,6 +52,19 @@ class FakeGossip:
         self._world = world
         self._host = host
         self._availabilities: dict[TopicName, dict[Peer, FixedAvailability]] = {}
+        self.unavailable: dict[str, int] = {}
+        """By host, the shards that it reports as unavailable."""
+        self.silent: set[str] = set()
+        """Hosts that have not answered for long."""
+
+    def unavailable_shards(self, peer: Peer) -> int:
+        return self.unavailable.get(peer.view.name, 0)
+
+    def may_deliver(self, peer: Peer, topics: Collection[TopicName]) -> bool:
+        return any(peer in self._availabilities.get(topic, {}) for topic in topics)
+
+    def silent_s(self, peer: Peer, now_s: float) -> float:
+        return 3_600.0 if peer.view.name in self.silent else 0.0
 
     def best_peers(self, topic: TopicName) -> Sequence[FixedAvailability]:
         availabilities = self._availabilities.get(topic)
@@ -111,7 +124,11 @@ class DequeueTierHost(ClusterHost):
         more = {**admin_handlers(self.engine.admin, "default"), **cluster_handlers(cluster)}
         handlers = QueueHandlers(queue, HostIdentity(self.address, PORT, 1), Random(1), more)
         self.dequeues = DequeueForwarder(
-            handlers.methods[b"dequeue"].handle, self.peers, queue.availability, self.gossip
+            handlers.methods[b"dequeue"].handle,
+            self.peers,
+            queue.availability,
+            self.gossip,
+            self.membership,
         )
         self.order_probe = OrderProbe(queue.order_meter, self.peers, world.loop.time)
         calls = TierService(handlers, {b"dequeue": self.dequeues.handle, b"rankItem": self.order_probe.handle})
@@ -146,6 +163,7 @@ class DequeueTierWorld(ClusterWorld):
             await host.start()
         await self.wait_until_settled(*self.tier)
         await self.until(lambda: all(len(host.peers.by_nonce) == len(self.tier) - 1 for host in self.tier))
+        await self.until(lambda: not any(host.membership.unserved_shards() for host in self.tier))
         return self.tier
 
     @asynccontextmanager

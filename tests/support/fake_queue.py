@@ -181,6 +181,9 @@ class FakeQueue:
         finally:
             self.running -= 1
 
+    def unavailable_shards(self) -> int:
+        return 0
+
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:

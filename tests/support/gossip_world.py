@@ -82,6 +82,7 @@ class GossipHost(ClusterHost):
         self.peers = DirectPeers(world, self)
         rng = Random(f"{number}/telling")
         self.gossip = Gossip(world.settings, self.engine, self.peers, lambda: 0.0, self.peers.is_fully_served, rng)
+        self.gossip.unserved_shards = self.membership.unserved_shards
         self._exchanging: asyncio.Task[None]
 
     async def start(self) -> None:

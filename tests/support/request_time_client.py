@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from foqs_client import Client, Delivery
+from foqs_client import Client, Deliveries, Delivery
 
 SURPLUS_AGE_S_MAX: Final = 0.5
 """Longer than a client keeps surplus items for the next call, even in a slow process."""
@@ -29,10 +29,10 @@ class RequestTimeClient(Client):
         asked_s, came_s = self._polls_s.pop((delivery.id, delivery.token), (called_s, called_s))
         return asked_s if asked_s < called_s <= came_s + SURPLUS_AGE_S_MAX else None
 
-    async def _dequeue_from(self, *arguments: Any) -> list[Delivery]:
+    async def _dequeue_from(self, *arguments: Any, **options: Any) -> Deliveries:
         loop = asyncio.get_running_loop()
         asked_s = loop.time()
-        deliveries = await super()._dequeue_from(*arguments)
+        deliveries = await super()._dequeue_from(*arguments, **options)
         came_s = loop.time()
         for each in deliveries:
             self._polls_s[each.id, each.token] = asked_s, came_s

@@ -31,7 +31,7 @@ from foqs_client.consumer.topic_scheduler import TopicScheduler
 from foqs_client.consumer.topic_selection import TopicSelection
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_client.tracing import Tracing
-from foqs_client.types import Delivery, Topic
+from foqs_client.types import Deliveries, Delivery, Topic
 
 CONCURRENCY_DEFAULT: Final = 10
 IN_FLIGHT_MAX: Final = 10_000
@@ -119,6 +119,7 @@ class Consumer:
         self._cancel_lost = cancel_lost
         self._discover_s = discover_s
         self._items_per_call = ITEMS_PER_CALL
+        self._is_outage_logged = False
         self._dequeue_backoff = FailureBackoff("dequeue", _log_failure, rng)
         backoff = FailureBackoff("topic discovery", _log_failure, rng)
         self._discovery = TopicDiscovery(client, selection.prefixes, self._on_topics_listed, backoff, discover_s, rng)
@@ -246,7 +247,7 @@ class Consumer:
 
     async def _dequeue(self, wants: Mapping[str, int], items: int, wait_ms: int) -> int:
         """Make one call, and pause after a failure. Return the number of items."""
-        found: Sequence[Delivery] = ()
+        found = Deliveries()
         failure: FoqsError | None = None
         try:
             found = await self._client.dequeue(
@@ -260,6 +261,7 @@ class Consumer:
             self._spawn(self._release_surplus(surplus))
         if failure is None:
             self._dequeue_backoff.on_success()
+            self._log_outage(found)
             self._scheduler.on_deliveries(wants, found, items, now_s)
             self._on_items_added()
             return len(found)
@@ -267,6 +269,19 @@ class Consumer:
         if not (isinstance(failure, LimitExceeded) and self._reduce_call_size(failure, len(wants), items)):
             await self._sleep_unless_stopped(self._dequeue_backoff.on_failure(failure))
         return 0
+
+    def _log_outage(self, found: Deliveries) -> None:
+        """Log when some shards cannot deliver, and when all can again. A dequeue with items says nothing about that."""
+        if found or bool(found.unavailable_shards) == self._is_outage_logged:
+            return
+        self._is_outage_logged = not self._is_outage_logged
+        if self._is_outage_logged:
+            log.warning(
+                "%d shards may hold items and cannot deliver them now; foqs shard list says why",
+                found.unavailable_shards,
+            )
+        else:
+            log.info("no shard with items is unavailable any more")
 
     def _on_items_added(self) -> None:
         if not self._stopping.is_set():

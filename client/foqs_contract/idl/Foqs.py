@@ -44,7 +44,8 @@ class Iface(object):
 
     def dequeue(self, request):
         """
-        Leases the best ready items of the topics. Waits for items if there are none.
+        Leases the best ready items of the topics. Waits for items if there are none. If it found none, and no shard that may
+        hold some can deliver when the wait ends, it is UNAVAILABLE.
 
         Parameters:
          - request
@@ -626,7 +627,8 @@ class Client(Iface):
 
     def dequeue(self, request):
         """
-        Leases the best ready items of the topics. Waits for items if there are none.
+        Leases the best ready items of the topics. Waits for items if there are none. If it found none, and no shard that may
+        hold some can deliver when the wait ends, it is UNAVAILABLE.
 
         Parameters:
          - request

@@ -1974,18 +1974,22 @@ class DequeueReply(object):
     Attributes:
      - items: Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time.
      - availability: In a cluster: where items of the requested topics are left. Other hosts are not known to have any.
+     - unavailable_shards: Without items: how many shards may hold items of the topics, but could not deliver when the wait ended. Missing: none,
+    so the topics have nothing ready. If no shard that may hold items could deliver, the call is UNAVAILABLE instead.
 
     """
 
     __slots__ = (
         'items',
         'availability',
+        'unavailable_shards',
     )
 
 
-    def __init__(self, items=None, availability=None,):
+    def __init__(self, items=None, availability=None, unavailable_shards=None,):
         self.items = items
         self.availability = availability
+        self.unavailable_shards = unavailable_shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2018,6 +2022,11 @@ class DequeueReply(object):
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.unavailable_shards = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -2041,6 +2050,10 @@ class DequeueReply(object):
             for iter34 in self.availability:
                 iter34.write(oprot)
             oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.unavailable_shards is not None:
+            oprot.writeFieldBegin('unavailable_shards', TType.I32, 3)
+            oprot.writeI32(self.unavailable_shards)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -3457,18 +3470,22 @@ class GetActiveTopicsReply(object):
     Attributes:
      - topics
      - next_cursor: Missing: this was the last page.
+     - unavailable_shards: How many shards are not served now, so that topics of theirs may be missing, or are served while their database does
+    not answer or refuses writes, so that their items cannot be delivered. Missing: none.
 
     """
 
     __slots__ = (
         'topics',
         'next_cursor',
+        'unavailable_shards',
     )
 
 
-    def __init__(self, topics=None, next_cursor=None,):
+    def __init__(self, topics=None, next_cursor=None, unavailable_shards=None,):
         self.topics = topics
         self.next_cursor = next_cursor
+        self.unavailable_shards = unavailable_shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3495,6 +3512,11 @@ class GetActiveTopicsReply(object):
                     self.next_cursor = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.unavailable_shards = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3515,6 +3537,10 @@ class GetActiveTopicsReply(object):
         if self.next_cursor is not None:
             oprot.writeFieldBegin('next_cursor', TType.STRING, 2)
             oprot.writeString(self.next_cursor.encode('utf-8') if sys.version_info[0] == 2 else self.next_cursor)
+            oprot.writeFieldEnd()
+        if self.unavailable_shards is not None:
+            oprot.writeFieldBegin('unavailable_shards', TType.I32, 3)
+            oprot.writeI32(self.unavailable_shards)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -10815,6 +10841,7 @@ class GossipReply(object):
      - accepts_items: Some shard accepts new items.
      - full_since: In all pages of a whole reply: the version at the first page.
      - topic_rates: The busiest topics of the host. Missing on further pages.
+     - unavailable_shards: The shards that the host serves, and whose database does not answer or refuses writes.
 
     """
 
@@ -10828,10 +10855,11 @@ class GossipReply(object):
         'accepts_items',
         'full_since',
         'topic_rates',
+        'unavailable_shards',
     )
 
 
-    def __init__(self, version=None, topics=None, full=None, more=None, namespace_reports=None, load=None, accepts_items=None, full_since=None, topic_rates=None,):
+    def __init__(self, version=None, topics=None, full=None, more=None, namespace_reports=None, load=None, accepts_items=None, full_since=None, topic_rates=None, unavailable_shards=None,):
         self.version = version
         self.topics = topics
         self.full = full
@@ -10841,6 +10869,7 @@ class GossipReply(object):
         self.accepts_items = accepts_items
         self.full_since = full_since
         self.topic_rates = topic_rates
+        self.unavailable_shards = unavailable_shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -10914,6 +10943,11 @@ class GossipReply(object):
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
+            elif fid == 10:
+                if ftype == TType.I32:
+                    self.unavailable_shards = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -10968,6 +11002,10 @@ class GossipReply(object):
             for iter356 in self.topic_rates:
                 iter356.write(oprot)
             oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.unavailable_shards is not None:
+            oprot.writeFieldBegin('unavailable_shards', TType.I32, 10)
+            oprot.writeI32(self.unavailable_shards)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -11350,6 +11388,7 @@ DequeueReply.thrift_spec = (
     None,  # 0
     (1, TType.LIST, 'items', (TType.STRUCT, [Delivery, None], False), None, ),  # 1
     (2, TType.LIST, 'availability', (TType.STRUCT, [TopicAvailability, None], False), None, ),  # 2
+    (3, TType.I32, 'unavailable_shards', None, None, ),  # 3
 )
 all_structs.append(AbandonDequeuesRequest)
 AbandonDequeuesRequest.thrift_spec = (
@@ -11457,6 +11496,7 @@ GetActiveTopicsReply.thrift_spec = (
     None,  # 0
     (1, TType.LIST, 'topics', (TType.STRUCT, [TopicStats, None], False), None, ),  # 1
     (2, TType.STRING, 'next_cursor', 'UTF8', None, ),  # 2
+    (3, TType.I32, 'unavailable_shards', None, None, ),  # 3
 )
 all_structs.append(PeekRequest)
 PeekRequest.thrift_spec = (
@@ -12006,6 +12046,7 @@ GossipReply.thrift_spec = (
     (7, TType.BOOL, 'accepts_items', None, None, ),  # 7
     (8, TType.I64, 'full_since', None, None, ),  # 8
     (9, TType.LIST, 'topic_rates', (TType.STRUCT, [TopicRate, None], False), None, ),  # 9
+    (10, TType.I32, 'unavailable_shards', None, None, ),  # 10
 )
 all_structs.append(RankItemRequest)
 RankItemRequest.thrift_spec = (

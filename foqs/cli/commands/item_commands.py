@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foqs.cli.host_session import HostSession, fail_on_errors, host_call_options, run_until_signal
-from foqs.cli.output import Column, Row, bytes_fields, print_message, short_text, show, show_fields
+from foqs.cli.output import Column, Row, bytes_fields, outage_notes, print_message, short_text, show, show_fields
 from foqs.cli.values import DURATION, STATES, parse_leases, parse_topic_counts
 from foqs.runtime.durations import format_duration
 
@@ -85,7 +85,15 @@ def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int |
             raise
         if not deliveries:
             nothing = "Nothing is ready." if not wait else f"Nothing became ready within {format_duration(wait)}."
-            print_message(" ".join([nothing, *await _pause_notes(client, list(wants)[:_PAUSES_SHOWN])]))
+            print_message(
+                " ".join(
+                    [
+                        nothing,
+                        *outage_notes(deliveries.unavailable_shards, "there may be items"),
+                        *await _pause_notes(client, list(wants)[:_PAUSES_SHOWN]),
+                    ]
+                )
+            )
         elif ack:
             return list(await client.ack(deliveries))
         return []

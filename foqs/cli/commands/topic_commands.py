@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.host_session import NOT_FOUND, CommandFailed, HostSession, host_call_options
-from foqs.cli.output import Column, Row, confirm, print_message, show, show_fields
+from foqs.cli.host_session import ERROR, NOT_FOUND, CommandFailed, HostSession, host_call_options
+from foqs.cli.output import Column, Row, confirm, outage_notes, print_message, show, show_fields
 from foqs.cli.values import STATES
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from foqs_client import Client
 
 PAGE_TOPICS: Final = 500
+
+_UNAVAILABLE: Final = "topics may be missing, and items are not delivered"
 
 _COLUMNS: Final[list[Column]] = [
     ("TOPIC", lambda row: row["topic"]),
@@ -54,7 +56,7 @@ def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: in
     Any host of a cluster lists the topics of all hosts. The counts of other hosts are about a second old.
     """
 
-    async def work(client: Client) -> list[Row]:
+    async def work(client: Client) -> tuple[list[Row], int]:
         rows: list[Row] = []
         cursor: str | None = None
         while True:
@@ -63,10 +65,13 @@ def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: in
             rows += [dataclasses.asdict(found) for found in page.topics]
             cursor = page.next_cursor
             if cursor is None:
-                return rows
+                return rows, page.unavailable_shards
 
-    def draw(session: HostSession, rows: list[Row]) -> None:
+    def draw(session: HostSession, listed: tuple[list[Row], int]) -> None:
+        rows, unavailable_shards = listed
         show(rows, _COLUMNS, session.output_format)
+        for note in outage_notes(unavailable_shards, _UNAVAILABLE):
+            print_message(note)
         if not rows:
             print_message(
                 "No topic has items."
@@ -83,15 +88,20 @@ def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: in
 def topic_show(session: HostSession, name: str) -> None:
     """Show the counts of one topic."""
 
-    async def work(client: Client) -> Row | None:
+    async def work(client: Client) -> tuple[Row | None, int]:
         # By name, so the topic itself comes before those whose names begin with its own.
         page = await client.topics(prefix=name, states=STATES, limit=1)
-        return next((dataclasses.asdict(found) for found in page.topics if found.topic == name), None)
+        row = next((dataclasses.asdict(found) for found in page.topics if found.topic == name), None)
+        return row, page.unavailable_shards
 
-    row = session.run(work)
+    row, unavailable_shards = session.run(work)
+    notes = outage_notes(unavailable_shards, _UNAVAILABLE)
     if row is None:
-        raise CommandFailed(f"The topic {name} of the namespace {session.namespace} holds no item.", NOT_FOUND)
+        sentence = f"The topic {name} of the namespace {session.namespace} holds no item."
+        raise CommandFailed(" ".join([sentence, *notes]), ERROR if notes else NOT_FOUND)
     show_fields(row, session.output_format)
+    for note in notes:
+        print_message(note)
 
 
 @topic.command("pause", epilog="\b\nExamples:\n  foqs topic pause mail\n  foqs topic pause mail sms -n orders")

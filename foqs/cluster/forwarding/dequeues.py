@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
 from foqs.cluster.forwarding.peer_dequeues import RETRY_AFTER_S, AvailabilityView, PeerDequeues
+from foqs.cluster.forwarding.tier_outage import PeerReports, TierOutages, UnservedShards
 from foqs.cluster.peers import Peers
 from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
@@ -28,18 +29,29 @@ WAKES_MAX: Final = 100
 """The most waiting dequeues of a topic that are checked in one turn of the loop."""
 
 
+class GossipReports(AvailabilityView, PeerReports, Protocol):
+    """What the peers report; `foqs.cluster.gossip.gossip_view.GossipView` is one."""
+
+
 class DequeueForwarder:
     """Serves `dequeue` locally or by the host that has the best items.
 
     Args:
         local: serves a dequeue by this host alone.
+        plan: says which shards of the tier no host serves.
     """
 
     def __init__(
-        self, local: MethodHandler, peers: Peers, availability: Availability, peer_view: AvailabilityView
+        self,
+        local: MethodHandler,
+        peers: Peers,
+        availability: Availability,
+        peer_view: GossipReports,
+        plan: UnservedShards,
     ) -> None:
         self.local = local
         self.peer_dequeues = PeerDequeues(peers, availability, peer_view)
+        self.tier_outage = TierOutages(self.peer_dequeues, availability, peer_view, plan).outage
         self._peers = peers
         self._availability = availability
         self._peer_view = peer_view
@@ -51,7 +63,7 @@ class DequeueForwarder:
 
     def handle(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
         """Serve `dequeue`; see `MethodHandler`."""
-        topics = _requested_topics(request) if self._peers.by_nonce else None
+        topics = _requested_topics(request)
         if not topics:
             return self.local(request, deadline, caller)
         call = ForwardedDequeue(self, self.peer_dequeues, request, topics, deadline, caller)

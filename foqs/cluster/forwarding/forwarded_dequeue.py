@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues, Route
 from foqs.core.items.item import TopicName
-from foqs.queue.port import PendingCall
+from foqs.queue.outage import NothingDeliverable, Outage
+from foqs.queue.port import Deliveries, PendingCall
 from foqs.rpc.methods import Caller, CallerSession, MethodHandler
 from foqs_contract.errors import FoqsError, UnknownOutcome
 from foqs_contract.idl import ttypes
@@ -41,6 +42,10 @@ class LocalDequeues(Protocol):
         """Forward waiting dequeues of these topics, as many as the items at peers may serve."""
         ...
 
+    def tier_outage(self, topics: Collection[TopicName], own: Outage | None) -> Outage | None:
+        """See `TierOutages.outage`."""
+        ...
+
 
 class ForwardedDequeue:
     """One dequeue: the `Caller` of its local part, and its forwarded part.
@@ -56,6 +61,7 @@ class ForwardedDequeue:
         "_is_done",
         "_is_local_done",
         "_local_dequeues",
+        "_local_outage",
         "_local_pending",
         "_peer_dequeues",
         "_request",
@@ -84,6 +90,8 @@ class ForwardedDequeue:
         """When it was first forwarded, if that was before it was served here."""
         self._local_pending: PendingCall | None = None
         self._is_local_done = False
+        self._local_outage: Outage | None = None
+        """Why this host may have delivered nothing although there are items."""
         self._is_done = False
         self._unknown_outcome: UnknownOutcome | None = None
         """The error of a forwarded call that was not answered."""
@@ -102,9 +110,12 @@ class ForwardedDequeue:
             request = copy(request)
             request.wait_ms = max(0, request.wait_ms - elapsed_ms)
         self._local_pending = self._local_dequeues.local(request, self._deadline, self)
-        is_local = request.forwarded or request.local_only
-        if self._local_pending is not None and not self._is_local_done and request.wait_ms and not is_local:
+        if self._local_pending is not None and not self._is_local_done and request.wait_ms and not self._is_local_only:
             self._local_dequeues.add_waiting(self._local_pending, self)
+
+    @property
+    def _is_local_only(self) -> bool:
+        return bool(self._request.forwarded or self._request.local_only)
 
     @property
     def session(self) -> CallerSession | None:
@@ -118,15 +129,26 @@ class ForwardedDequeue:
         self._caller.log_malformed(text)
 
     def fail(self, error: Exception) -> None:
-        self._finish()
-        self._caller.fail(error)
+        """Fail the call; but if only this host can deliver nothing, that is a part of the tier's reply."""
+        if isinstance(error, NothingDeliverable):
+            self._on_local_empty(error.outage)
+        else:
+            self._finish()
+            self._caller.fail(error)
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """Reply with the items of this host; without items, reply when no peer is being asked."""
-        self._is_local_done = True
-        if value:
+        assert isinstance(value, Deliveries)
+        if value.items:
+            self._is_local_done = True
             self._reply(to_struct, value, on_unsent)
-        elif not self.is_forwarding:
+        else:
+            self._on_local_empty(value.outage)
+
+    def _on_local_empty(self, outage: Outage | None) -> None:
+        self._is_local_done = True
+        self._local_outage = outage
+        if not self.is_forwarding:
             self._reply_empty()
 
     # ----------------------------------------------------------- forwarded part
@@ -187,16 +209,26 @@ class ForwardedDequeue:
 
         def with_heads(value: _T) -> Any:
             reply = to_struct(value)
-            reply.availability = self._peer_dequeues.topic_heads(self.topics, with_peers=not self._request.forwarded)
+            if self._peer_dequeues.peers.by_nonce:
+                reply.availability = self._peer_dequeues.topic_heads(
+                    self.topics, with_peers=not self._request.forwarded
+                )
             return reply
 
         self._caller.reply(with_heads, value, on_unsent)
 
     def _reply_empty(self) -> None:
-        if self._unknown_outcome is None:
-            self._reply(ttypes.DequeueReply, [], None)
-        else:
+        if self._unknown_outcome is not None:
             self._fail(self._unknown_outcome)
+            return
+        outage = self._local_outage
+        if not self._is_local_only:
+            outage = self._local_dequeues.tier_outage(self.topics, outage)
+        if outage is not None and outage.is_whole:
+            self._fail(NothingDeliverable(outage))
+        else:
+            shards = None if outage is None else outage.shards
+            self._reply(lambda items: ttypes.DequeueReply(items, unavailable_shards=shards), [], None)
 
     def _fail(self, error: Exception | FoqsError) -> None:
         if not self._is_done:

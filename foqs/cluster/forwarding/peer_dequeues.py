@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
-from foqs_contract.errors import FoqsError, UnknownOutcome
+from foqs_contract.errors import FoqsError, Unavailable, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 
@@ -32,14 +32,23 @@ RETRY_AFTER_S: Final = 0.25
 """A peer that delivered nothing of a topic is not asked for it again within this time; waiting dequeues are checked after it."""
 UNRESPONSIVE_RETRY_AFTER_S: Final = 2.0
 """The same for a peer that did not answer: each attempt costs its caller all of `REPLY_TIMEOUT_S`."""
+REFUSAL_S: Final = 2.0
+"""That a peer could not deliver counts for this long. After it, the peer's gossip says more."""
 RETRY_ENTRIES_MAX: Final = 10_000
-"""The most (peer, topic) pairs with a retry time; beyond it, all are forgotten and may be asked again."""
+"""The most (peer, topic) pairs with a retry time, or a refusal; beyond it, all are forgotten and may be asked again."""
 
 _DEQUEUE: Final = ThriftMethod("dequeue")
 _RELEASE: Final = ThriftMethod("release")
 
 Route: TypeAlias = tuple[Peer, Sequence[int]]
 """The peer to ask, and the indices of the topics to ask it for."""
+
+
+class _Refusal(NamedTuple):
+    """The error of a peer that could not deliver, and its time on the loop's clock."""
+
+    error: Unavailable
+    at_s: float
 
 
 class TopicAvailability(Protocol):
@@ -84,6 +93,8 @@ class PeerDequeues:
         self._rotation = 0
         self._retry_at_s: dict[tuple[str, TopicName], float] = {}
         """By peer nonce and topic, the time before which the peer is not asked again."""
+        self._refusals: dict[tuple[str, TopicName], _Refusal] = {}
+        """By peer nonce and topic, the last time that the peer could not deliver."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.forwarded_count = 0
         """Calls sent to another host."""
@@ -175,10 +186,14 @@ class PeerDequeues:
             reply = await self.peers.call(peer, _DEQUEUE, part, reply_by_s, release)
         except FoqsError as error:
             is_unanswered = isinstance(error, UnknownOutcome)
-            self._set_retry_at(peer, part_topics, UNRESPONSIVE_RETRY_AFTER_S if is_unanswered else RETRY_AFTER_S)
+            retry_after_s = max(RETRY_AFTER_S, (error.retry_after_ms or 0) / 1_000)
+            self._set_retry_at(peer, part_topics, UNRESPONSIVE_RETRY_AFTER_S if is_unanswered else retry_after_s)
             if is_unanswered:
                 raise
+            if isinstance(error, Unavailable):
+                self._record_refusal(peer, part_topics, error)
             return []
+        self._forget_refusals(peer, part_topics)
         if reply.availability is not None:
             heads = {head.topic: head for head in reply.availability}
             for topic in part_topics:
@@ -212,6 +227,24 @@ class PeerDequeues:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def refusal(self, peer: Peer, topics: Collection[TopicName]) -> Unavailable | None:
+        """Return the last error with which the peer could not deliver items of these topics; None after `REFUSAL_S`."""
+        if not self._refusals:
+            return None
+        now_s = self._loop.time()
+        found = [self._refusals.get((peer.nonce, topic)) for topic in topics]
+        return next((each.error for each in found if each is not None and now_s - each.at_s <= REFUSAL_S), None)
+
+    def _record_refusal(self, peer: Peer, topics: Sequence[TopicName], error: Unavailable) -> None:
+        if len(self._refusals) >= RETRY_ENTRIES_MAX:
+            self._refusals.clear()
+        self._refusals |= dict.fromkeys([(peer.nonce, topic) for topic in topics], _Refusal(error, self._loop.time()))
+
+    def _forget_refusals(self, peer: Peer, topics: Sequence[TopicName]) -> None:
+        if self._refusals:
+            for topic in topics:
+                self._refusals.pop((peer.nonce, topic), None)
 
     def _set_retry_at(self, peer: Peer, topics: Sequence[TopicName], delay_s: float) -> None:
         if len(self._retry_at_s) >= RETRY_ENTRIES_MAX:

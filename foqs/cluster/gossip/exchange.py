@@ -40,6 +40,7 @@ class Exchange:
     Args:
         load: returns how many items wait here to be written.
         can_accept_items: returns whether a shard here accepts new items.
+        unavailable_shards: returns how many of the shards that are served here cannot deliver.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Exchange:
         view: GossipView,
         load: Callable[[], float],
         can_accept_items: Callable[[], bool],
+        unavailable_shards: Callable[[], int],
         rng: Random,
     ) -> None:
         self.namespace_reports: Callable[[], Sequence[Any]] = tuple
@@ -72,6 +74,7 @@ class Exchange:
         self._view = view
         self._load = load
         self._can_accept_items = can_accept_items
+        self._unavailable_shards = unavailable_shards
         self._rng = rng
         self._poll_tasks: dict[Peer, asyncio.Task[None]] = {}
         self._first_seen_at_s: dict[Peer, float] = {}
@@ -109,6 +112,7 @@ class Exchange:
             load=self._load(),
             accepts_items=self._can_accept_items(),
             topic_rates=None if request.continuation else list(self.topic_rates()),
+            unavailable_shards=self._unavailable_shards() or None,
         )
         caller.reply(unchanged, reply)
 

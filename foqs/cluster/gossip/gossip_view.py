@@ -71,6 +71,7 @@ class _PeerView:
         "topic_names",
         "topics",
         "totals",
+        "unavailable_shards",
         "unconfirmed",
         "version",
     )
@@ -92,6 +93,8 @@ class _PeerView:
         """The items of all topics, by state."""
         self.unconfirmed: set[TopicName] | None = None
         """During a full listing, the known topics that it has not contained yet."""
+        self.unavailable_shards = 0
+        """The shards that the peer serves, and that cannot deliver."""
         self.is_truncated = False
         """Whether some topics were left out because of the limit."""
 
@@ -162,6 +165,7 @@ class GossipView:
             elif self._store(view, topic, _parse_summary(summary, as_of_s)):
                 improved.append(topic)
         view.version, view.as_of_s = reply.version, as_of_s
+        view.unavailable_shards = reply.unavailable_shards or 0
         if not is_continuation:
             view.asked_at_s = as_of_s
         view.full_since = reply.full_since if reply.more else None
@@ -274,6 +278,28 @@ class GossipView:
             if view is None or view.complete_as_of_s is None or view.is_truncated:
                 return False
         return True
+
+    def unavailable_shards(self, peer: Peer) -> int:
+        """Return how many of the shards that the peer serves cannot deliver, as last reported."""
+        view = self._peer_views.get(peer)
+        return 0 if view is None else view.unavailable_shards
+
+    def all_unavailable_shards(self) -> int:
+        """Return `unavailable_shards` of all peers together."""
+        return sum(view.unavailable_shards for view in self._peer_views.values())
+
+    def may_deliver(self, peer: Peer, topics: Collection[TopicName]) -> bool:
+        """Return whether the peer has items of these topics that are READY, or may become READY."""
+        view = self._peer_views.get(peer)
+        if view is None:
+            return False
+        found = [stats for topic in topics if (stats := view.topic_stats(topic)) is not None]
+        return any(stats.counts_lag or stats.ready or stats.deferred or stats.leased for stats in found)
+
+    def silent_s(self, peer: Peer, now_s: float) -> float:
+        """Return for how long a peer has not answered; 0 if it has never answered."""
+        view = self._peer_views.get(peer)
+        return 0.0 if view is None else now_s - view.as_of_s
 
     def complete_as_of_s(self, peer: Peer) -> float | None:
         """Return the time of a peer's view on the loop's clock; None before the first full listing ends."""

@@ -10,6 +10,7 @@ import pytest
 
 from foqs_client import (
     Client,
+    Deliveries,
     Delivery,
     Enqueued,
     Item,
@@ -35,19 +36,19 @@ WALL_MS = 1_000_000.0
 class Answering(Client):
     """Each host answers a poll with one delivery, after a second."""
 
-    async def _dequeue_from(self, *_: Any) -> list[Delivery]:
+    async def _dequeue_from(self, *_: Any, **options: Any) -> Deliveries:
         await asyncio.sleep(1)
-        return [DELIVERY]
+        return Deliveries([DELIVERY])
 
 
 class Polling(RequestTimeClient, Answering):
     """A call brings what a poll brought that began with the call before."""
 
-    _poll: asyncio.Task[list[Delivery]] | None = None
+    _poll: asyncio.Task[Deliveries] | None = None
 
-    async def dequeue(self, *arguments: Any, **options: Any) -> list[Delivery]:
+    async def dequeue(self, *arguments: Any, **options: Any) -> Deliveries:
         poll, self._poll = self._poll, asyncio.ensure_future(self._dequeue_from())
-        return [] if poll is None else await poll
+        return Deliveries() if poll is None else await poll
 
 
 class Scripted(Client):
@@ -75,8 +76,8 @@ class Scripted(Client):
         lease_ms: int | None = None,
         items_max: int | None = None,
         timeout_ms: int | None = None,
-    ) -> list[Delivery]:
-        return list(await self.answer())
+    ) -> Deliveries:
+        return Deliveries(await self.answer())
 
     async def _call_by_id(
         self,

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs_client import Delivery, FoqsError, InvalidArgument, Overloaded, UnknownOutcome
+from foqs_client import Deliveries, Delivery, FoqsError, InvalidArgument, Overloaded, UnknownOutcome
 from foqs_client.coalescing import Coalescer, SendResult
 from foqs_client.shared_dequeues import SharedDequeues
 from foqs_client.types import Outcome
@@ -37,7 +37,7 @@ class FlakyHost:
             self.all.append(f"{topic}{len(self.all)}")
             self.items[topic].append(self.all[-1])
 
-    async def ask(self, wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
+    async def ask(self, wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> Deliveries:
         rng = self.rng
         assert timeout_ms > 0
         self.largest = max(self.largest, sum(wants.values()))
@@ -65,7 +65,7 @@ class FlakyHost:
         except asyncio.CancelledError:
             self.lost += found  # a single caller was cancelled: the reply is dropped
             raise
-        return [Delivery(id_, topic=id_[0]) for id_ in found]
+        return Deliveries(Delivery(id_, topic=id_[0]) for id_ in found)
 
 
 @settings(max_examples=150, deadline=None)

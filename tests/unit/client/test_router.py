@@ -12,7 +12,7 @@ import pytest
 
 from foqs.cluster.routing.port import RoutingChange
 from foqs.queue.port import PendingCall
-from foqs_client import Client, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
+from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.router import RECHECK_S_MIN, Router
 from foqs_client.routing_table import Address
@@ -84,7 +84,7 @@ def test_items_of_several_hosts_are_acked_in_one_call() -> None:
     async def main() -> None:
         async with two_hosts() as two, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(Client(url, automatic_keys=False)) for url in two.urls]
-            deliveries = []
+            deliveries: list[Delivery] = []
             for client in clients:
                 await client.enqueue([Item("t", b"x")] * 3)
                 deliveries += await client.dequeue({"t": 3})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foqs_client import Delivery, FoqsError, InvalidArgument, Overloaded, UnknownOutcome
+from foqs_client import Deliveries, Delivery, FoqsError, InvalidArgument, Overloaded, UnknownOutcome
 from foqs_client.coalescing import Coalescer
 from foqs_client.shared_dequeues import SharedDequeues, distribute
 from tests.support.virtual_time import run_virtual
@@ -30,13 +30,13 @@ class Host:
         self.coalescer = Coalescer()
         self.dequeues = SharedDequeues(self.coalescer, lambda found: self.released.extend(each.id for each in found))
 
-    async def ask(self, wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
+    async def ask(self, wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> Deliveries:
         self.asked.append((dict(wants), wait_ms, timeout_ms))
         answer = self.script.pop(0) if self.script else []
         await asyncio.sleep(self.after_s)
         if isinstance(answer, FoqsError):
             raise answer
-        return [Delivery(id_, topic=id_[0]) for id_ in answer]
+        return Deliveries(Delivery(id_, topic=id_[0]) for id_ in answer)
 
     async def take(self, wants: Mapping[str, int], wait_ms: int = 0, timeout_ms: int = 1_000) -> list[str]:
         return [each.id for each in await self.dequeues.dequeue(wants, wait_ms, None, timeout_ms, self.ask)]
@@ -207,11 +207,11 @@ def test_item_given_to_a_caller_while_it_is_cancelled_is_released() -> None:
     async def story() -> None:
         host = Host()
 
-        async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
+        async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> Deliveries:
             await asyncio.sleep(0.1)
             # It runs when the callers have their answers, and before they do.
             asyncio.get_running_loop().call_soon(calls[0].cancel)
-            return [Delivery("t1", topic="t"), Delivery("t2", topic="t")]
+            return Deliveries([Delivery("t1", topic="t"), Delivery("t2", topic="t")])
 
         calls = [asyncio.ensure_future(host.dequeues.dequeue({"t": 1}, 0, None, 1_000, ask)) for _ in range(2)]
         results = await together(*calls)

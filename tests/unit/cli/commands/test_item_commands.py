@@ -20,6 +20,7 @@ from foqs.cli import root
 from foqs.cli.commands import enqueue_command, item_commands
 from foqs.cli.host_session import DEFAULT_ADDRESS
 from foqs_client import (
+    Deliveries,
     Delivery,
     Enqueued,
     FoqsError,
@@ -33,6 +34,7 @@ from foqs_client import (
     StaleLease,
     Topic,
     TopicPage,
+    Unavailable,
     Unreachable,
 )
 
@@ -302,15 +304,32 @@ def test_signal_cancels_a_dequeue_and_closes_the_client(
 
 
 def test_dequeue_of_nothing_is_no_failure_and_prints_no_data(run: Callable[..., Result], client: FakeClient) -> None:
-    client.answers.update(dequeue=[], topics=TopicPage([], None))
+    client.answers.update(dequeue=Deliveries(), topics=TopicPage([], None))
     result = run("dequeue", "mail", "--ack")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Nothing is ready.\n")
     assert run("dequeue", "mail", "-o", "json").stdout == "[]\n"
     assert "within 5.0s" in run("dequeue", "mail", "--wait", "5s").stderr
 
 
+def test_empty_dequeue_says_how_many_shards_may_hold_items(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers.update(dequeue=Deliveries((), 2), topics=TopicPage([], None))
+    assert "2 shards are unavailable: there may be items (foqs shard list says why)." in run("dequeue", "mail").stderr
+    client.answers["dequeue"] = Unavailable("there may be items, but no shard can deliver")
+    assert (failed := run("dequeue", "mail")).exit_code == 1
+    assert "there may be items" in failed.stderr
+
+
+def test_lists_of_topics_say_how_many_shards_are_unavailable(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["topics"] = TopicPage([], None, 1)
+    note = "1 shard is unavailable: topics may be missing, and items are not delivered (foqs shard list says why)."
+    assert note in (listed := run("topic", "list", "-o", "json")).stderr
+    assert listed.stdout == "[]\n"
+    assert note in (shown := run("topic", "show", "mail")).stderr
+    assert shown.exit_code == 1, "it may exist"
+
+
 def test_empty_dequeue_names_the_paused_topics(run: Callable[..., Result], client: FakeClient) -> None:
-    client.answers.update(dequeue=[], topics=TopicPage([replace(TOPIC, paused=True)], None))
+    client.answers.update(dequeue=Deliveries(), topics=TopicPage([replace(TOPIC, paused=True)], None))
     said = run("dequeue", TOPIC.topic, "other").stderr
     assert said == f"Nothing is ready. {TOPIC.topic} is paused; foqs topic resume '{TOPIC.topic}'\n"
 
@@ -405,7 +424,7 @@ def test_item_list_continues_over_short_pages_until_its_limit(run: Callable[...,
 
 
 def test_address_and_namespace_come_from_option_or_environment(run: Callable[..., Result], client: FakeClient) -> None:
-    client.answers.update(dequeue=[], topics=TopicPage([], None))
+    client.answers.update(dequeue=Deliveries(), topics=TopicPage([], None))
     run("dequeue", "t", FOQS_ADDRESS="foqs://a:1", FOQS_NAMESPACE="b")
     run("dequeue", "t", "--address", "foqs://c", "-n", "d", "--timeout", "1s", FOQS_ADDRESS="foqs://a:1")
     assert client.opened == [("foqs://a:1", "b", 10_000), ("foqs://c", "d", 1_000)]

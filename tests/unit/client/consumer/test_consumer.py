@@ -13,7 +13,7 @@ import pytest
 
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.testing import FakeHost
-from foqs_client import Client, Delivery, InvalidArgument, Item, Nack, Outcome, UnknownOutcome, Unreachable
+from foqs_client import Client, Deliveries, InvalidArgument, Item, Nack, Outcome, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
 from tests.support.aio import run
 from tests.support.consumer_stories import play, until, worked
@@ -275,6 +275,35 @@ def test_failed_calls_are_retried_and_logged_once(caplog: pytest.LogCaptureFixtu
     ]
 
 
+def test_shards_that_cannot_deliver_are_logged_once_and_when_they_can_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        replies = [*[Deliveries((), 2)] * 3, *[Deliveries()] * 3]
+        asked = asyncio.Event()
+
+        async def dequeue(*arguments: Any, **options: Any) -> Deliveries:
+            await asyncio.sleep(0.1)
+            if len(replies) == 1:
+                asked.set()
+            return replies.pop(0) if len(replies) > 1 else replies[0]
+
+        client.dequeue = dequeue  # type: ignore[method-assign]
+        consumer = Consumer(client, ignore, ["t"], rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        await asked.wait()
+        consumer.stop()
+        await running
+
+    async def ignore(job: Job) -> None:
+        """Do nothing."""
+
+    with caplog.at_level(logging.INFO, "foqs.consumer"):
+        play(story)
+    assert [record.getMessage() for record in caplog.records if record.name == "foqs.consumer"] == [
+        "2 shards may hold items and cannot deliver them now; foqs shard list says why",
+        "no shard with items is unavailable any more",
+    ]
+
+
 def test_ack_with_an_unknown_outcome_is_retried() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         ack, tries = client.ack, 0
@@ -309,7 +338,7 @@ def test_items_in_flight_and_running_handlers_stay_within_their_limits() -> None
         dequeue = client.dequeue
         running = most = held_most = done = 0
 
-        async def asked(wants: Mapping[str, int], *, items_max: int | None = None, **options: Any) -> list[Delivery]:
+        async def asked(wants: Mapping[str, int], *, items_max: int | None = None, **options: Any) -> Deliveries:
             nonlocal held_most
             assert items_max is not None
             found = await dequeue(wants, items_max=items_max, **options)
@@ -340,7 +369,7 @@ def test_surplus_items_of_a_host_are_released() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         dequeue = client.dequeue
 
-        async def generous(wants: Mapping[str, int], *, items_max: int | None = None, **options: Any) -> list[Delivery]:
+        async def generous(wants: Mapping[str, int], *, items_max: int | None = None, **options: Any) -> Deliveries:
             return await dequeue(dict.fromkeys(wants, 9), **options)
 
         client.dequeue = generous  # type: ignore[method-assign]

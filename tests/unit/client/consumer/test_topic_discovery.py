@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
-from foqs_client import Delivery, Outcome
+from foqs_client import Deliveries, Delivery, Outcome
 from foqs_client.consumer import Consumer, Job
 from foqs_client.types import Topic, TopicPage
 from tests.support.virtual_time import run_virtual
@@ -49,14 +49,14 @@ class Hosts:
         page = [Topic(name, self.backlog[name], 0, 0, 0, 0, 0, None, False, False) for name in names[:limit]]
         return TopicPage(page, names[limit - 1] if len(names) > limit else None)
 
-    async def dequeue(self, wants: Mapping[str, int], *, items_max: int, **options: Any) -> list[Delivery]:
+    async def dequeue(self, wants: Mapping[str, int], *, items_max: int, **options: Any) -> Deliveries:
         assert len(wants) <= TOPICS_PER_CALL
         self.calls.append(dict(wants))
         self.at_once += 1
         self.at_once_max = max(self.at_once_max, self.at_once)
         self.held += items_max
         self.held_max = max(self.held_max, self.held)
-        found: list[Delivery] = []
+        found = Deliveries()
         for topic, count in wants.items():
             count = min(count, self.backlog[topic], items_max - len(found))
             self.backlog[topic] -= count

@@ -13,7 +13,7 @@ import pytest
 
 from foqs.cluster.forwarding.peer_dequeues import REPLY_TIMEOUT_S, RETRY_AFTER_S, UNRESPONSIVE_RETRY_AFTER_S
 from foqs.core.items.item import State
-from foqs_client import Client, InvalidArgument, NamespaceNotFound, UnknownOutcome
+from foqs_client import Client, InvalidArgument, NamespaceNotFound, Unavailable, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
@@ -101,7 +101,8 @@ def test_peer_that_delivered_nothing_is_asked_again_later_for_waiting_dequeues()
         two.engine.queue.suspend()
         async with world.client(one) as client:
             for _ in range(5):
-                assert await client.dequeue({"t": 1}) == []
+                with pytest.raises(Unavailable, match="host two could not deliver its items"):
+                    await client.dequeue({"t": 1})
             assert one.peer_dequeues.forwarded_count == 1
             waiting = await waits(world, client, one)
             await world.pass_s(4 * RETRY_AFTER_S)
@@ -487,12 +488,14 @@ def test_time_of_a_forwarded_call_is_part_of_its_wait() -> None:
         one.gossip.ask("t")
         two.engine.queue.suspend()
         async with world.client(one) as client:
-            assert await client.dequeue({"t": 1}) == []  # there is a connection now
+            with pytest.raises(Unavailable):
+                await client.dequeue({"t": 1})  # there is a connection now
             await world.pass_s(RETRY_AFTER_S)
             world.network.partition(two.address)
             world.loop.call_later(0.6, world.network.heal)
             begun = world.loop.time()
-            assert await client.dequeue({"t": 1}, wait_ms=1_000) == []
+            with pytest.raises(Unavailable):
+                await client.dequeue({"t": 1}, wait_ms=1_000)
             assert 0.99 <= world.loop.time() - begun < 1.1
 
     run_dequeue_tier(story)

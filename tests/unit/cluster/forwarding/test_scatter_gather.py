@@ -292,6 +292,27 @@ def test_call_fails_and_purges_nothing_while_a_shard_has_no_owner() -> None:
     run_rpc_tier(story)
 
 
+def test_a_layout_that_lost_its_shards_is_no_cluster_without_items() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        one, _, _ = hosts = await world.three()
+        await world.put(hosts)
+        for number in sorted(one.membership.owners()):
+            await layout_changes.remove_shard(world.administrator, number, force=True)
+        await world.until(lambda: not one.membership.tier_shards())
+        calls = {
+            "peek": ttypes.PeekRequest("default", "t"),
+            "listDead": ttypes.ListDeadRequest("default"),
+            "countItems": ttypes.CountItemsRequest("default", only("t")),
+            "getUsage": ttypes.NamespaceRequest("default"),
+            "purgeTopic": TOPIC,
+        }
+        for method, request in calls.items():
+            with pytest.raises(Unavailable, match="the layout has no shard of tier default any more"):
+                await world.ask(one, method, request)
+
+    run_rpc_tier(story)
+
+
 def test_unreachable_host_is_named_in_the_error() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, _, _ = hosts = await world.three()

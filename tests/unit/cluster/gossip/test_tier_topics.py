@@ -454,3 +454,23 @@ def test_host_without_shards_lists_reported_topics_and_fails_without_reports() -
         assert set(await two.listed()) == {"a"}
 
     run_gossip_world(story, shards=1)
+
+
+def test_a_list_of_topics_counts_the_shards_of_all_hosts_that_are_unavailable() -> None:
+    async def story(world: GossipWorld) -> None:
+        one, two, three = await world.three()
+        for host in (one, two, three):
+            await host.caller.put("t")
+        await world.pass_s(BOUND_S)
+        assert one.gossip._unavailable_shards() == 0
+        two.engine.queue.suspend()
+        await world.pass_s(BOUND_S)
+        assert [host.gossip._unavailable_shards() for host in (one, two)] == [len(two.engine.shards)] * 2
+        two.engine.queue.resume()
+        await world.pass_s(BOUND_S)
+        assert one.gossip._unavailable_shards() == 0
+        await three.die()
+        await world.until(lambda: one.gossip._unavailable_shards() > 0)
+        assert await one.listed()
+
+    run_gossip_world(story)

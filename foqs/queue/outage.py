@@ -1,0 +1,51 @@
+"""Why a dequeue found nothing although there may be items: shards that cannot deliver.
+
+Pure; knows nothing of calls and of hosts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from foqs_contract.errors import HANDOVER_RETRY_MS, Unavailable
+
+
+@dataclass(slots=True, frozen=True)
+class Outage:
+    """Shards that may hold items of some topics and cannot deliver now.
+
+    Attributes:
+        shards: how many; at least 1.
+        is_whole: no other shard that may hold such items could deliver.
+        reason: why one of them cannot deliver, with its number or the name of its host.
+        retry_after_ms: when to ask again.
+    """
+
+    shards: int
+    is_whole: bool
+    reason: str
+    retry_after_ms: int = HANDOVER_RETRY_MS
+
+    def beside(self, other: Self | None) -> Self:
+        """Return both outages as one. It is whole if both are."""
+        if other is None:
+            return self
+        return type(self)(
+            self.shards + other.shards,
+            self.is_whole and other.is_whole,
+            self.reason,
+            max(self.retry_after_ms, other.retry_after_ms),
+        )
+
+
+class NothingDeliverable(Unavailable):
+    """No shard that may hold items of the topics could deliver; nothing was leased."""
+
+    def __init__(self, outage: Outage) -> None:
+        more = f" (and {outage.shards - 1} more)" if outage.shards > 1 else ""
+        super().__init__(
+            f"there may be items, but no shard that may hold them can deliver now: {outage.reason}{more}; try again",
+            retry_after_ms=outage.retry_after_ms,
+        )
+        self.outage = outage
