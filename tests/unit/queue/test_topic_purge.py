@@ -371,6 +371,38 @@ def test_new_owner_reads_the_purge_markers_first_and_continues() -> None:
     run_in_world(story)
 
 
+@pytest.mark.parametrize("refused_deletions", range(1, 5))
+def test_page_that_is_refused_while_the_next_one_is_read_is_deleted_before_the_marker_is_cleared(
+    refused_deletions: int,
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, purge_page_items=3, retry_ms_max=200))
+        caller = Caller(world, engine)
+        await caller.put(count=20)
+        refusals = 0
+        cleared_with: list[int] = []
+
+        def refuse(writes: Writes) -> str | None:
+            nonlocal refusals
+            if writes.purge_markers_removed:
+                cleared_with.append(len(stored(world)))
+            if refusals < refused_deletions and len(writes.deletes) == 1:
+                refusals += 1
+                return "not now"
+            return "not so many" if refusals < refused_deletions and writes.deletes else None
+
+        world.database.refuse = refuse
+        assert await purge(caller) == 20
+        await world.until(lambda: bool(cleared_with))
+        assert refusals == refused_deletions
+        assert cleared_with == [0]
+        await wait_for_deletion(world, engine)
+        assert engine.shards[1].memory.purged_row_count == 20
+        assert engine.shards[1].memory.usage.lower_bound("default") == (0, 0)
+
+    run_in_world(story)
+
+
 @pytest.mark.parametrize("raised", [False, True])
 def test_counts_are_right_if_a_topic_is_purged_before_it_was_counted(
     monkeypatch: pytest.MonkeyPatch, raised: bool
