@@ -120,6 +120,14 @@ def test_the_consumer_is_compared_with_the_plain_client_and_reaches_every_topic(
     assert found[2]["figures"]["first_of_each_s"] > 0
 
 
+def test_a_worker_in_which_items_wait_is_compared_with_one_in_which_none_does() -> None:
+    options = ("--items", "200", "--rounds", "1", "--concurrency", "2", "--times", "1", "2", "--handlers", "plain")
+    found = lines("in_flight", "--system", "foqs-sqlite", *options)
+
+    assert [line["parameters"]["times"] for line in found] == [1, 2]
+    assert all(line["figures"]["items_per_s"] > 0 for line in found)
+
+
 def test_limit_measures_every_shape_on_both_databases() -> None:
     found = lines("limit", *ONCE, "--items", "200", "--singles", "20", "--flush", "20", "--no-plots")
 

@@ -16,12 +16,21 @@ import pytest
 from foqs.testing import FakeHost
 from foqs_client import Delivery, Item
 from foqs_client.consumer import Consumer, Job
+from foqs_client.consumer.handler_outcome import RELEASED, HandlerOutcome, outcome_of
 from foqs_client.consumer.process_runner import ProcessDied, ProcessRunner
 from tests.support.aio import run
-from tests.support.child_handlers import die_and_leave_a_holder, start_processes, wait_for_a_program, work
+from tests.support.child_handlers import (
+    die_and_leave_a_holder,
+    die_of_poison,
+    start_processes,
+    wait_for_a_program,
+    work,
+    wrong_end,
+)
 from tests.support.freezing import freeze, thaw
+from tests.support.poison import ATTEMPTS_MAX, DEATHS_MAX, POISON, Begun, poisoned_items, problems_of
 from tests.support.processes import is_gone
-from tests.support.wrong_ends import survive_wrong_ends, wrong_end
+from tests.support.wrong_ends import survive_wrong_ends
 
 pytestmark = pytest.mark.process
 
@@ -213,3 +222,55 @@ def test_process_that_dies_without_an_item_costs_no_attempt() -> None:
         await runner.close()
 
     run(story(), 120)
+
+
+def problems_of_processes() -> list[str]:
+    """Let the poison kill worker processes, while the others wait, until nothing is left. Return what is wrong."""
+    found: list[str] = []
+
+    class Noting(Consumer):
+        """Notes what its processes were given."""
+
+        def _on_handler_ended(self, job: Job, error: BaseException | None) -> None:
+            begun.append((job.payload, job.attempt))
+            super()._on_handler_ended(job, error)
+
+    begun: list[Begun] = []
+
+    async def story() -> None:
+        async with FakeHost({"namespace.backoff_ms_min": 1, "namespace.backoff_ms_max": 2}) as fake:
+            client = fake.client()
+            await client.enqueue(poisoned_items())
+            consumer = Noting(client, die_of_poison, ["t"], processes=1, in_flight=5, rng=Random(1))
+            running = asyncio.ensure_future(consumer.run())
+            others = len(poisoned_items()) - 1
+
+            def is_over() -> bool:
+                counts = consumer.counts
+                is_dead = (
+                    counts.done == others and counts.retried + counts.released == ATTEMPTS_MAX and not counts.running
+                )
+                return is_dead or sum(payload == POISON for payload, _ in begun) >= DEATHS_MAX
+
+            await until(is_over)
+            consumer.stop()
+            await running
+            found.extend(await problems_of(fake, begun))
+
+    run(story(), 120)
+    return found
+
+
+def test_item_that_kills_its_process_is_charged_and_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
+    assert problems_of_processes() == []
+    deaths = [record.getMessage() for record in caplog.records if "SIGKILL" in record.getMessage()]
+    assert len(deaths) == ATTEMPTS_MAX
+    assert all(text.startswith("attempt ") and " of item " in text for text in deaths)
+
+
+def test_planted_poison_that_is_never_charged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uncharged(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
+        return RELEASED if isinstance(error, ProcessDied) else outcome_of(error, metadata)
+
+    monkeypatch.setattr("foqs_client.consumer.consumer.outcome_of", uncharged)
+    assert any(problem.startswith("the poison was begun") for problem in problems_of_processes())

@@ -9,11 +9,14 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-from foqs_client.consumer import Job, Retry
+from foqs_client.consumer import Dead, Job, Retry
+from tests.support.poison import POISON
 
 
 def work(job: Job) -> None:
@@ -33,6 +36,12 @@ def die_and_leave_a_holder(job: Job) -> None:
             os.set_inheritable(int(path.name), True)
     _note(job, subprocess.Popen(["sleep", "600"], close_fds=False, start_new_session=True).pid)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_of_poison(job: Job) -> None:
+    """Dies as if memory was short, if the item is the poison."""
+    if job.payload == POISON:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def start_processes(job: Job) -> None:
@@ -58,6 +67,47 @@ def _note(job: Job, pid: int) -> None:
     path = Path(job.payload.decode())
     path.with_suffix(".new").write_text(str(pid))
     path.with_suffix(".new").rename(path)
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def _dead_with_a_file_name(job: Job) -> None:
+    raise Dead("cannot read caf\udce9.txt")
+
+
+def _unreadable(job: Job) -> None:
+    raise Unreadable
+
+
+def _exit(job: Job) -> None:
+    sys.exit("no more")
+
+
+def _retry_with_a_fraction(job: Job) -> None:
+    raise Retry(1.5 * 100)  # type: ignore[arg-type]
+
+
+def _changed_retry(job: Job) -> None:
+    retry = Retry(100)
+    retry.delay_ms = 0.5  # type: ignore[assignment]
+    raise retry
+
+
+def _extend_by_a_text(job: Job) -> None:
+    job.extend("x")  # type: ignore[arg-type]
+
+
+WRONG_ENDS: Final = (
+    _dead_with_a_file_name, _unreadable, _exit, _retry_with_a_fraction, _changed_retry, _extend_by_a_text,
+)  # fmt: skip
+
+
+def wrong_end(job: Job) -> None:
+    if job.attempt == 1 and job.payload != b"good":
+        WRONG_ENDS[int(job.payload)](job)
 
 
 class OfOneProcess:

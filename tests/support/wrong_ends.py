@@ -1,60 +1,19 @@
-"""Handlers that end in each wrong way, and the story that a consumer survives them.
+"""A consumer survives handlers that end in each wrong way.
 
-Holds plain functions that a worker process can import. Knows nothing of how they run.
+Holds the story. Knows nothing of how the handlers run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 from foqs.testing import FakeHost
 from foqs_client import Item
-from foqs_client.consumer import Consumer, Counts, Dead, Job, Retry
+from foqs_client.consumer import Consumer, Counts
+from tests.support.child_handlers import WRONG_ENDS
 from tests.support.consumer_stories import until
-
-
-class Unreadable(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-def _dead_with_a_file_name(job: Job) -> None:
-    raise Dead("cannot read caf\udce9.txt")
-
-
-def _unreadable(job: Job) -> None:
-    raise Unreadable
-
-
-def _exit(job: Job) -> None:
-    sys.exit("no more")
-
-
-def _retry_with_a_fraction(job: Job) -> None:
-    raise Retry(1.5 * 100)  # type: ignore[arg-type]
-
-
-def _changed_retry(job: Job) -> None:
-    retry = Retry(100)
-    retry.delay_ms = 0.5  # type: ignore[assignment]
-    raise retry
-
-
-def _extend_by_a_text(job: Job) -> None:
-    job.extend("x")  # type: ignore[arg-type]
-
-
-WRONG_ENDS: Final = (
-    _dead_with_a_file_name, _unreadable, _exit, _retry_with_a_fraction, _changed_retry, _extend_by_a_text,
-)  # fmt: skip
-
-
-def wrong_end(job: Job) -> None:
-    if job.attempt == 1 and job.payload != b"good":
-        WRONG_ENDS[int(job.payload)](job)
 
 
 async def survive_wrong_ends(handler: Any, **options: Any) -> None:

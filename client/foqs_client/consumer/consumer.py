@@ -1,6 +1,6 @@
 """The consumer loop: dequeues items, runs a handler for each, and settles them.
 
-Holds `Consumer`. Always true: at most `in_flight` items are held at a time. Every
+Holds `Consumer`. Always true: at most `in_flight` items wait for a handler or run. Every
 item is acked, nacked, released, or lost with its lease, and counted as one of these.
 A failure of a host or of the network is retried and never ends the loop. An error
 within the loop ends it; items that could not be settled come back when their leases
@@ -38,6 +38,8 @@ IN_FLIGHT_MAX: Final = 10_000
 ITEMS_PER_CALL: Final = 500
 FETCH_CALLS_MAX: Final = 4
 """The most dequeues without a wait that are in flight at a time."""
+HANDLER_TURNS: Final = 2
+"""The turns of the event loop after which handlers that never wait have ended: the next dequeue asks for their room too."""
 POLL_S_MAX: Final = 1.0
 """The longest wait of a long poll. A stop must wait for the items of a poll that is in flight."""
 SETTLE_S_MAX: Final = 5.0
@@ -64,8 +66,8 @@ class Consumer:
         topics: topics, and patterns such as `email.*`; `*` is all topics. The consumer finds
             new topics that match while it runs.
         concurrency: the most handlers that run at a time, 1 to 10,000.
-        in_flight: the most items held at a time, with those that wait for a handler,
-            `concurrency` to 10,000. None: twice the concurrency.
+        in_flight: the most items that run or wait for a handler, `concurrency` to 10,000. None:
+            the concurrency, so no item waits here while another worker may be idle.
         processes: run the handler in this number of worker processes, which replaces
             `concurrency`. The handler must be a plain function at the top of a module. 0: none.
         weights: by topic or pattern: how many items are dequeued for one item of a topic of
@@ -103,7 +105,7 @@ class Consumer:
     ) -> None:
         if processes:
             concurrency = processes
-        in_flight = 2 * concurrency if in_flight is None else in_flight
+        in_flight = concurrency if in_flight is None else in_flight
         _check_range("concurrency", concurrency, 1, IN_FLIGHT_MAX)
         _check_range("in_flight", in_flight, concurrency, IN_FLIGHT_MAX)
         rng = rng or Random()
@@ -191,6 +193,8 @@ class Consumer:
             while not self._stopping.is_set() and self._failure is None:
                 self._start_dequeues()
                 await self._wake.wait()
+                for _ in range(HANDLER_TURNS):
+                    await asyncio.sleep(0)
                 self._wake.clear()
             discovery.cancel()
             await self._drain()

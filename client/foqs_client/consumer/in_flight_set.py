@@ -1,9 +1,10 @@
 """The items in flight of a consumer, and their leases: pure bookkeeping.
 
-Holds `InFlightSet` and `InFlightItem`. Always true: at most `items_max` items are in
-flight or reserved for a dequeue. At most `concurrency` handlers run. Every item ends
-once, in one way. A lost item is neither started nor settled. Times are seconds of one
-clock. Knows nothing of calls and handlers.
+Holds `InFlightSet` and `InFlightItem`. Always true: at most `items_max` items wait, run
+or are reserved for a dequeue. With those that are being settled there are at most as
+many, or twice the concurrency if that is more. At most `concurrency` handlers run. Every
+item ends once, in one way. A lost item is neither started nor settled. Times are seconds
+of one clock. Knows nothing of calls and handlers.
 
     add ▶ WAITING ──start──▶ RUNNING ──finish──▶ SETTLING ──settled──▶ GONE
              │  └──drain───────────────────────────▲  └──settle failed──▶ GONE, lost
@@ -94,7 +95,7 @@ class InFlightSet:
     """The items in flight of one consumer.
 
     Args:
-        items_max: the most items in flight or reserved.
+        items_max: the most items that wait, run or are reserved.
         concurrency: the most running handlers.
         lease_ms: the lease duration of every delivery; None: the items' own.
 
@@ -108,6 +109,7 @@ class InFlightSet:
         self.concurrency = concurrency
         self.ended_counts: Counter[OutcomeKind] = Counter()
         self.running_count = 0
+        self._with_settling_max = max(items_max, 2 * concurrency)
         self._lease_ms = lease_ms
         self._items: dict[InFlightItem, None] = {}
         self._waiting: deque[InFlightItem] = deque()
@@ -124,8 +126,13 @@ class InFlightSet:
 
     @property
     def room(self) -> int:
-        """The number of further items that may be reserved."""
-        return self.items_max - len(self._items) - self._reserved_count
+        """The number of further items that may be reserved.
+
+        If no item waits for a handler, one whose handler has ended makes room before its ack
+        is answered. Otherwise the handlers would be idle during each ack.
+        """
+        held = self._waiting_count + self.running_count
+        return min(self.items_max - held, self._with_settling_max - len(self._items)) - self._reserved_count
 
     @property
     def waiting_count(self) -> int:

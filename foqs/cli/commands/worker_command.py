@@ -50,7 +50,7 @@ def _refuse_drain_timeout(context: click.Context, parameter: click.Parameter, va
     "--in-flight",
     type=click.IntRange(1),
     default=None,
-    help="Items leased at the same time.  [default: twice the concurrency]",
+    help="Items that run or wait for a handler.  [default: the concurrency, so none waits]",
 )
 @click.option(
     "--processes",

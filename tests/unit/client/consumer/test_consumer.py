@@ -16,8 +16,9 @@ from foqs.testing import FakeHost
 from foqs_client import Client, Deliveries, InvalidArgument, Item, Nack, Outcome, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
 from tests.support.aio import run
+from tests.support.child_handlers import wrong_end
 from tests.support.consumer_stories import play, until, worked
-from tests.support.wrong_ends import survive_wrong_ends, wrong_end
+from tests.support.wrong_ends import survive_wrong_ends
 
 LEASE_MS = 30_000
 
@@ -422,7 +423,7 @@ def test_internal_error_ends_the_consumer(call: str) -> None:
 
         await client.enqueue([Item("t"), Item("t")])
         setattr(client, call, broken)
-        consumer = Consumer(client, handle, ["t"], lease_ms=LEASE_MS, concurrency=1, rng=Random(1))
+        consumer = Consumer(client, handle, ["t"], lease_ms=LEASE_MS, concurrency=1, in_flight=4, rng=Random(1))
         with pytest.raises(ZeroDivisionError):
             await consumer.run()
 

@@ -124,8 +124,12 @@ class InFlightSetMachine(RuleBasedStateMachine):
     @invariant()
     def limits_hold(self) -> None:
         in_flight = self.in_flight
+        held, asked = in_flight.waiting_count + in_flight.running_count, sum(self.asked)
+        with_settling_max = max(in_flight.items_max, 2 * in_flight.concurrency)
         assert in_flight.room >= 0
-        assert len(in_flight) + sum(self.asked) + in_flight.room == in_flight.items_max
+        assert held + asked <= in_flight.items_max
+        assert len(in_flight) + asked <= with_settling_max
+        assert in_flight.room == min(in_flight.items_max - held, with_settling_max - len(in_flight)) - asked
         assert 0 <= in_flight.running_count <= in_flight.concurrency
         assert in_flight.waiting_count == sum(item.state is HandlingState.WAITING for item in items_of(in_flight))
 
@@ -219,3 +223,16 @@ def test_dequeue_is_worthwhile_when_a_quarter_is_free_or_a_handler_is_idle() -> 
     full = filled(20, concurrency=19)
     assert full.room == 0
     assert not full.should_dequeue()
+
+
+def test_item_makes_room_before_it_is_settled_if_no_item_may_wait() -> None:
+    in_flight = InFlightSet(2, 2)
+    for _ in range(2):
+        in_flight.reserve(2)
+        in_flight.add(2, deliveries(2, first=len(in_flight)), 0.0)
+        for _ in range(2):
+            in_flight.finish(begun(in_flight), DONE)
+    assert len(in_flight) == 4
+    assert in_flight.room == 0  # acks that are not answered are limited too
+    in_flight.mark_settled(items_of(in_flight)[:1])
+    assert in_flight.room == 1
