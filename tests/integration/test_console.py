@@ -399,20 +399,20 @@ def test_bytes_that_are_no_request_leave_no_traceback_in_the_log(host: OpenHost,
     assert "Traceback" not in host.log
 
 
-def test_silent_peers_are_disconnected_and_too_many_are_refused(tmp_path: Path) -> None:
+def test_silent_peers_keep_no_other_out_and_are_disconnected(tmp_path: Path) -> None:
     limits = {"rpc.connections_max": 20, "rpc.stall_timeout_ms": 2_000}
     with OpenHost(tmp_path / "host", options=limits) as host:
         host.start()
         silent = [socket.create_connection(("127.0.0.1", host.console_port), timeout=30) for _ in range(20)]
-        assert b" 503 " in _status_line(host.console_port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert Browser(host.console_port).get("/").status == 200
         for connection in silent:
             assert connection.recv(1) == b""
             connection.close()
         assert Browser(host.console_port).get("/").status == 200
 
 
-def test_a_peer_that_reads_nothing_is_disconnected(tmp_path: Path) -> None:
-    limits = {"rpc.connections_max": 4, "rpc.stall_timeout_ms": 2_000}
+def test_peers_that_read_nothing_keep_no_other_out(tmp_path: Path) -> None:
+    limits = {"rpc.connections_max": 4, "rpc.stall_timeout_ms": 60_000}
     with OpenHost(tmp_path / "host", options=limits) as host:
         host.start()
         request = b"GET /static/uPlot.iife.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -420,8 +420,7 @@ def test_a_peer_that_reads_nothing_is_disconnected(tmp_path: Path) -> None:
             for _ in range(4):
                 peer = stack.enter_context(socket.create_connection(("127.0.0.1", host.console_port)))
                 peer.sendall(request * 300)  # the answers are 15 MB
-            assert b" 503 " in _status_line(host.console_port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            until(lambda: Browser(host.console_port).get("/").status == 200, "there is room for others again")
+            assert Browser(host.console_port).get("/").status == 200
 
 
 # -------------------------------------------------------------- authentication
