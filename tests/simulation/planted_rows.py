@@ -41,8 +41,8 @@ def first_delivery_unwritten() -> None:
 def trace_lost_at_insert() -> None:
     """A new row has no trace context."""
 
-    def insert(item: NewItem, number: int, now_ms: int) -> Row:
-        return replace(original(item, number, now_ms), trace_context=None)
+    def insert(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
+        return replace(original(item, number, accepted_ms, now_ms), trace_context=None)
 
     original = plant(flush_plan, "new_row", insert)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from foqs.cluster.forwarding import peer_dequeues
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs_client import Client, Delivery, Nack, conversion
-from foqs_client.long_polls import LongPolls
+from foqs_client.releases import Releases
 from foqs_client.retried_calls import RetriedCallById
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -25,7 +25,7 @@ def surplus_kept_by_hosts() -> None:
 
 def surplus_kept_by_clients() -> None:
     """Items of a poll that no call takes stay leased."""
-    plant(LongPolls, "release_in_background", lambda self, deliveries: None)
+    plant(Releases, "start", lambda self, deliveries: None)
 
 
 def surplus_nacked_by_hosts() -> None:
