@@ -158,7 +158,7 @@ def _namespace_name(request: Any) -> str:
 
 def _required(value: _T | None, field: str) -> _T:
     if value is None:
-        raise InvalidArgument("this is missing", field=field)
+        raise InvalidArgument("this is missing; give it", field=field)
     return value
 
 

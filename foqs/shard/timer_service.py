@@ -105,6 +105,7 @@ class TimerService:
         open_reads: Callable[[], Reads],
         settings: ShardOptions,
     ) -> None:
+        self._shard = writer.shard
         self._writer = writer
         self._intake = intake
         self._memory = memory
@@ -250,7 +251,7 @@ class TimerService:
             for page in pages_of(look.ranges, LOOK_NUMBERS_MAX, LOOK_RANGES_MAX):
                 await self._apply_leases(await self._read_leases(reads, page, look.last_ms), now_ms)
         except StoreLost as lost:
-            log.warning("a look at leases failed and is tried again: %s", lost)
+            log.warning("shard %d: a look at leases failed and is tried again: %s", self._shard, lost)
             self._leases.fail_look(self._retry_at_ms())
         else:
             self._leases.end_look()
@@ -263,7 +264,7 @@ class TimerService:
         try:
             return await reads.leases_in(self._writer.last_committed, ranges, last_ms)
         except StoreLost as lost:
-            log.info("a look at leases is repeated over a new connection: %s", lost)
+            log.info("shard %d: a look at leases is repeated over a new connection: %s", self._shard, lost)
             return await reads.leases_in(self._writer.last_committed, ranges, last_ms)
 
     async def _begin_look(self, now_ms: int, store: Store) -> Look | None:
@@ -303,7 +304,7 @@ class TimerService:
             try:
                 await self._walk(reads)
             except StoreLost as lost:
-                log.warning("a walk over the leases failed and is tried again: %s", lost)
+                log.warning("shard %d: a walk over the leases failed and is tried again: %s", self._shard, lost)
                 await asyncio.sleep(self._settings.retry_ms_max / 1000)
             except (NotOwner, Unavailable):
                 if self._writer.is_ended:
@@ -381,7 +382,7 @@ class TimerService:
                 await self._sweep(reads)
                 pause_s = max(interval_s, (clock() - begun) * SWEEP_PAUSES)
             except StoreLost as lost:
-                log.warning("a sweep failed and is tried again: %s", lost)
+                log.warning("shard %d: a sweep failed and is tried again: %s", self._shard, lost)
             finally:
                 await reads.close()
 

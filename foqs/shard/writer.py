@@ -178,6 +178,11 @@ class Writer:
         self.request_flush()
 
     @property
+    def shard(self) -> int:
+        """The number of its shard."""
+        return self._shard
+
+    @property
     def bisection_batch_count(self) -> int:
         """Parts of refused batches that wait for another try."""
         return len(self._bisection_queue)

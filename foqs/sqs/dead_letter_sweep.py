@@ -137,7 +137,13 @@ class DeadLetterSweep:
         if self._failures.get(topic) != error.message:
             self._failures[topic] = error.message
             level = logging.INFO if error.may_succeed_later else logging.WARNING
-            log.log(level, "dead letters of the queue %s are not moved yet: %s", topic[1], error.message)
+            log.log(
+                level,
+                "dead letters of the queue %s of namespace %s are not moved yet: %s",
+                topic[1],
+                topic[0],
+                error.message,
+            )
 
 
 def _redrives(document: Document) -> list[Redrive]:

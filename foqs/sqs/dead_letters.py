@@ -45,7 +45,12 @@ class DeadLetters:
             if dead:
                 await move_letters(self._calls, redrive, dead, self._timeout_s, session)
         except FoqsError as error:
-            log.info("dead letters of the queue %s are not moved yet: %s", redrive.source, error.message)
+            log.info(
+                "dead letters of the queue %s of namespace %s are not moved yet: %s",
+                redrive.source,
+                redrive.namespace,
+                error.message,
+            )
 
     async def _give_up(self, redrive: Redrive, deliveries: Sequence[Any], session: CallerSession | None) -> list[bytes]:
         """Make leased messages DEAD, with their origins. Return the ids of those for which this succeeded."""
