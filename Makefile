@@ -13,6 +13,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 DEV := $(VENV)/.installed-dev
 RUN := $(VENV)/.installed-run
 BENCH := $(VENV)/.installed-bench
+# The environment of another Python, for test-newest.
+NEWEST_VENV := .venv-newest
+NEWEST ?=
 
 DIR ?=
 ARGS ?=
@@ -116,21 +119,34 @@ docs: $(DEV) ## build the documentation into site/; dead links fail
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: test
-test: system-packages ## everything but the long tests; without ARGS also test-compiled and test-containers
+test: system-packages ## everything but the long tests; without ARGS also test-newest, test-compiled and test-containers
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not containers' $(ARGS)
-	@$(if $(ARGS),,$(MAKE) --no-print-directory test-compiled test-containers)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory test-newest test-compiled test-containers)
 
 .PHONY: test-unit
 test-unit: $(DEV) ## the tests that start no server
 	@$(BIN)/python -m pytest tests/unit tests/support $(ARGS)
 
 # Tests take the plain Python, which a compiled module from before the last edit would hide.
-test test-unit test-containers test-long test-sqs sim: export FOQS_PURE := 1
+test test-unit test-newest test-containers test-long test-sqs sim: export FOQS_PURE := 1
 
 .PHONY: test-sqs
 test-sqs: $(DEV) ## the tests of the SQS port: ours, moto's, kombu's, AWS' signature vectors (also part of make test)
 	@$(BIN)/python -m pytest -rP tests/unit/sqs tests/sqs $(ARGS)
+
+# Without database servers and ZooKeeper, whose tests take most of the time, and without what only perf/ needs.
+.PHONY: test-newest
+test-newest: $(DEV) ## the unit and contract tests with the newest Python beside that of .venv (NEWEST=PYTHON names one)
+	@tests=(-m 'not long and not mysql and not zookeeper' --ignore tests/unit/perf tests/unit tests/contract); \
+	own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	newest='$(NEWEST)'; newest=$${newest:-$$(tools/python.sh beside "$$own")}; \
+	if [[ -z $$newest ]]; then \
+	  count=$$($(BIN)/python -m pytest -q --collect-only "$${tests[@]}" | grep -oE '^[0-9]+' | tail -1); \
+	  echo "test-newest: $$count tests were not run with another Python than $$own, because none was found: name one with NEWEST=PYTHON"; \
+	  exit 0; fi; \
+	tools/venv.sh $(NEWEST_VENV) "$$newest" '.[server,test]'; \
+	$(NEWEST_VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal "$${tests[@]}" $(ARGS)
 
 .PHONY: compile
 compile: $(DEV) ## compile the hot modules beside their sources (make compile-clean removes them)
@@ -147,7 +163,8 @@ test-compiled: system-packages $(DEV) ## the unit and contract tests with the co
 	@$(BIN)/python tools/compile.py --copy
 	@cd $(COPY) && export FOQS_PURE=0 PYTHONPATH=$(COPY):$(COPY)/client && \
 	  $(CURDIR)/$(BIN)/python -m foqs --version && \
-	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not takes_source' tests/unit tests/contract $(ARGS)
+	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not takes_source and not zookeeper' \
+	    -k 'not mysql9' tests/unit tests/contract $(ARGS)
 
 # The files of the second call run with servers in containers in place of those of packages.
 .PHONY: test-containers
@@ -198,5 +215,5 @@ idl: system-packages $(DEV) ## generate the Python code of thrift/foqs.thrift
 
 .PHONY: clean
 clean: ## remove .venv and caches; data folders stay
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build site
+	@rm -rf $(VENV) $(NEWEST_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,13 +21,16 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
-def python(folder: Path, name: str = "python3.11", *, venv: bool = True, optimised: bool = False) -> str:
+def python(
+    folder: Path, name: str = "python3.11", *, venv: bool = True, optimised: bool = False, released: bool = True
+) -> str:
     """A stand-in that answers the script's questions as such a Python would; its path."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     made = folder / name
     made.write_text(
         f"""#!{shutil.which("sh")}
 case "$2" in
+*releaselevel*) exit {0 if venv and released else 1} ;;
 *version_info*) exit 0 ;;
 *ensurepip*) exit {0 if venv else 1} ;;
 *enable-optimizations*) exit {0 if optimised else 1} ;;
@@ -39,11 +42,13 @@ exit 2
     return str(made)
 
 
-def chosen(*path: Path, asked: str | None = None) -> subprocess.CompletedProcess[str]:
+def chosen(
+    *path: Path, asked: str | None = None, beside: str | None = None, home: str = "/nowhere"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(shutil.which("sh")), "tools/python.sh"],
+        [str(shutil.which("sh")), "tools/python.sh", *(() if beside is None else ("beside", beside))],
         cwd=ROOT,
-        env={"PATH": ":".join(map(str, path)), **({"PYTHON": asked} if asked else {})},
+        env={"PATH": ":".join(map(str, path)), "HOME": home, **({"PYTHON": asked} if asked else {})},
         capture_output=True,
         text=True,
         check=False,
@@ -94,3 +99,23 @@ def test_running_python_is_acceptable() -> None:
     done = chosen(Path(shutil.which("tr") or "").parent, asked=sys.executable)
 
     assert done.returncode == 0
+
+
+def test_the_newest_released_python_beside_the_usual_one_is_found(tools: Path, tmp_path: Path) -> None:
+    python(tmp_path / "distribution", "python3.11", optimised=True)
+    python(tmp_path / "distribution", "python3.12")
+    python(tmp_path / "distribution", "python3.15", released=False)
+    python(tmp_path / "distribution", "python3.14", venv=False)
+    newest = python(tmp_path / "home" / ".pyenv" / "versions" / "3.13.0" / "bin", "python3.13")
+    path = tmp_path / "distribution", tools
+
+    assert chosen(*path, beside="3.11", home=str(tmp_path / "home")).stdout == f"{newest}\n"
+    assert chosen(*path, beside="3.13", home=str(tmp_path / "home")).stdout == f"{tmp_path}/distribution/python3.12\n"
+
+
+def test_no_python_beside_the_usual_one_is_no_error(tools: Path, tmp_path: Path) -> None:
+    python(tmp_path / "distribution", "python3.11", optimised=True)
+
+    done = chosen(tmp_path / "distribution", tools, beside="3.11")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
