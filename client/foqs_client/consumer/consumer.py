@@ -20,7 +20,14 @@ from typing import Any, Final
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
 from foqs_client.consumer.failure_backoff import FailureBackoff
 from foqs_client.consumer.handler_outcome import RELEASED, Counts, OutcomeKind, outcome_of
-from foqs_client.consumer.handler_runners import Handler, HandlerRunner, TaskRunner, ThreadRunner, is_async
+from foqs_client.consumer.handler_runners import (
+    Handler,
+    HandlerRunner,
+    TaskRunner,
+    ThreadRunner,
+    is_async,
+    report_end,
+)
 from foqs_client.consumer.in_flight_set import HandlingState, InFlightItem, InFlightSet
 from foqs_client.consumer.job import Job
 from foqs_client.consumer.lease_renewal import LeaseRenewal
@@ -326,7 +333,10 @@ class Consumer:
             job = item.job = Job(item.delivery, self._schedule_extension)
             self._jobs[job] = item
             on_done = self._on_handler_ended
-            submit(job, on_done if self._traced_end is None else self._traced_end(job, on_done))
+            try:
+                submit(job, on_done if self._traced_end is None else self._traced_end(job, on_done))
+            except Exception as error:  # as when a span cannot be begun; the item is nacked
+                self._loop.call_soon(report_end, on_done, job, error)
 
     def _on_handler_ended(self, job: Job, error: BaseException | None) -> None:
         item = self._jobs.pop(job)

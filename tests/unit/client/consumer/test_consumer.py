@@ -15,6 +15,7 @@ from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.testing import FakeHost
 from foqs_client import Client, Deliveries, InvalidArgument, Item, Nack, Outcome, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
+from foqs_client.consumer.handler_runners import TaskRunner
 from tests.support.aio import run
 from tests.support.child_handlers import wrong_end
 from tests.support.consumer_stories import play, until, worked
@@ -58,6 +59,31 @@ async def wrong_end_async(job: Job) -> None:
 @pytest.mark.parametrize("handler", [wrong_end_async, wrong_end])
 def test_wrong_end_of_a_handler_keeps_no_slot_and_harms_no_other_item(handler: Any) -> None:
     run(survive_wrong_ends(handler, concurrency=1))
+
+
+def test_handler_that_cannot_be_started_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, failures = TaskRunner.submit, 0
+
+    def failing_at_first(self: TaskRunner, job: Job, on_done: Any) -> None:
+        nonlocal failures
+        if job.attempt == 1:
+            failures += 1
+            raise ConnectionError("no collector of spans")
+        submit(self, job, on_done)
+
+    async def story(fake: FakeHost, client: Client) -> None:
+        seen: list[bytes] = []
+
+        async def handle(job: Job) -> None:
+            seen.append(job.metadata)
+
+        monkeypatch.setattr(TaskRunner, "submit", failing_at_first)
+        await client.enqueue([Item("t"), Item("t")])
+        counts = await worked(client, handle, ["t"], lambda: len(seen) == 2, concurrency=1)
+        assert (counts, failures) == (Counts(done=2, retried=2), 2)
+        assert seen == [b"failed: ConnectionError: no collector of spans"] * 2
+
+    play(story)
 
 
 def test_delay_that_a_host_refuses_gives_the_backoff_of_the_namespace() -> None:
