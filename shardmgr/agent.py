@@ -105,8 +105,10 @@ class Agent:
         self._session_state = SessionState.CUT_OFF
         self._session = 0
         self._assigned: dict[int, _AssignedShard] = {}
-        self._used_epochs: dict[int, int] = {}
+        self._issued_epochs: dict[int, int] = {}
         """By shard, the last epoch that was issued to an earlier supervisor."""
+        self._served_epochs: dict[int, int] = {}
+        """By shard, the last epoch with which it was served here."""
         self._announced: tuple[int, bytes] | None = None
         """The session, and the entry that was announced in it."""
         self._changed = asyncio.Event()
@@ -183,11 +185,17 @@ class Agent:
     # --------------------------------------------------- calls of supervisors
 
     async def issue_epoch(self, shard: int, above: int) -> int:
-        """Return the epoch of the assignment, or of the next one if it was used; see `port.Coordinator`."""
+        """Return the epoch of the assignment, or of the next one if it was used; see `port.Coordinator`.
+
+        A supervisor that did not serve leaves its epoch to the next one of this host.
+        """
         held = self._assigned.get(shard)
         if held is None:
             raise CoordinatorFailed(f"shard {shard} is not assigned to this host any more")
-        above = max(above, self._used_epochs.get(shard, 0))
+        issued = self._issued_epochs.get(shard, 0)
+        if held.epoch == issued > max(above, self._served_epochs.get(shard, 0)):
+            return issued
+        above = max(above, issued)
         try:
             while held.epoch <= above:
                 held.epoch_above, held.new_epoch = above, asyncio.get_running_loop().create_future()
@@ -199,6 +207,8 @@ class Agent:
 
     def report_state(self, shard: int, epoch: int, state: str) -> None:
         """See `port.Coordinator`."""
+        if state == OwnershipState.OWNED.value:
+            self._served_epochs[shard] = epoch
         held = self._assigned.get(shard)
         if held is not None and held.is_given_to_host and held.state != state:
             held.state = state
@@ -359,7 +369,7 @@ class Agent:
         held = self._assigned.pop(number)
         self._changed.set()
         if held.is_given_to_host:
-            self._used_epochs[number] = max(held.epoch, self._used_epochs.get(number, 0))
+            self._issued_epochs[number] = max(held.epoch, self._issued_epochs.get(number, 0))
             self._listener.on_dropped(number)
 
     def _check_departed(self) -> None:

@@ -1,8 +1,9 @@
 """The coordinator of a single host, which owns every shard that it is given.
 
-Always true: the last epoch issued for each shard is in a file before the epoch is
-used, so no epoch is issued twice, even if a database comes back without its last
-one. One process at a time uses the file.
+Always true: the last epoch issued for each shard is in a file before it is returned,
+so no epoch serves twice, even if a database comes back without its last one. An epoch
+that was issued and has not served is issued again, to the same process only. One
+process at a time uses the file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shardmgr.durable_file import replace_file
+from shardmgr.ownership import OwnershipState
 from shardmgr.port import CoordinatorFailed
 
 
@@ -72,16 +74,24 @@ class LocalCoordinator:
     def __init__(self, book: EpochBook) -> None:
         self._book = book
         self._epochs: dict[int, int] | None = None
+        self._unused: dict[int, int] = {}
+        """By shard, the epoch that was issued and with which the shard has not been served."""
         self._lock = asyncio.Lock()
 
     async def issue_epoch(self, shard: int, above: int) -> int:
         async with self._lock:
             if self._epochs is None:
                 self._epochs = self._book.load()
+            if (unused := self._unused.get(shard, 0)) > above:
+                return unused
             epoch = max(self._epochs.get(shard, 0), above) + 1
-            self._epochs[shard] = epoch
-            self._book.save(self._epochs)
+            fresh = {**self._epochs, shard: epoch}
+            self._book.save(fresh)
+            self._epochs = fresh
+            self._unused[shard] = epoch
             return epoch
 
     def report_state(self, shard: int, epoch: int, state: str) -> None:
-        """Do nothing, as there is no other host."""
+        """Note which epochs have served."""
+        if state == OwnershipState.OWNED.value:
+            self._unused.pop(shard, None)

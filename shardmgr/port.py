@@ -20,10 +20,13 @@ class CoordinatorFailed(Exception):
 
 
 class Coordinator(Protocol):
-    """Issues epochs. No epoch is ever issued to two owners, even across restarts."""
+    """Issues epochs. No epoch is ever issued to two owners, even across restarts.
+
+    An epoch is used when the state OWNED was reported with it. Before, its host may get it again.
+    """
 
     async def issue_epoch(self, shard: int, above: int) -> int:
-        """Return an epoch for a takeover of `shard`, above `above` and above any epoch of another host.
+        """Return an epoch for a takeover of `shard`, not used, above `above` and above any epoch of another host.
 
         It is recorded durably before this returns. This may take as long as the next plan.
 

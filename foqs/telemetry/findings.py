@@ -10,8 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
+from foqs.core.items.item import EPOCH_MAX
+
 Health: TypeAlias = Literal["ok", "warning", "bad"]
 _SHOWN_MAX: Final = 5
+
+EPOCHS_USED_WARNING: Final = 0.9
+"""From this part of its epochs on, a shard should be replaced. It has a million, for one owner after the other."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,6 +38,8 @@ class ShardState(Protocol):
     def state(self) -> str | None: ...
     @property
     def reason(self) -> str | None: ...
+    @property
+    def epoch(self) -> int | None: ...
 
 
 def served_shards_finding(shards: Sequence[ShardState]) -> Finding:
@@ -51,6 +58,20 @@ def served_shards_finding(shards: Sequence[ShardState]) -> Finding:
     more = f", and {len(idle) - _SHOWN_MAX} more" if len(idle) > _SHOWN_MAX else ""
     remedy = "repeat this in a few seconds; then run foqs doctor --config FILE on a host that should serve it"
     return Finding("Cluster shards", "bad", f"{len(idle)} of {len(shards)} are not served: {described}{more}", remedy)
+
+
+def used_epochs_finding(shards: Sequence[ShardState]) -> Finding | None:
+    """Return a warning if shards have used most of their epochs: with none left they get no owner."""
+    worn = {shard.shard: shard.epoch or 0 for shard in shards if (shard.epoch or 0) > EPOCHS_USED_WARNING * EPOCH_MAX}
+    if not worn:
+        return None
+    described = ", ".join(f"shard {number} ({epoch:,})" for number, epoch in list(worn.items())[:_SHOWN_MAX])
+    return Finding(
+        "Epochs",
+        "warning",
+        f"{len(worn)} shards have used most of their {EPOCH_MAX:,} epochs: {described}",
+        "find in the logs why they change their owner so often; replace them with foqs shard add and foqs shard drain",
+    )
 
 
 def duplicate_names_sentence(names: Iterable[str]) -> str:

@@ -39,6 +39,7 @@ from foqs.testing.memory_network import Listener, ProtocolFactory
 from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.simulation import principals
+from tests.simulation.watched_coordinator import WatchedCoordinator
 from tests.support.builders import NAMESPACE, ROW_CACHE, MemoryEpochBook, changed, engine_settings
 from tests.support.clock_bounds import ClockBounds
 from tests.support.clocks import ServerClock
@@ -166,9 +167,11 @@ class SimulatedCluster:
         """The hosts that lose the reply to their next COMMIT of new items, and for how long each is then cut off."""
         self._owners: dict[tuple[int, int], str] = {}
         """By shard and epoch, the nonce of the host that committed with it."""
+        self._served_epochs: set[tuple[int, int]] = set()
+        """Shards and epochs with which a host has begun to serve."""
         self.disorder: dict[str, None] = {}
         """Violations of invariants 1, 10, 12 and 13 that commits showed. No commit is on a server that may lose it. In
-        each shard (epoch, flush) only rise, and an epoch has one owner. No due is below the watermark of its writer. No
+        each shard (epoch, flush) only rise, and an epoch has one owner and serves once. No due is below the watermark of its writer. No
         index holds a purged item."""
 
     # ------------------------------------------------------------ incarnations
@@ -328,7 +331,7 @@ class SimulatedCluster:
         engine = me.engine = Engine(
             settings,
             lambda shard, _: self.servers[shard].store(shard),
-            LocalCoordinator(self._book),
+            WatchedCoordinator(LocalCoordinator(self._book), self._served),
             self._catalog,
             clock,
             rng,
@@ -438,6 +441,12 @@ class SimulatedCluster:
         """Let another host take over the shards of this one."""
         if self.running() == [host]:
             self.restart_elsewhere()
+
+    def _served(self, shard: int, epoch: int) -> None:
+        """12: an epoch serves once, also if it has the same owner again: its database may have lost what it committed."""
+        if (shard, epoch) in self._served_epochs:
+            self.disorder[f"invariant 12: epoch {epoch} of shard {shard} served twice"] = None
+        self._served_epochs.add((shard, epoch))
 
     def _committed(self, shard: int, fence: Fence) -> None:
         if self._losing:

@@ -43,6 +43,7 @@ from tests.simulation import forwarding_counts, principals, surplus
 from tests.simulation.cluster import PORT, SETTINGS, WILD, Incarnation, SimulatedCluster, nonce_of
 from tests.simulation.forwarding_counts import CountedPeers
 from tests.simulation.surplus import Row, SurplusLedger
+from tests.simulation.watched_coordinator import WatchedCoordinator
 from tests.support.builders import changed, cluster_options
 from tests.support.clock_bounds import ClockBounds
 from tests.support.delayed_registry import DelayedRegistry
@@ -253,7 +254,7 @@ class SimulatedFleet(SimulatedCluster):
         engine = me.engine = Engine(
             _settings(WILD if self.wild else SETTINGS),
             lambda shard, _: self.servers[shard].store(shard),
-            membership.agent,
+            WatchedCoordinator(membership.agent, self._served),
             RegistryCatalog(registry, 1_000_000),
             clock,
             rng,

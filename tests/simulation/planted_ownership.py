@@ -80,9 +80,19 @@ def epoch_serves_twice() -> None:
 
     def drop(self: Agent, number: int) -> None:
         original(self, number)
-        self._used_epochs.pop(number, None)
+        self._issued_epochs.pop(number, None)
 
     original = plant(Agent, "_drop_shard", drop)
+
+
+def served_epochs_forgotten() -> None:
+    """A host takes every epoch of an earlier supervisor for one with which no shard was served."""
+
+    def report_state(self: Agent, shard: int, epoch: int, state: str) -> None:
+        original(self, shard, epoch, state)
+        self._served_epochs.clear()
+
+    original = plant(Agent, "report_state", report_state)
 
 
 def dropped_writes_reported_as_unwritten() -> None:
@@ -111,6 +121,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "session-outlived": Bug(session_outlived, (12,)),
     "no-fence": Bug(no_fence, (12,)),
     "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
+    "served-epochs-forgotten": Bug(served_epochs_forgotten, (12,)),
     "dropped-writes-reported-as-unwritten": Bug(dropped_writes_reported_as_unwritten, (2, 16)),
     "any-shard-accepts-any-key": Bug(any_shard_accepts_any_key, (3,)),
     "unanswered-forward-repeated": Bug(planted_forwarding.unanswered_forward_repeated, (2, 16)),

@@ -13,7 +13,7 @@ from typing import Final
 from foqs.cli.cluster_rows import duplicate_names_warning, host_row
 from foqs.cli.host_session import OpenClient
 from foqs.cli.listen_addresses import bracketed
-from foqs.telemetry.findings import Finding, duplicate_names_finding, served_shards_finding
+from foqs.telemetry.findings import Finding, duplicate_names_finding, served_shards_finding, used_epochs_finding
 from foqs_client import FoqsError, Routing, Unreachable
 from foqs_client.addresses import SCHEME, SCHEME_TLS, is_tls_url, parse_addresses
 
@@ -35,10 +35,12 @@ async def check_cluster_at(address: str, connect: OpenClient) -> list[Finding]:
     known |= {row["address"]: row["name"] for row in rows}
     found = Finding("Cluster", "ok", f"{address} answers: {len(routing.hosts)} hosts, {len(routing.shards)} shards")
     scheme = SCHEME_TLS if is_tls_url(address) else SCHEME
+    used_epochs = used_epochs_finding(routing.shards)
     return [
         found,
         await _check_hosts(known, scheme, connect, duplicate_names_warning(rows)),
         served_shards_finding(routing.shards),
+        *([] if used_epochs is None else [used_epochs]),
     ]
 
 

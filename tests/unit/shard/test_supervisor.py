@@ -134,6 +134,31 @@ def test_a_shard_that_always_fails_does_not_use_up_its_epochs(monkeypatch: pytes
     run_in_world(story)
 
 
+@pytest.mark.parametrize("step", ["take_over", "topics"])
+def test_an_acquisition_that_fails_again_and_again_uses_one_epoch(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    async def story(world: World) -> None:
+        attempts = 0
+        works = getattr(MemoryStore, step)
+
+        async def fails(self: MemoryStore, *arguments: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            await works(self, *arguments)  # it takes effect, and its reply is lost
+            raise StoreLost("the line is cut")
+
+        monkeypatch.setattr(MemoryStore, step, fails)
+        engine = await started(world)
+        await world.pass_s(600)
+        assert attempts > 50
+        assert world.book.epochs == {1: 1}
+        monkeypatch.setattr(MemoryStore, step, works)
+        await world.until(lambda: engine.is_ready)
+        await Caller(world, engine).put()
+        assert (world.database.tables[1].owner.epoch, world.book.epochs) == (1, {1: 1})
+
+    run_in_world(story)
+
+
 def test_a_damaged_store_ends_the_host_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         async def damaged(self: MemoryStore, *arguments: Any) -> None:

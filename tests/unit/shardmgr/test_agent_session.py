@@ -92,10 +92,12 @@ def test_a_machine_that_slept_is_cut_off_by_its_boot_time_clock() -> None:
 
 
 @pytest.mark.parametrize("away_s", [0.0, 5.7, 60.0])
-def test_in_a_new_session_every_shard_waits_for_a_new_epoch(away_s: float) -> None:
+def test_in_a_new_session_every_shard_that_was_served_waits_for_a_new_epoch(away_s: float) -> None:
     async def story(site: AgentSite) -> None:
         await site.plan({1: mine(4)})
         assert await site.agent.issue_epoch(1, 0) == 4
+        site.agent.report_state(1, 4, "owned")
+        site.agent.report_state(1, 4, "lost")
         site.holder.news()
         if away_s:
             site.ensemble.disconnect(site.registry)
@@ -114,6 +116,59 @@ def test_in_a_new_session_every_shard_waits_for_a_new_epoch(away_s: float) -> No
         await site.plan({1: mine(5)})
         assert await asking == 5
         assert site.registry.session_number == (1 if away_s == 5.7 else 2)
+
+    run_story(story)
+
+
+def test_shard_that_no_supervisor_could_serve_keeps_its_epoch_over_sessions() -> None:
+    async def story(site: AgentSite) -> None:
+        await site.plan({1: mine(4)})
+        for _ in range(3):
+            assert await site.agent.issue_epoch(1, 0) == 4
+            site.agent.report_state(1, 0, "recovering")
+            site.ensemble.expire(site.registry)
+            await site.pass_s(0.2)
+        assert await site.agent.issue_epoch(1, 0) == 4
+        site.agent.report_state(1, 4, "owned")
+        site.ensemble.expire(site.registry)
+        await site.pass_s(0.2)
+        asking = asyncio.ensure_future(site.agent.issue_epoch(1, 0))
+        await site.pass_s(0.1)
+        assert not asking.done()
+        await site.plan({1: mine(5)})
+        assert await asking == 5
+
+    run_story(story)
+
+
+def test_epoch_that_has_served_is_not_issued_after_a_supervisor_that_waited_for_the_next_one() -> None:
+    async def story(site: AgentSite) -> None:
+        await site.plan({1: mine(4)})
+        site.agent.report_state(1, 4, "owned")
+        for _ in range(2):
+            site.ensemble.expire(site.registry)
+            await site.pass_s(0.2)
+            asking = asyncio.ensure_future(site.agent.issue_epoch(1, 0))
+            await site.pass_s(0.1)
+            assert not asking.done()
+            asking.cancel()
+
+    run_story(story)
+
+
+def test_shard_is_not_acquired_below_an_epoch_of_the_owner_row() -> None:
+    async def story(site: AgentSite) -> None:
+        await site.plan({1: mine(4)})
+        assert await site.agent.issue_epoch(1, 0) == 4
+        site.ensemble.expire(site.registry)
+        await site.pass_s(0.2)
+        asking = asyncio.ensure_future(site.agent.issue_epoch(1, 6))
+        await site.pass_s(0.1)
+        entry = await site.entry()
+        assert entry is not None
+        assert entry.taken_epochs == {1: 6}
+        await site.plan({1: mine(7)})
+        assert await asking == 7
 
     run_story(story)
 

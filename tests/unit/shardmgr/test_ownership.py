@@ -10,6 +10,7 @@ import pytest
 from shardmgr.local_coordinator import FileEpochBook, LocalCoordinator
 from shardmgr.ownership import TRANSITIONS, OwnershipEvent, OwnershipState, next_ownership_state
 from shardmgr.port import CoordinatorFailed
+from tests.support.builders import MemoryEpochBook
 
 
 def test_an_ownership_can_always_come_back_to_serving() -> None:
@@ -38,6 +39,42 @@ def test_epochs_only_go_up_over_restarts(tmp_path: Path) -> None:
 
     assert [asyncio.run(issue(above)) for above in (0, 0, 10, 0)] == [1, 2, 11, 12]
     assert [entry.name for entry in path.parent.iterdir()] == ["coordinator.json"]
+
+
+def test_epoch_is_issued_again_until_its_shard_was_served() -> None:
+    async def story() -> None:
+        book = MemoryEpochBook()
+        coordinator = LocalCoordinator(book)
+        assert [await coordinator.issue_epoch(3, 0) for _ in range(3)] == [1, 1, 1]
+        coordinator.report_state(3, 0, OwnershipState.RECOVERING.value)
+        assert await coordinator.issue_epoch(3, 0) == 1
+        coordinator.report_state(3, 1, OwnershipState.OWNED.value)
+        assert await coordinator.issue_epoch(3, 0) == 2
+        assert await coordinator.issue_epoch(3, 7) == 8, "the owner row had a higher epoch"
+        assert await coordinator.issue_epoch(4, 0) == 1
+        assert await LocalCoordinator(book).issue_epoch(3, 0) == 9, "another process has another nonce"
+
+    asyncio.run(story())
+
+
+def test_epoch_that_could_not_be_recorded_is_issued_when_it_can() -> None:
+    class FullDisk(MemoryEpochBook):
+        failures = 3
+
+        def save(self, epochs: dict[int, int]) -> None:
+            self.failures -= 1
+            if self.failures >= 0:
+                raise CoordinatorFailed("cannot write the book: the disk is full")
+            super().save(epochs)
+
+    async def story() -> None:
+        coordinator = LocalCoordinator(FullDisk())
+        for _ in range(3):
+            with pytest.raises(CoordinatorFailed):
+                await coordinator.issue_epoch(3, 0)
+        assert await coordinator.issue_epoch(3, 0) == 1
+
+    asyncio.run(story())
 
 
 def test_malformed_coordinator_file_is_named_with_its_remedy(tmp_path: Path) -> None:
