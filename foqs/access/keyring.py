@@ -14,23 +14,12 @@ import hmac
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from foqs.access.secret_files import UnusableFile, read_secret, read_tokens
+from foqs.access.secret_files import UnusableFile, read_tokens
+from foqs.access.tls_files import UnusableOptionFile, load_ca, load_certificate
 
 _SIGNING_PURPOSE: Final = b"foqs sigv4"
-PEM_BYTES_MAX: Final = 1 << 20
-"""Limit of a certificate or key file."""
-
-
-class UnusableOptionFile(Exception):
-    """The file of an option cannot be used. `option` is the dotted name of the option."""
-
-    def __init__(self, option: str, cause: UnusableFile) -> None:
-        super().__init__(f"{cause.file}: {option}: {cause.problem}; {cause.remedy}")
-        self.option = option
-        self.cause = cause
 
 
 @dataclass(slots=True, frozen=True)
@@ -114,47 +103,13 @@ def _load_tls(files: TlsFiles) -> tuple[ssl.SSLContext, bytes | None]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    try:
-        read_secret(files.key, PEM_BYTES_MAX)
-    except UnusableFile as error:
-        raise UnusableOptionFile("server.tls_key_file", error) from None
-    _read_public_file("server.tls_cert_file", files.cert)
-    try:
-        # Without this, a key with a passphrase would make the host prompt for it.
-        context.load_cert_chain(files.cert, files.key, password=lambda: "")
-    except (ssl.SSLError, OSError) as error:
-        problem = f"it cannot be used with the key in {files.key} ({_reason(error)})"
-        remedy = "name a PEM file of the certificate and its chain, and its key without a passphrase"
-        raise UnusableOptionFile("server.tls_cert_file", UnusableFile(files.cert, problem, remedy)) from None
+    load_certificate(context, "server", files.cert, files.key)
     if not files.client_ca:
         return context, None
-    option = "server.tls_client_ca_file"
-    data = _read_public_file(option, files.client_ca)
-    try:
-        context.load_verify_locations(cadata=data.decode("ascii"))
-    except (ssl.SSLError, ValueError) as error:
-        problem = f"it holds no readable certificate ({_reason(error)})"
-        raise UnusableOptionFile(
-            option, UnusableFile(files.client_ca, problem, "name a PEM file of the clients' CA")
-        ) from None
+    data = load_ca(context, "server.tls_client_ca_file", files.client_ca)
     # A client may use a token instead.
     context.verify_mode = ssl.CERT_OPTIONAL
     return context, hashlib.sha256(data).digest()
-
-
-def _read_public_file(option: str, file: str) -> bytes:
-    try:
-        with Path(file).open("rb") as stream:
-            return stream.read(PEM_BYTES_MAX)
-    except OSError as error:
-        problem = f"it cannot be read ({error.strerror})"
-        raise UnusableOptionFile(
-            option, UnusableFile(file, problem, "name a PEM file that this user may read")
-        ) from None
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "reason", None) or str(error)
 
 
 def common_name(certificate: Mapping[str, object] | None) -> str | None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final
 from pydantic import field_validator
 
 from foqs.options.auth_options import AuthOptions
+from foqs.options.database_tls import check_database_tls
 from foqs.options.options import (
     MS,
+    DatabaseTls,
     InvalidOption,
     Options,
     ServerOptions,
@@ -156,6 +158,10 @@ class DatabaseOptions(Options):
         "As store.url: mysql://user@host:port/database, or sqlite:FOLDER if all hosts are on one machine.",
     )
     password_file: str = option("", "path", "As store.password_file.")
+    tls: DatabaseTls = option("disabled", "disabled, required, verify_ca or verify_identity", "As store.tls.")
+    tls_ca_file: str = option("", "path", "As store.tls_ca_file.")
+    tls_cert_file: str = option("", "path", "As store.tls_cert_file.")
+    tls_key_file: str = option("", "path", "As store.tls_key_file.")
 
     @property
     def parsed_url(self) -> StoreUrl:
@@ -166,7 +172,8 @@ Databases = dict[str, DatabaseOptions]
 DATABASES_OPTION: Final = option(
     {},
     "tables",
-    "Each [databases.NAME] has url (mysql://user@host:port/database) and password_file (a path). The "
+    "Each [databases.NAME] has url (mysql://user@host:port/database) and password_file (a path), and tls, "
+    "tls_ca_file, tls_cert_file and tls_key_file as in [store]. None of this is in ZooKeeper. The "
     "layout of a cluster refers to a database by its name. Every host needs all of them, and each host "
     "may have its own URL for them.",
 )
@@ -194,6 +201,7 @@ def check_cluster_options(
             raise InvalidOption(
                 "other hosts cannot reach the memory of this one", "write mysql://user@host:port/database", f"{key}.url"
             )
+        check_database_tls(options, key)
     tick_ms = min(cluster.zookeeper_tick_ms, cluster.session_timeout_ms // 2)
     if cluster.session_margin_ms > (cluster.session_timeout_ms - tick_ms) // 3:
         raise InvalidOption(

@@ -9,6 +9,7 @@ gives a warning; another old name is refused with the new one. Knows nothing of 
 from __future__ import annotations
 
 import logging
+import ssl
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +21,9 @@ from pydantic import ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from foqs.access.keyring import Keyring, TlsFiles, UnusableOptionFile, read_keyring
+from foqs.access.keyring import Keyring, TlsFiles, read_keyring
 from foqs.access.secret_files import UnusableFile, read_password
+from foqs.access.tls_files import UnusableOptionFile, database_context
 from foqs.options.auth_options import AuthOptions, PrincipalOptions, check_authentication, check_listen_addresses
 from foqs.options.cluster_options import (
     DATABASES_OPTION,
@@ -30,6 +32,7 @@ from foqs.options.cluster_options import (
     check_cluster_options,
     check_hosts_can_authenticate,
 )
+from foqs.options.database_tls import check_database_tls
 from foqs.options.options import (
     CatalogOptions,
     CoordinatorOptions,
@@ -94,6 +97,7 @@ class Config(Options):
         server = self.server
         check_listen_addresses(server, self.auth)
         check_authentication(server, self.auth)
+        check_database_tls(self.store, "store")
         check_cluster_options(self.cluster, self.databases, server)
         check_hosts_can_authenticate(self.cluster, server, self.auth)
         check_ports_differ(server)
@@ -166,6 +170,22 @@ class Config(Options):
         """Return the password of a database of the cluster, as `password` does."""
         return _read_secret(self.databases[name].password_file, f"databases.{name}.password_file")
 
+    def database_tls(self, name: str | None = None) -> ssl.SSLContext | None:
+        """Return the TLS context of the store, or of a database of the cluster by its name; None without TLS.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        options = self.store if name is None else self.databases[name]
+        if options.tls == "disabled":
+            return None
+        section = "store" if name is None else f"databases.{name}"
+        files = options.tls_ca_file, options.tls_cert_file, options.tls_key_file
+        try:
+            return database_context(options.tls, section, *files)
+        except UnusableOptionFile as error:
+            raise _file_error(error) from None
+
     def cluster_credentials(self) -> tuple[str, str] | None:
         """Return (user, password) for ZooKeeper from their file; None if no file is set.
 
@@ -194,7 +214,7 @@ class Config(Options):
         try:
             return read_keyring(files, tls if tls.cert else None, with_signing_secrets=server.sqs_port >= 0)
         except UnusableOptionFile as error:
-            raise ConfigError(error.cause.file, error.option, error.cause.problem, error.cause.remedy) from None
+            raise _file_error(error) from None
 
     def to_toml(self) -> str:
         """Return the configuration as a file, each option with its reason, unit, range and default."""
@@ -237,12 +257,18 @@ def load(
         details = error.errors(include_url=False)
         raise _to_config_error(details[0], str(file) if file else "", origin) from None
     config.password()
+    config.database_tls()
     config.keyring()
     if config.cluster.zookeeper:
         config.cluster_credentials()
         for name in config.databases:
             config.database_password(name)
+            config.database_tls(name)
     return config
+
+
+def _file_error(error: UnusableOptionFile) -> ConfigError:
+    return ConfigError(error.cause.file, error.option, error.cause.problem, error.cause.remedy)
 
 
 def _read_secret(file: str, key: str) -> str | None:

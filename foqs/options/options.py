@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -160,6 +160,9 @@ def check_ports_differ(server: ServerOptions) -> None:
             raise InvalidOption(f"{port} is server.{other} too", "choose another port", f"server.{name}")
 
 
+DatabaseTls: TypeAlias = Literal["disabled", "required", "verify_ca", "verify_identity"]
+
+
 class StoreOptions(Options):
     """The database that holds the shards."""
 
@@ -179,6 +182,26 @@ class StoreOptions(Options):
     )
     password_file: str = option(
         "", "path", "A file with the database password in one line, which only its owner may read. Empty: no password."
+    )
+    tls: DatabaseTls = option(
+        "disabled",
+        "disabled, required, verify_ca or verify_identity",
+        "TLS to a MySQL or MariaDB server. disabled: statements and payloads cross the network readably, so only for a "
+        "server on this machine or in a network that you trust. required: encrypted, but anybody may pretend to be the "
+        "server. verify_ca: its certificate must be of the CA. verify_identity: it must also name the host of the url, "
+        "as those of managed databases do. A server that offers no TLS is refused.",
+    )
+    tls_ca_file: str = option(
+        "", "path", "The CA of the server's certificate, PEM. Empty: the CAs of the system. Read at the start."
+    )
+    tls_cert_file: str = option(
+        "",
+        "path",
+        "The certificate that this host shows to the server, PEM, with its chain: for a user with REQUIRE X509. Read at "
+        "the start.",
+    )
+    tls_key_file: str = option(
+        "", "path", "The key of tls_cert_file, PEM without a passphrase, which only its owner may read."
     )
     unsafe_durability: bool = option(
         False,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from foqs.options.config import Config
-from foqs.options.options import StoreOptions, StoreUrl
+from foqs.options.options import StoreUrl
 from foqs.runtime.clock import Clock
 from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.mysql.mysql_driver import MysqlSettings
@@ -25,15 +25,14 @@ StoreFactory: TypeAlias = Callable[[int], Store]
 
 def local_store_factory(config: Config, clock: Clock) -> StoreFactory:
     """Return a factory for the shards of a standalone host."""
-    url = config.store.parsed_url
-    if url.kind == "memory":
+    if config.store.parsed_url.kind == "memory":
         return MemoryDatabase(clock.wall_ms).store
-    return _store_factory(url, config.password() or "", config.store)
+    return _store_factory(config, None)
 
 
 def database_store_factory(config: Config, name: str) -> StoreFactory:
     """Return a factory for the shards of a cluster in the database of this name, which must be in `[databases]`."""
-    return _store_factory(config.databases[name].parsed_url, config.database_password(name) or "", config.store)
+    return _store_factory(config, name)
 
 
 def shard_store_factory(config: Config, clock: Clock) -> Callable[[int, str], Store]:
@@ -61,31 +60,31 @@ def shard_store_factory(config: Config, clock: Clock) -> Callable[[int, str], St
 
 def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings:
     """Return the settings of the MySQL server at `store.url`, or of a database of the cluster by its name."""
-    if database is None:
-        return _mysql_settings_of(config.store.parsed_url, config.password() or "", config.store)
-    return _mysql_settings_of(
-        config.databases[database].parsed_url, config.database_password(database) or "", config.store
-    )
-
-
-def _store_factory(url: StoreUrl, password: str, options: StoreOptions) -> StoreFactory:
-    if url.kind == "sqlite":
-        folder = Path(url.path)
-        unsafe = options.unsafe_durability
-        return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, unsafe_durability=unsafe)
-    settings = _mysql_settings_of(url, password, options)
-    return lambda shard: MysqlStore(settings, shard)
-
-
-def _mysql_settings_of(url: StoreUrl, password: str, options: StoreOptions) -> MysqlSettings:
+    url, options = _parsed_url(config, database), config.store
+    password = config.password() if database is None else config.database_password(database)
     return MysqlSettings(
         database=url.database,
         host=url.host,
         port=url.port,
         unix_socket=url.socket,
         user=url.user,
-        password=password,
+        password=password or "",
+        tls=config.database_tls(database),
         connect_timeout_s=options.connect_timeout_ms / 1000,
         statement_timeout_s=options.statement_timeout_ms / 1000,
         unsafe_durability=options.unsafe_durability,
     )
+
+
+def _store_factory(config: Config, database: str | None) -> StoreFactory:
+    url = _parsed_url(config, database)
+    if url.kind == "sqlite":
+        folder = Path(url.path)
+        unsafe = config.store.unsafe_durability
+        return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, unsafe_durability=unsafe)
+    settings = mysql_settings(config, database)
+    return lambda shard: MysqlStore(settings, shard)
+
+
+def _parsed_url(config: Config, database: str | None) -> StoreUrl:
+    return config.store.parsed_url if database is None else config.databases[database].parsed_url

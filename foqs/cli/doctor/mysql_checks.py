@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator
 from typing import Final
 
 from foqs.cli.doctor.finding import StoreLocation, durability_finding, rolling_schema_finding
+from foqs.options.options import is_loopback
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
-from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
+from foqs.store.mysql.mysql_driver import NO_TLS_CODE, MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs.store.mysql.mysql_schema import (
     READ_ONLY_CODES,
@@ -62,6 +64,12 @@ async def _check_server(link: MysqlLink, settings: MysqlSettings, place: StoreLo
     else:
         detail = f"{settings.location} answers; every commit is on disk before it is acknowledged"
         yield durability_finding(detail, place.accepts_unsafe_durability)
+    if settings.tls is None and settings.unix_socket is None and not is_loopback(settings.host):
+        detail = f"statements and payloads cross the network to {settings.host} readably"
+        remedy = (
+            f"set {place.key}.tls to verify_identity and {place.key}.tls_ca_file, unless nobody else can read there"
+        )
+        yield Finding("Encryption", "warning", detail, remedy)
     may_create = await can_create_tables(link)
     yield rolling_schema_finding(await read_states(link), MIGRATIONS, place, may_create)
     missing = [right for shard in place.shards for right in await missing_rights(link, shard)]
@@ -114,10 +122,15 @@ _REMEDY_BY_CODE: Final = {
     1040: "raise the server's max_connections: for each shard a host keeps three connections (writes, reads, looks at "
     "leases), and opens up to four more at times (walk, sweep, count, lists of items)",
     1044: "GRANT {rights} ON `{database}`.* TO '{user}'@...",
-    1045: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
+    1045: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine; "
+    "if it or the server demands TLS (REQUIRE SSL, require_secure_transport), set {key}.tls to verify_identity; for "
+    "REQUIRE X509 also {key}.tls_cert_file and {key}.tls_key_file",
     1049: "create it (CREATE DATABASE `{database}`), or correct the database in {key}.url",
     1130: "create the user for this machine's address: CREATE USER '{user}'@...",
     1698: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
+    2026: "give the server a certificate and its key (ssl_cert, ssl_key), or set {key}.tls to disabled if nobody can read "
+    "the network",
+    NO_TLS_CODE: "set {key}.tls to verify_identity, and {key}.tls_ca_file: the server accepts no connection without TLS",
     **dict.fromkeys(READ_ONLY_CODES, _READ_ONLY_REMEDY),
 }
 
@@ -134,6 +147,10 @@ def _remedy_for(error: ServerError | MysqlLinkLost, settings: MysqlSettings, key
                 user=settings.user, database=settings.database, rights=RUN_RIGHTS, key=key
             )
         cause = cause.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"name the CA that signed it in {key}.tls_ca_file, and in {key}.url the host name that the certificate contains"
+    if isinstance(cause, ssl.SSLError):
+        return f"let the server offer TLS 1.2 or later; if it asks for a certificate, set {key}.tls_cert_file"
     if isinstance(cause, socket.gaierror):
         return f"correct the host in {key}.url: no address is known for that name"
     if isinstance(cause, TimeoutError):

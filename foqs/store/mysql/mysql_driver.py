@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import ssl as tls
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -40,6 +40,9 @@ _CLOSING_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 116
 """Server errors with which the server closes the connection, or a statement or connection was killed."""
 PREPARE_REFUSED_CODES: Final = frozenset({1243, 1461, 1615})
 """Server errors of prepared statements: unknown, no room for it, its table has changed."""
+NO_TLS_CODE: Final = 3159
+"""The server accepts no connection without TLS."""
+TLS_REMEDY: Final = "set tls in [store] or [databases.NAME], and for REQUIRE X509 tls_cert_file and tls_key_file"
 _QUIT_PACKET: Final = b"\x01\0\0\0\x01"
 """The packet that ends a session: COM_QUIT."""
 
@@ -49,6 +52,7 @@ class MysqlSettings:
     """The address, login and timeouts of a shard's database.
 
     `unix_socket`, when set, is used instead of host and port.
+    `tls`, when set, is used for every connection. A server that offers no TLS is refused.
     `statement_timeout_s` bounds one round trip, with its lock waits and the COMMIT that follows it.
     `lock_wait_timeout_s` is a whole number of seconds, as the server requires.
     `unsafe_durability` accepts server settings that can lose acknowledged writes.
@@ -60,7 +64,7 @@ class MysqlSettings:
     unix_socket: str | None = None
     user: str = "foqs"
     password: str = field(default="", repr=False)
-    ssl: tls.SSLContext | None = None
+    tls: ssl.SSLContext | None = None
     connect_timeout_s: float = 5.0
     statement_timeout_s: float = 30.0
     lock_wait_timeout_s: int = 5
@@ -103,6 +107,8 @@ class MysqlLink(asyncio.Protocol):
         """The callback of the current request; None once it was called."""
         self._ended_reason: str | None = None
         """Why the link has ended; None while it works."""
+        self._is_aborted = False
+        """The transport is closed, or is being closed. One with TLS cannot be aborted again, once it is closed."""
         self._transport.set_protocol(self)
 
     @classmethod
@@ -121,7 +127,7 @@ class MysqlLink(asyncio.Protocol):
             password=settings.password,
             db=settings.database,
             charset="utf8mb4",
-            ssl=settings.ssl,
+            ssl=settings.tls,
             autocommit=True,
             client_flag=CLIENT.FOUND_ROWS,  # an UPDATE reports the rows it matched, changed or not
             program_name="foqs",
@@ -255,6 +261,7 @@ class MysqlLink(asyncio.Protocol):
             self._transport.write(query_packet([following]))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_aborted = True
         self._mark_ended(f"the connection broke: {exc}" if exc else "the server closed the connection")
 
     def _mark_ended(self, reason: str) -> None:
@@ -262,7 +269,9 @@ class MysqlLink(asyncio.Protocol):
         self._ended_reason = self._ended_reason or reason
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(MysqlLinkLost(reason))
-        self._transport.abort()
+        if not self._is_aborted:
+            self._is_aborted = True
+            self._transport.abort()
 
 
 def _driver_error(error: Exception, timeout_text: str) -> ServerError | MysqlLinkLost:
@@ -279,6 +288,10 @@ def _driver_error(error: Exception, timeout_text: str) -> ServerError | MysqlLin
 
 def _unreached_reason(cause: BaseException | None) -> str:
     """Return why the server was not reached, which the driver's text leaves out."""
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f": its certificate is not accepted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f": the TLS handshake failed: {cause.reason or cause}"
     if not isinstance(cause, OSError):
         return ""
     if isinstance(cause, socket.gaierror) or cause.errno is None:

@@ -1,4 +1,4 @@
-"""aiomysql's connection, with a handshake that also asks MariaDB for bulk execution.
+"""aiomysql's connection, with a handshake that insists on TLS and also asks MariaDB for bulk execution.
 
 Bulk execution sends one row's statement with the values of many rows. MariaDB offers it in
 the extended capabilities, the last 4 bytes of a filler that MySQL leaves empty:
@@ -8,8 +8,9 @@ the extended capabilities, the last 4 bytes of a filler that MySQL leaves empty:
     reply: capabilities, 4 | packet limit, 4 | charset, 1 | filler, 19 | extended capabilities, 4 | ...
 
 Both sides read them only if the lowest bit of the capabilities is clear: a client or server
-that sets it is MySQL's. Always true: the reply has a bit only if the greeting had it. Knows
-nothing of statements.
+that sets it is MySQL's. Always true: the reply has a bit only if the greeting had it; with
+TLS, neither the user nor the password is sent before the handshake of TLS. Knows nothing of
+statements.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any, Final
 
 import aiomysql
 from aiomysql.connection import MysqlPacket
+from pymysql.constants import CLIENT, CR
+from pymysql.err import OperationalError
 
 _IS_MYSQL: Final = 1
 """The lowest bit of the capabilities."""
@@ -40,6 +43,12 @@ class Connection(aiomysql.Connection):  # type: ignore[misc]
             self._is_greeted = True
             self.can_bulk = offers_bulk(packet.get_all_data())
         return packet
+
+    async def _request_authentication(self) -> None:
+        # aiomysql would go on in clear, so anybody on the way could read the login by hiding the offer.
+        if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
+            raise OperationalError(CR.CR_SSL_CONNECTION_ERROR, "the server offers no TLS, which is demanded here")
+        await super()._request_authentication()
 
     def write_packet(self, payload: bytes) -> None:
         super().write_packet(asking_for_bulk(payload) if self.can_bulk else payload)

@@ -22,7 +22,9 @@ from foqs.core.items.item import Row, TopicName
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import (
+    NO_TLS_CODE,
     PREPARE_REFUSED_CODES,
+    TLS_REMEDY,
     MysqlLink,
     MysqlLinkLost,
     MysqlSettings,
@@ -71,7 +73,7 @@ _LOCK_WAIT_CODE: Final = 1205
 _RETRYABLE_CODES: Final = frozenset({_LOCK_WAIT_CODE, 1213, *PREPARE_REFUSED_CODES})
 """A lock wait that timed out, a deadlock, and a refused prepared statement, which is sent as text the next time."""
 _DUPLICATE_KEY_CODE: Final = 1062
-_NO_ACCESS_CODES: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
+_NO_ACCESS_CODES: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698, NO_TLS_CODE})
 _DISK_FULL_CODES: Final = frozenset({1021, 1114})
 _OWNER_LOCK_WAIT_S: Final = 1
 """How long a takeover or a check waits for the owner row before it kills the holder."""
@@ -265,11 +267,15 @@ class MysqlStore:
             await link.run(session_sql.set_autocommit(False))
         except ServerError as error:
             if error.code in _NO_ACCESS_CODES:
-                raise StoreUnusable(
-                    f"{self._settings.location}: {error}; check user, password and database, and "
-                    f"GRANT {RUN_RIGHTS} ON `{self._settings.database}`.* TO '{self._settings.user}'"
-                ) from error
+                raise StoreUnusable(f"{self._settings.location}: {error}; {self._access_remedy(error.code)}") from error
             raise
+
+    def _access_remedy(self, code: int) -> str:
+        if code == NO_TLS_CODE:
+            return TLS_REMEDY
+        grant = f"GRANT {RUN_RIGHTS} ON `{self._settings.database}`.* TO '{self._settings.user}'"
+        tls = "" if self._settings.tls else f"; if the user or the server demands TLS, {TLS_REMEDY}"
+        return f"check user, password and database, and {grant}{tls}"
 
     async def _read(self, statements: Sequence[bytes]) -> list[Result]:
         async def work() -> list[Result]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from foqs.access import secret_files
-from foqs.access.keyring import Keyring, TlsFiles, UnusableOptionFile, common_name, read_keyring, signing_secret
+from foqs.access.keyring import Keyring, TlsFiles, common_name, read_keyring, signing_secret
 from foqs.access.secret_files import UnusableFile, read_tokens
+from foqs.access.tls_files import UnusableOptionFile
 from tests.support.certificates import Authority, secret_file
 
 OLD, NEW = b"the-old-secret-of-orders", b"the-new-secret-of-orders"
