@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 from thrift.Thrift import TApplicationException
 
 from foqs.access.authenticator import AuthenticatedPrincipal
+from foqs.core.limits.waiting_calls import OwnerShare
 from foqs.rpc.auth_session import UNAUTHENTICATED_FRAME_BYTES_MAX, AuthSession
 from foqs.rpc.call import RpcCall, frame_failure
 from foqs.rpc.frames import BadFrame, FrameReader
@@ -276,14 +277,16 @@ class Connection(asyncio.Protocol):
             if not budget.reserve(cost_bytes - held_bytes):
                 raise Overloaded(_NO_ROOM, retry_after_ms=self._limits.retry_after_ms)
             held_bytes = cost_bytes
-            waiting_owners = self._reserve_wait(method, request, cost_bytes) if method.may_wait else None
+            waiting_shares = (
+                self._reserve_wait(method, request, cost_bytes) if method.may_wait and request.wait_ms else None
+            )
         except FoqsError as error:
             budget.release_reservation(held_bytes)
             server.on_call_replied(method.name, error.code, 0.0)
             self.send(frame_failure(head, seqid, method, error))
             return
-        call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s, waiting_owners)
-        if waiting_owners is not None:
+        call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s, waiting_shares)
+        if waiting_shares is not None:
             call.request = request
         self.calls[call] = None
         server.calls_in_flight += 1
@@ -300,24 +303,22 @@ class Connection(asyncio.Protocol):
             and own_busy < server.calls_in_flight_per_connection_max - server.settling_calls_per_connection_reserve
         )
 
-    def _reserve_wait(self, method: ServerMethod, request: Any, cost_bytes: int) -> Sequence[Hashable] | None:
-        """Take a place for a call that waits, and return its owners; None if it does not wait. Raises Overloaded."""
-        if not request.wait_ms:
-            return None
+    def _reserve_wait(self, method: ServerMethod, request: Any, cost_bytes: int) -> Sequence[OwnerShare]:
+        """Take a place for a call that waits. Raises Overloaded."""
         # A principal is text and a namespace is bytes, so they are different owners.
         owners: list[Hashable] = [method.namespace_of(request)]
         if self.session is not None:
             owners.append(self.session.principal_name)
         server = self._server
-        if self._waiting_count >= server.calls_in_flight_per_connection_max or not server.waiting_calls.reserve(
-            owners, cost_bytes
-        ):
-            raise Overloaded(
-                "too many dequeues of this connection, principal or namespace wait already; use fewer, or wait_ms=0",
-                retry_after_ms=WAIT_RETRY_AFTER_MS,
-            )
-        self._waiting_count += 1
-        return owners
+        if self._waiting_count < server.calls_in_flight_per_connection_max:
+            shares = server.waiting_calls.reserve(owners, cost_bytes)
+            if shares is not None:
+                self._waiting_count += 1
+                return shares
+        raise Overloaded(
+            "too many dequeues of this connection, principal or namespace wait already; use fewer, or wait_ms=0",
+            retry_after_ms=WAIT_RETRY_AFTER_MS,
+        )
 
     def _decode_cached(self, message: bytes, head: MessageHead, method: ServerMethod) -> Any:
         """Decode a request, or return the last one if it is the same. Raises FoqsError."""
@@ -381,9 +382,9 @@ class Connection(asyncio.Protocol):
         server = self._server
         server.calls_in_flight -= 1
         server.byte_budget.reserved_bytes -= call.cost_bytes
-        if call.waiting_owners is not None:
+        if call.waiting_shares is not None:
             self._waiting_count -= 1
-            server.waiting_calls.release_reservation(call.waiting_owners, call.cost_bytes)
+            server.waiting_calls.release_reservation(call.waiting_shares, call.cost_bytes)
         if code is not None:
             try:
                 server.on_call_replied(call.method.name, code, server.stopwatch_s() - call.started_at_s)
@@ -481,7 +482,7 @@ class Connection(asyncio.Protocol):
         session = self.session
         if session is None or not self._waiting_count:
             return
-        for call in [call for call in self.calls if call.waiting_owners is not None]:
+        for call in [call for call in self.calls if call.waiting_shares is not None]:
             try:
                 session.authorize(call.method, call.request)
             except FoqsError as error:

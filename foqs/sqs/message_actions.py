@@ -196,7 +196,8 @@ class MessageActions:
         owners = [("namespace", self._directory.namespace_of(queue.account))]
         if request.principal is not None:
             owners.append(("principal", request.principal.name))
-        if not self._waiting.reserve(owners, 0):
+        shares = self._waiting.reserve(owners, 0)
+        if shares is None:
             raise SqsError(
                 "RequestThrottled",
                 "Too many receives of this principal or account wait at this host already; use fewer, or more hosts.",
@@ -204,7 +205,7 @@ class MessageActions:
         try:
             yield
         finally:
-            self._waiting.release_reservation(owners, 0)
+            self._waiting.release_reservation(shares, 0)
 
     async def _receive(
         self, request: ActionRequest, queue: QueueName, entry: QueueEntry, count: int, wait_s: int, visibility_s: int

@@ -9,14 +9,19 @@ there is room for the next one. Knows nothing of calls.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Final
+
+IDLE_OWNERS_MAX: Final = 1_000
+"""Owners that hold nothing are remembered up to this number, because most of them come again at once."""
 
 
-class _Held:
+class OwnerShare:
     """What one owner holds."""
 
-    __slots__ = ("byte_count", "call_count")
+    __slots__ = ("byte_count", "call_count", "owner")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Hashable) -> None:
+        self.owner = owner
         self.call_count = 0
         self.byte_count = 0
 
@@ -34,35 +39,42 @@ class WaitingCalls:
         self.byte_count = 0
         self._calls_max = calls_max
         self._bytes_max = bytes_max
-        self._held: dict[Hashable, _Held] = {}
+        self._shares: dict[Hashable, OwnerShare] = {}
 
-    def reserve(self, owners: Sequence[Hashable], byte_count: int) -> bool:
-        """Take a place for a call of these owners. Return False if one of them has its share."""
+    @property
+    def owner_count(self) -> int:
+        """The number of owners that are remembered."""
+        return len(self._shares)
+
+    def reserve(self, owners: Sequence[Hashable], byte_count: int) -> Sequence[OwnerShare] | None:
+        """Take a place for a call of these owners. Return what gives it back; None if one of them has its share."""
         free_calls = self._calls_max - self.call_count
         free_bytes = self._bytes_max - self.byte_count
         if not free_calls or byte_count > free_bytes:
-            return False
+            return None
+        shares = []
         for owner in owners:
-            held = self._held.get(owner)
-            if held is not None and (held.call_count >= free_calls or held.byte_count + byte_count > free_bytes):
-                return False
-        for owner in owners:
-            held = self._held.get(owner)
-            if held is None:
-                held = self._held[owner] = _Held()
-            held.call_count += 1
-            held.byte_count += byte_count
+            share = self._shares.get(owner)
+            if share is None:
+                share = OwnerShare(owner)
+            elif share.call_count >= free_calls or share.byte_count + byte_count > free_bytes:
+                return None
+            shares.append(share)
+        for share in shares:
+            if not share.call_count:
+                self._shares[share.owner] = share
+            share.call_count += 1
+            share.byte_count += byte_count
         self.call_count += 1
         self.byte_count += byte_count
-        return True
+        return shares
 
-    def release_reservation(self, owners: Sequence[Hashable], byte_count: int) -> None:
-        """Give a place back; the arguments are those of `reserve`."""
+    def release_reservation(self, shares: Sequence[OwnerShare], byte_count: int) -> None:
+        """Give a place back: what `reserve` has returned, and the same bytes."""
         self.call_count -= 1
         self.byte_count -= byte_count
-        for owner in owners:
-            held = self._held[owner]
-            held.call_count -= 1
-            held.byte_count -= byte_count
-            if not held.call_count:
-                del self._held[owner]
+        for share in shares:
+            share.call_count -= 1
+            share.byte_count -= byte_count
+            if not share.call_count and len(self._shares) > IDLE_OWNERS_MAX:
+                del self._shares[share.owner]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
-from foqs.core.limits.waiting_calls import WaitingCalls
+from foqs.core.limits.waiting_calls import IDLE_OWNERS_MAX, OwnerShare, WaitingCalls
 
 
 def fill(waiting: WaitingCalls, *owners: str, byte_count: int = 1) -> int:
     """Reserve until a call is refused; return how many were not."""
     count = 0
-    while waiting.reserve(owners, byte_count):
+    while waiting.reserve(owners, byte_count) is not None:
         count += 1
     return count
 
@@ -26,14 +27,14 @@ def test_owners_that_take_turns_get_equal_shares_and_leave_one_for_the_next() ->
     shares = dict.fromkeys("abc", 0)
     for _ in range(100):
         for owner in shares:
-            shares[owner] += waiting.reserve((owner,), 1)
+            shares[owner] += waiting.reserve((owner,), 1) is not None
     assert list(shares.values()) == [25, 25, 25]
 
 
 def test_an_owner_cannot_take_more_by_many_others_of_the_same_call() -> None:
     waiting = WaitingCalls(100, 1_000)
     names = [f"namespace-{n}" for n in range(100)]
-    assert sum(waiting.reserve(("principal", name), 1) for name in names) == 50
+    assert sum(waiting.reserve(("principal", name), 1) is not None for name in names) == 50
     assert waiting.reserve(("another", names[99]), 1)
 
 
@@ -48,11 +49,12 @@ def test_large_calls_are_bounded_by_their_bytes() -> None:
 def test_places_that_were_given_back_are_free() -> None:
     rng = Random(1)
     waiting = WaitingCalls(20, 200)
-    held: list[tuple[tuple[str, str], int]] = []
+    held: list[tuple[Sequence[OwnerShare], int]] = []
     for _ in range(2_000):
-        call = (rng.choice("ab"), rng.choice("xyz")), rng.randrange(30)
-        if rng.random() < 0.5 and waiting.reserve(*call):
-            held.append(call)
+        size = rng.randrange(30)
+        shares = waiting.reserve((rng.choice("ab"), rng.choice("xyz")), size) if rng.random() < 0.5 else None
+        if shares is not None:
+            held.append((shares, size))
         elif held:
             waiting.release_reservation(*held.pop(rng.randrange(len(held))))
         assert (waiting.call_count, waiting.byte_count) == (len(held), sum(size for _, size in held))
@@ -61,3 +63,15 @@ def test_places_that_were_given_back_are_free() -> None:
     for call in held:
         waiting.release_reservation(*call)
     assert fill(waiting, "a") == 10
+
+
+def test_owners_that_hold_nothing_are_forgotten_if_there_are_many() -> None:
+    waiting = WaitingCalls(2, 200)
+    first = waiting.reserve(("principal", "first"), 1)
+    assert first is not None
+    for number in range(2 * IDLE_OWNERS_MAX):
+        assert waiting.reserve(("principal", f"refused {number}"), 1) is None
+        share = waiting.reserve((f"served {number}",), 1)
+        assert share is not None
+        waiting.release_reservation(share, 1)
+    assert waiting.owner_count <= IDLE_OWNERS_MAX + 2
