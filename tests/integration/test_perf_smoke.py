@@ -120,6 +120,7 @@ def test_the_consumer_is_compared_with_the_plain_client_and_reaches_every_topic(
     assert found[2]["figures"]["first_of_each_s"] > 0
 
 
+@pytest.mark.long
 def test_a_worker_in_which_items_wait_is_compared_with_one_in_which_none_does() -> None:
     options = ("--items", "200", "--rounds", "1", "--concurrency", "2", "--times", "1", "2", "--handlers", "plain")
     found = lines("in_flight", "--system", "foqs-sqlite", *options)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from foqs.core.timing.arrivals import Arrivals
 from foqs.queue.placement import Placement
 from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
@@ -76,13 +77,14 @@ def session_outlived() -> None:
 
 
 def epoch_serves_twice() -> None:
-    """A host that lost its registry session acquires its shards again with the same epochs."""
+    """A host that lost its registry session acquires its shards again with the same epochs, and starts its sequences again."""
 
     def drop(self: Agent, number: int) -> None:
         original(self, number)
         self._issued_epochs.pop(number, None)
 
     original = plant(Agent, "_drop_shard", drop)
+    plant(Arrivals, "start_sequences", lambda self, now_ms: setattr(self, "last_sequence", 0))
 
 
 def served_epochs_forgotten() -> None:
