@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from foqs.catalog.document import QueueEntry
 from foqs.core.limits.waiting_calls import WaitingCalls
@@ -55,7 +55,7 @@ _SYSTEM_NAMES: Final = frozenset(
 log = logging.getLogger(__name__)
 
 _INVISIBLE_MS: Final = 1_000
-"""The lease of a message that is received with VisibilityTimeout 0, until it is nacked."""
+"""The lease of a message that is to be visible at once, until it is nacked."""
 _LARGE_BYTES: Final = 64 * 1024
 """A larger message takes some milliseconds to be read and hashed."""
 _BURIALS_MAX: Final = 10
@@ -72,6 +72,11 @@ class _Settlement:
     method: str
     receipt: Receipt
     entry: Any
+
+
+_Parse: TypeAlias = Callable[[Parameters, QueueName], _Settlement]
+_ToFailure: TypeAlias = Callable[[Parameters, FoqsError], SqsError | None]
+"""The error for the client of what a call inside the host said; None: the client need not know."""
 
 
 class MessageActions:
@@ -344,34 +349,28 @@ class MessageActions:
     # ---------------------------------------------------- delete, change visibility
 
     async def delete_message(self, request: ActionRequest) -> Mapping[str, Any]:
-        queue = requested_queue(request)
-        await self._directory.find(queue)
-        (error,) = await self._settle(request, queue, [_deletion(request.parameters, queue)])
-        _raise_unless_deleted(error)
-        return {}
+        return await self._settle_one(request, _deletion, _deletion_error)
 
     async def delete_message_batch(self, request: ActionRequest) -> Mapping[str, Any]:
         return await self._settle_batch(request, "Delete", _deletion, _deletion_error)
 
     async def change_message_visibility(self, request: ActionRequest) -> Mapping[str, Any]:
-        queue = requested_queue(request)
-        await self._directory.find(queue)
-        settlement = _visibility_change(request.parameters, queue)
-        (error,) = await self._settle(request, queue, [settlement])
-        failure = None if error is None else _visibility_error(request.parameters, error)
-        if failure is not None:
-            raise failure
-        return {}
+        return await self._settle_one(request, _visibility_change, _visibility_error)
 
     async def change_message_visibility_batch(self, request: ActionRequest) -> Mapping[str, Any]:
         return await self._settle_batch(request, "ChangeMessageVisibility", _visibility_change, _visibility_error)
 
+    async def _settle_one(self, request: ActionRequest, parse: _Parse, to_failure: _ToFailure) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        (error,) = await self._settle(request, queue, [parse(request.parameters, queue)])
+        failure = None if error is None else to_failure(request.parameters, error)
+        if failure is not None:
+            raise failure
+        return {}
+
     async def _settle_batch(
-        self,
-        request: ActionRequest,
-        kind: str,
-        parse: Callable[[Parameters, QueueName], _Settlement],
-        to_failure: Callable[[Parameters, FoqsError], SqsError | None],
+        self, request: ActionRequest, kind: str, parse: _Parse, to_failure: _ToFailure
     ) -> Mapping[str, Any]:
         queue = requested_queue(request)
         await self._directory.find(queue)
@@ -382,7 +381,7 @@ class MessageActions:
             try:
                 settlements[entry_id] = parse(parameters, queue)
             except SqsError as refusal:
-                failures[entry_id] = _entry_error(parameters, refusal)
+                failures[entry_id] = refusal
         errors = await self._settle(request, queue, list(settlements.values()))
         members = dict(entries)
         for entry_id, error in zip(settlements, errors, strict=True):
@@ -412,20 +411,44 @@ class MessageActions:
     async def _settle_distinct(
         self, request: ActionRequest, queue: QueueName, settlements: Sequence[_Settlement]
     ) -> list[FoqsError | None]:
-        method = settlements[0].method
+        method, entries = settlements[0].method, [settlement.entry for settlement in settlements]
+        errors = await self._settle_entries(request, queue, method, entries)
+        late = [place for place, error in enumerate(errors) if isinstance(error, StaleLease)]
+        if method == "nack" and late:
+            outcomes = await self._nack_visible(request, queue, [entries[place] for place in late])
+            for place, outcome in zip(late, outcomes, strict=True):
+                errors[place] = outcome
+        return errors
+
+    async def _nack_visible(
+        self, request: ActionRequest, queue: QueueName, nacks: Sequence[Any]
+    ) -> list[FoqsError | None]:
+        """Nack messages whose timeout has ended. A nack needs a lease, so they are leased again first, if nobody got them."""
+        extensions = [ttypes.Extension(id=nack.id, token=nack.token, lease_ms=_INVISIBLE_MS) for nack in nacks]
+        errors = await self._settle_entries(request, queue, "extendLease", extensions)
+        leased = [place for place, error in enumerate(errors) if error is None]
+        if leased:
+            outcomes = await self._settle_entries(request, queue, "nack", [nacks[place] for place in leased])
+            for place, outcome in zip(leased, outcomes, strict=True):
+                errors[place] = outcome
+        return errors
+
+    async def _settle_entries(
+        self, request: ActionRequest, queue: QueueName, method: str, entries: Sequence[Any]
+    ) -> list[FoqsError | None]:
         make_request, field = _REQUESTS[method]
         fields = {"namespace_name": self._directory.namespace_of(queue.account).encode()}
-        call_request = make_request(**fields, **{field: [settlement.entry for settlement in settlements]})
+        call_request = make_request(**fields, **{field: entries})
         try:
             reply = await self._calls.call(method, call_request, self._timeout_s, request.session)
         except FoqsError as error:
-            return [error] * len(settlements)
+            return [error] * len(entries)
         found = [
             None if outcome.error is None else error_from_struct(outcome.error, "refused")
             for outcome in reply.outcomes or ()
         ]
         missing: list[FoqsError | None] = [UnknownOutcome("the reply has no outcome for the message")]
-        return found + missing * (len(settlements) - len(found))
+        return found + missing * (len(entries) - len(found))
 
 
 _REQUESTS: Final[Mapping[str, tuple[Callable[..., Any], str]]] = {
@@ -467,10 +490,15 @@ def _check_batch_size(entries: Sequence[Parameters]) -> None:
 
 
 def _parse_receipt(parameters: Parameters, queue: QueueName) -> Receipt:
-    receipt = parse_receipt_handle(parameters.required_text("ReceiptHandle"), queue.name)
+    handle = parameters.required_text("ReceiptHandle")
+    receipt = parse_receipt_handle(handle, queue.name)
     if receipt is None:
-        raise SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
+        raise _invalid_handle(handle)
     return receipt
+
+
+def _invalid_handle(handle: str) -> SqsError:
+    return SqsError("ReceiptHandleIsInvalid", f'The input receipt handle "{handle}" is not a valid receipt handle.')
 
 
 def _deletion(parameters: Parameters, queue: QueueName) -> _Settlement:
@@ -493,15 +521,8 @@ def _deletion_error(parameters: Parameters, error: FoqsError) -> SqsError | None
     if isinstance(error, StaleLease):
         return None
     if isinstance(error, NotFound):
-        return _entry_error(parameters, SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid."))
+        return _invalid_handle(parameters.required_text("ReceiptHandle"))
     return from_foqs_error(error)
-
-
-def _raise_unless_deleted(error: FoqsError | None) -> None:
-    if isinstance(error, NotFound):
-        raise SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
-    if error is not None and not isinstance(error, StaleLease):
-        raise from_foqs_error(error)
 
 
 def _visibility_error(parameters: Parameters, error: FoqsError) -> SqsError:
@@ -512,14 +533,6 @@ def _visibility_error(parameters: Parameters, error: FoqsError) -> SqsError:
             "Message does not exist or is not available for visibility timeout change.",
         )
     return from_foqs_error(error)
-
-
-def _entry_error(parameters: Parameters, error: SqsError) -> SqsError:
-    """Return the error of an entry of a batch, whose text names the handle."""
-    if error.shape != "ReceiptHandleIsInvalid":
-        return error
-    handle = parameters.text("ReceiptHandle")
-    return SqsError(error.shape, f'The input receipt handle "{handle}" is not a valid receipt handle.')
 
 
 def _batch_reply(results: Sequence[tuple[str, Mapping[str, Any] | SqsError]]) -> Mapping[str, Any]:

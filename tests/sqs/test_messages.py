@@ -91,8 +91,8 @@ def test_priorities_order_a_queue(sqs: Any, queue: str) -> None:
     assert [receive_one_of(sqs, queue)["Body"] for _ in range(3)] == ["-3", "0", "5"]
 
 
-def receive_one_of(sqs: Any, queue: str) -> Any:
-    (message,) = receive(sqs, queue, WaitTimeSeconds=10)
+def receive_one_of(sqs: Any, queue: str, **more: Any) -> Any:
+    (message,) = receive(sqs, queue, WaitTimeSeconds=10, **more)
     return message
 
 
@@ -131,6 +131,25 @@ def test_a_receipt_deletes_after_its_lease_until_the_message_is_received_again(s
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=second["ReceiptHandle"])
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=second["ReceiptHandle"])
     assert receive(sqs, queue) == []
+
+
+def test_a_late_heartbeat_keeps_other_consumers_away(sqs: Any, queue: str) -> None:
+    sqs.send_message_batch(QueueUrl=queue, Entries=[{"Id": name, "MessageBody": name} for name in ("a", "b")])
+    handles = [receive_one_of(sqs, queue, VisibilityTimeout=1)["ReceiptHandle"] for _ in range(2)]
+    until(lambda: visible_count(sqs, queue) == 2, "both visibility timeouts have ended")
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handles[0], VisibilityTimeout=60)
+    entry = {"Id": "b", "ReceiptHandle": handles[1], "VisibilityTimeout": 60}
+    assert "Failed" not in sqs.change_message_visibility_batch(QueueUrl=queue, Entries=[entry])
+    assert receive(sqs, queue, MaxNumberOfMessages=10) == []
+    for handle in handles:
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=0)
+    again = receive(sqs, queue, MaxNumberOfMessages=10)
+    assert [message["Attributes"]["ApproximateReceiveCount"] for message in again] == ["2", "2"]
+
+
+def visible_count(sqs: Any, queue: str) -> int:
+    found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["ApproximateNumberOfMessages"])
+    return int(found["Attributes"]["ApproximateNumberOfMessages"])
 
 
 def test_a_superseded_receipt_changes_no_visibility(sqs: Any, queue: str) -> None:
