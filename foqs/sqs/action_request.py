@@ -48,6 +48,7 @@ class ActionRequest:
         peer: the address that the request came from.
         principal: None if the host does not authenticate.
         invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.
+        trace: the header `X-Amzn-Trace-Id`, if it is a trace of X-Ray.
         on_unsent: each releases items that were leased for the request.
         check_grant: checks the grant of the principal again. Raises PermissionDenied.
         need_peer: says that a reply is of use only to a peer that is certainly there: if it closes its side of the
@@ -62,6 +63,7 @@ class ActionRequest:
     peer: str = "unknown"
     principal: Principal | None = None
     invocation_id: str | None = None
+    trace: bytes = b""
     on_unsent: list[Callable[[], None]] = field(default_factory=list)
     check_grant: Callable[[], None] = lambda: None
     need_peer: Callable[[], None] = lambda: None

@@ -22,7 +22,7 @@ from foqs.sqs.dead_letters import DeadLetters
 from foqs.sqs.errors import SHAPES, SqsError, from_foqs_error, invalid_parameter
 from foqs.sqs.identifiers import QueueName, Receipt, message_id, parse_receipt_handle, receipt_handle
 from foqs.sqs.in_host_calls import InHostCalls, delivery_structs, raw_id
-from foqs.sqs.message_attributes import TRACE_HEADER, md5_of, md5_of_attributes, select_attributes
+from foqs.sqs.message_attributes import TRACE_HEADER, md5_of, md5_of_attributes, select_attributes, x_ray_trace
 from foqs.sqs.outgoing_messages import OutgoingMessage, message_size, parse_message, too_long_for_namespace
 from foqs.sqs.parameters import RECEIVE_MAX, WAIT_S_MAX, Parameters, check_attribute_names
 from foqs.sqs.queue_actions import requested_queue
@@ -109,7 +109,7 @@ class MessageActions:
     async def send_message(self, request: ActionRequest) -> Mapping[str, Any]:
         queue = requested_queue(request)
         entry = await self._directory.find(queue)
-        message = parse_message(request.parameters, queue, entry, request.sender, request.invocation_id, 0)
+        message = parse_message(request.parameters, queue, entry, request, 0)
         (result,) = await self._enqueue(request, queue, [message])
         if isinstance(result, SqsError):
             raise result
@@ -139,7 +139,7 @@ class MessageActions:
         self, request: ActionRequest, queue: QueueName, entry: QueueEntry, parameters: Parameters, place: int
     ) -> OutgoingMessage | SqsError:
         try:
-            return parse_message(parameters, queue, entry, request.sender, request.invocation_id, place)
+            return parse_message(parameters, queue, entry, request, place)
         except SqsError as error:
             return error
 
@@ -342,7 +342,7 @@ class MessageActions:
             "ApproximateReceiveCount": str(delivery.attempt),
             "ApproximateFirstReceiveTimestamp": str(now_ms - first_age_ms),
             "MessageGroupId": message.group,
-            TRACE_HEADER: message.trace.decode(errors="replace"),
+            TRACE_HEADER: (message.trace or x_ray_trace(delivery.trace_context or b"")).decode(errors="replace"),
         }
         return {name: value for name, value in found.items() if value}
 

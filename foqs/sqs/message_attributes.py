@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX
 from foqs.sqs.errors import SqsError, invalid_value
 
 ATTRIBUTES_MAX: Final = 10
@@ -33,6 +34,8 @@ _KINDS: Final = ("String", "Number", "Binary")
 
 @dataclass(slots=True, frozen=True)
 class MessageAttribute:
+_ALL: Final = frozenset(("All", ".*", "*"))
+_X_RAY_TRACE: Final = re.compile(rb"(?:[ -~]*;)? *Root=[ -~]+")
     """One attribute; `value` is UTF-8 unless it `is_binary`."""
 
     name: str
@@ -59,6 +62,11 @@ def has_forbidden_char(text: str) -> bool:
 
 
 def parse_attributes(raw: Any) -> Sequence[MessageAttribute]:
+def x_ray_trace(data: bytes) -> bytes:
+    """Return a trace header of X-Ray, such as `Root=...;Sampled=1`; nothing if it is none, or too long for an item."""
+    return data if len(data) <= TRACE_CONTEXT_BYTES_MAX and _X_RAY_TRACE.fullmatch(data) else b""
+
+
     """Return the attributes of a `MessageAttributes` map, by name. Raises `SqsError`."""
     entries = _entries(raw, "MessageAttributes")
     if len(entries) > ATTRIBUTES_MAX:

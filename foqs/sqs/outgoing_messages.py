@@ -16,6 +16,7 @@ from zlib import crc32
 from foqs.catalog.document import QueueEntry
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
 from foqs.sqs import envelope, queue_attributes
+from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.errors import SqsError, invalid_parameter, invalid_value, missing_parameter
 from foqs.sqs.identifiers import QueueName
 from foqs.sqs.message_attributes import (
@@ -62,17 +63,12 @@ def message_size(parameters: Parameters) -> int:
 
 
 def parse_message(
-    parameters: Parameters,
-    queue: QueueName,
-    entry: QueueEntry,
-    sender: str,
-    invocation_id: str | None,
-    place: int,
+    parameters: Parameters, queue: QueueName, entry: QueueEntry, request: ActionRequest, place: int
 ) -> OutgoingMessage:
     """Return the item of a message.
 
     Args:
-        invocation_id: of the SDK's call; without a usable one the item has no key.
+        request: the call: who sends, and its trace. Without a usable invocation id the item has no key.
         place: of the message in the call.
 
     Raises:
@@ -97,10 +93,12 @@ def parse_message(
             f"One or more parameters are invalid. Reason: Message must be shorter than {size_max} bytes."
         )
     trace = system[0].value if system else b""
-    payload = envelope.encode(envelope.Message(body, attributes, sender, _group(parameters), trace))
+    payload = envelope.encode(envelope.Message(body, attributes, request.sender, _group(parameters), trace))
     item = _new_item(parameters, queue, entry, attributes, payload)
-    if invocation_id is not None and _INVOCATION_ID.fullmatch(invocation_id):
-        item.idempotency_key = _key(invocation_id, place, queue, parameters.delay_s(), payload)
+    # Not in the envelope: each attempt of a call may have another one, and must be the same item.
+    item.trace_context = request.trace
+    if request.invocation_id is not None and _INVOCATION_ID.fullmatch(request.invocation_id):
+        item.idempotency_key = _key(request.invocation_id, place, queue, parameters.delay_s(), payload)
     hashes = {
         "MD5OfMessageBody": md5_of(body_bytes),
         "MD5OfMessageAttributes": md5_of_attributes(attributes),

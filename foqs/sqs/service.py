@@ -28,6 +28,7 @@ from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.identifiers import ACCOUNT, parse_queue_url
 from foqs.sqs.json_protocol import JsonProtocol
 from foqs.sqs.message_actions import MessageActions
+from foqs.sqs.message_attributes import x_ray_trace
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import Parameters
 from foqs.sqs.query_protocol import QueryProtocol, is_query_request
@@ -278,6 +279,7 @@ def _refuse_browsers(head: HttpHead) -> None:
         raise SqsError(
             "AccessDeniedException", "Without authentication this port accepts the Query protocol by POST only."
         )
+            trace=x_ray_trace((head.header("x-amzn-trace-id") or "").encode("utf-8", "surrogateescape")),
 
 
 def wire_protocol(head: HttpHead) -> JsonProtocol | QueryProtocol:

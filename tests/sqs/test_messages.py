@@ -13,10 +13,11 @@ import pytest
 from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.poll import until
-from tests.support.sqs_host import SqsHost
+from tests.support.sqs_host import SqsHost, sqs_client
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
+TRACE_NAME, TRACE = "X-Amzn-Trace-Id", "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
 CLOCKS_MS = 1_000
 """A shard's clock and the system's may differ by less."""
 
@@ -150,6 +151,18 @@ def test_a_late_heartbeat_keeps_other_consumers_away(sqs: Any, queue: str) -> No
 def visible_count(sqs: Any, queue: str) -> int:
     found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["ApproximateNumberOfMessages"])
     return int(found["Attributes"]["ApproximateNumberOfMessages"])
+
+
+def test_the_trace_of_a_request_is_that_of_its_messages(host: SqsHost, queue: str) -> None:
+    client = sqs_client(host.endpoint)
+    client.meta.events.register("before-send.sqs", lambda request, **_: request.headers.update({TRACE_NAME: TRACE}))
+    own = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-own"}}
+    client.send_message(QueueUrl=queue, MessageBody="one")
+    entries = [{"Id": "a", "MessageBody": "two"}, {"Id": "b", "MessageBody": "three", "MessageSystemAttributes": own}]
+    client.send_message_batch(QueueUrl=queue, Entries=entries)
+    found = [receive_one_of(client, queue) for _ in range(3)]
+    traces = {message["Body"]: message["Attributes"]["AWSTraceHeader"] for message in found}
+    assert traces == {"one": TRACE, "two": TRACE, "three": "Root=1-own"}
 
 
 def test_a_superseded_receipt_changes_no_visibility(sqs: Any, queue: str) -> None:

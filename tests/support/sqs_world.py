@@ -35,6 +35,7 @@ class SqsWorld:
     Attributes:
         jobs: the bulk jobs; nobody works on them.
         invocation_id: of all actions.
+        trace: of all actions.
         principal: of all actions.
         requests: those of the actions so far.
         is_granted: whether the principal of receives that wait still has its grant.
@@ -51,6 +52,7 @@ class SqsWorld:
 
         self.jobs = MemoryJobs()
         self.invocation_id: str | None = None
+        self.trace = b""
         self.principal: Principal | None = None
         self.requests: list[ActionRequest] = []
         self.is_granted = True
@@ -71,6 +73,7 @@ class SqsWorld:
             "http://sqs.example",
             principal=self.principal,
             invocation_id=self.invocation_id,
+            trace=self.trace,
             check_grant=self._check_grant,
         )
         self.requests.append(request)

@@ -126,6 +126,20 @@ def shape(reply: HttpReply) -> str:
     return str(json.loads(reply.body)["__type"]).rpartition("#")[2]
 
 
+@pytest.mark.parametrize(
+    ("header", "trace"),
+    [("Root=1-2-3;Sampled=1", b"Root=1-2-3;Sampled=1"), ("unknown", b""), ("Root=\udcff", b""), (None, b"")],
+)
+def test_the_trace_of_a_request_need_not_be_signed_and_a_wrong_one_is_left_out(
+    header: str | None, trace: bytes
+) -> None:
+    world = World(Permission.ENQUEUE)
+    call = signed()
+    lines = [*call.headers, *([] if header is None else [("X-Amzn-Trace-Id", header)])]
+    assert world.serve(HttpHead("POST", "http", "/", lines)).status == 200
+    assert world.requests[0].trace == trace
+
+
 def test_a_signed_request_runs_its_action() -> None:
     world = World(Permission.ENQUEUE)
     for secret in ("secret", "old"):
