@@ -23,19 +23,23 @@ TYPE_CHARS_MAX: Final = 256
 TRACE_HEADER: Final = "AWSTraceHeader"
 TRACE_HEADER_BYTES_MAX: Final = 1_024
 FOQS_PREFIX: Final = "foqs."
+VALID_CHARS: Final = (
+    "Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF."
+)
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
+_NAME: Final = re.compile(r"[\w.-]+")
+"""SQS' documentation names ASCII only, but SQS takes letters of other alphabets."""
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NUMBER_CHARS_MAX: Final = 128
 _FORBIDDEN_CHAR: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _RESERVED: Final = ("aws.", "amazon.")
 _KINDS: Final = ("String", "Number", "Binary")
+_ALL: Final = frozenset(("All", ".*", "*"))
+_X_RAY_TRACE: Final = re.compile(rb"(?:[ -~]*;)? *Root=[ -~]+")
 
 
 @dataclass(slots=True, frozen=True)
 class MessageAttribute:
-_ALL: Final = frozenset(("All", ".*", "*"))
-_X_RAY_TRACE: Final = re.compile(rb"(?:[ -~]*;)? *Root=[ -~]+")
     """One attribute; `value` is UTF-8 unless it `is_binary`."""
 
     name: str
@@ -58,15 +62,15 @@ def has_forbidden_char(text: str) -> bool:
     return _FORBIDDEN_CHAR.search(text) is not None
 
 
-# ------------------------------------------------------------------ from JSON
-
-
-def parse_attributes(raw: Any) -> Sequence[MessageAttribute]:
 def x_ray_trace(data: bytes) -> bytes:
     """Return a trace header of X-Ray, such as `Root=...;Sampled=1`; nothing if it is none, or too long for an item."""
     return data if len(data) <= TRACE_CONTEXT_BYTES_MAX and _X_RAY_TRACE.fullmatch(data) else b""
 
 
+# ------------------------------------------------------------------ from JSON
+
+
+def parse_attributes(raw: Any) -> Sequence[MessageAttribute]:
     """Return the attributes of a `MessageAttributes` map, by name. Raises `SqsError`."""
     entries = _entries(raw, "MessageAttributes")
     if len(entries) > ATTRIBUTES_MAX:
@@ -112,22 +116,21 @@ def _parse_attribute(name: str, raw: Any) -> MessageAttribute:
             f"The message attribute '{name}' has an invalid message attribute type, the set of supported type "
             "prefixes is Binary, Number, and String."
         )
-    if len(data_type) > TYPE_CHARS_MAX or has_forbidden_char(data_type):
+    if len(data_type) > TYPE_CHARS_MAX:
         raise invalid_value(f"The message attribute '{name}' has a type longer than {TYPE_CHARS_MAX} characters.")
+    if has_forbidden_char(data_type):
+        raise invalid_value(f"Invalid characters found in the type of the message attribute '{name}'. {VALID_CHARS}")
     is_binary = kind == "Binary"
     value = raw.get("BinaryValue" if is_binary else "StringValue")
     if not value or not isinstance(value, str) or raw.get("StringValue" if is_binary else "BinaryValue"):
-        raise invalid_value(
-            f"The message attribute '{name}' must contain non-empty message attribute value for message attribute "
-            f"type '{data_type}'."
-        )
+        raise invalid_value(f"Message (user) attribute '{name}' must contain a non-empty value of type '{data_type}'.")
     return MessageAttribute(name, data_type, _parse_value(name, kind, value), is_binary)
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise invalid_value(
-            f"The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, "
+            f"The message attribute name '{name}' is invalid. Attribute name can contain letters, digits, "
             "underscore (_), hyphen (-), and period (.) characters."
         )
     lowered = name.lower()
@@ -147,7 +150,7 @@ def _parse_value(name: str, kind: str, text: str) -> bytes:
         except (ValueError, binascii.Error):
             raise SqsError("SerializationException", f"The message attribute '{name}' is not Base64.") from None
     if has_forbidden_char(text):
-        raise SqsError("InvalidMessageContents", f"Invalid characters found in the message attribute '{name}'.")
+        raise invalid_value(f"Invalid characters found in the message attribute '{name}'. {VALID_CHARS}")
     if kind == "Number" and (len(text) > _NUMBER_CHARS_MAX or not _NUMBER.fullmatch(text)):
         raise invalid_value(f"Can't cast the value of message (user) attribute '{name}' to a number.")
     return text.encode()
@@ -176,8 +179,8 @@ def md5_of_attributes(attributes: Iterable[MessageAttribute]) -> str | None:
 
 
 def select_attributes(attributes: Iterable[MessageAttribute], wanted: Sequence[str]) -> list[MessageAttribute]:
-    """Return the attributes that `MessageAttributeNames` asks for: names, `All`, `.*` or `prefix.*`."""
-    if "All" in wanted or ".*" in wanted:
+    """Return the attributes that `MessageAttributeNames` asks for: names, `prefix.*`, or all by `All`, `.*` or `*`."""
+    if not _ALL.isdisjoint(wanted):
         return list(attributes)
     prefixes = tuple(name[:-2] for name in wanted if name.endswith(".*"))
     return [

@@ -54,6 +54,13 @@ def target_of_task(request: ActionRequest) -> ActionTarget:
     return ActionTarget(source.account, source.name, task=task)
 
 
+def resource_not_found(parameter: str) -> SqsError:
+    """Return the error for the ARN of a queue that does not exist."""
+    return SqsError(
+        "ResourceNotFoundException", f"The resource that you specified for the {parameter} parameter doesn't exist."
+    )
+
+
 class MoveTasks:
     """Serves the actions.
 
@@ -166,10 +173,7 @@ class MoveTasks:
         try:
             await self._directory.find(queue)
         except SqsError:
-            raise SqsError(
-                "ResourceNotFoundException",
-                f"The resource that you specified for the {parameter} parameter doesn't exist.",
-            ) from None
+            raise resource_not_found(parameter) from None
 
     async def _count(self, request: ActionRequest, source: QueueName) -> int | None:
         """Return how many messages there are to move; None if that is not known now."""

@@ -21,6 +21,7 @@ from foqs.sqs.errors import SqsError, invalid_parameter, invalid_value, missing_
 from foqs.sqs.identifiers import QueueName
 from foqs.sqs.message_attributes import (
     FOQS_PREFIX,
+    VALID_CHARS,
     MessageAttribute,
     has_forbidden_char,
     md5_of,
@@ -78,11 +79,7 @@ def parse_message(
     if not body:
         raise missing_parameter("MessageBody")
     if has_forbidden_char(body):
-        raise SqsError(
-            "InvalidMessageContents",
-            "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | "
-            "#xE000 to #xFFFD | #x10000 to #x10FFFF.",
-        )
+        raise SqsError("InvalidMessageContents", f"Invalid characters found. {VALID_CHARS}")
     attributes = parse_attributes(parameters.value("MessageAttributes"))
     system = parse_system_attributes(parameters.value("MessageSystemAttributes"))
     body_bytes = body.encode()

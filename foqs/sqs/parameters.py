@@ -224,7 +224,7 @@ def check_text(text: str, name: str, chars_max: int) -> str:
     """Check the length of an optional identifier, such as MessageGroupId. Raises `SqsError`."""
     if not 1 <= len(text) <= chars_max or not all("!" <= char <= "~" for char in text):
         raise invalid_value(
-            f"Value {text[:chars_max]} for parameter {name} is invalid. Reason: {name} can only include alphanumeric "
+            f"Value {text} for parameter {name} is invalid. Reason: {name} can only include alphanumeric "
             f"and punctuation characters. 1 to {chars_max} in length."
         )
     return text

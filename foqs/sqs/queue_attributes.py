@@ -31,7 +31,8 @@ _NUMBERS: Final[Mapping[str, tuple[int, int, int]]] = {
 }
 """(least, most, default) of each numeric attribute that has a default."""
 _KMS_REUSE_S: Final = (60, 86_400)
-_FIFO_NAMES: Final = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+_FIFO_ONLY_NAMES: Final = ("DeduplicationScope", "FifoThroughputLimit")
+_FIFO_NAMES: Final = ("FifoQueue", "ContentBasedDeduplication", *_FIFO_ONLY_NAMES)
 _DIGITS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 
@@ -74,18 +75,30 @@ def check_attributes(raw: Mapping[str, str]) -> dict[str, str]:
     Spaces around a name are ignored.
 
     Raises:
-        SqsError: a name is unknown, a value is out of range, or the attribute needs FIFO queues.
+        SqsError: a name is unknown or one of FIFO queues, a value is out of range, or two values exclude each other.
     """
     checked: dict[str, str] = {}
     for spaced_name, value in raw.items():
         name = spaced_name.strip()
-        if name in _FIFO_NAMES:
-            _refuse_fifo_attribute(name, value)
-            continue
+        if name in _FIFO_ONLY_NAMES:
+            raise SqsError("InvalidAttributeName", f"You can specify the {name} only when FifoQueue is set to true.")
         if name not in SETTABLE_NAMES:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
         checked[name] = _CHECKS.get(name, _check_number)(name, value)
-    return checked
+    return _with_one_encryption(checked)
+
+
+def _with_one_encryption(checked: dict[str, str]) -> dict[str, str]:
+    """Return attributes in which one kind of encryption ends the other one. Raises `SqsError` if both are wanted."""
+    is_managed = checked.get("SqsManagedSseEnabled") == "true"
+    if not checked.get("KmsMasterKeyId"):
+        return {**checked, "KmsMasterKeyId": ""} if is_managed else checked
+    if is_managed:
+        raise SqsError(
+            "InvalidAttributeName",
+            "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
+        )
+    return {**checked, "SqsManagedSseEnabled": "false"}
 
 
 def refuse_fifo_name(name: str) -> None:
@@ -101,11 +114,6 @@ def check_fifo_name(name: str, attributes: Mapping[str, str]) -> None:
             "The name of a FIFO queue can only include alphanumeric characters, hyphens, or "
             "underscores, must end with .fifo suffix and be 1 to 80 in length."
         )
-
-
-def _refuse_fifo_attribute(name: str, value: str) -> None:
-    if (name, value.lower()) not in (("FifoQueue", "false"), ("ContentBasedDeduplication", "false")):
-        raise unsupported(f"{name} needs FIFO queues, which this version does not support; use a standard queue.")
 
 
 def _invalid(name: str) -> SqsError:

@@ -23,7 +23,7 @@ from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import REQUIREMENTS, Principal, Requirement
 from foqs.sqs import move_tasks, queue_actions
 from foqs.sqs.action_request import ActionRequest, ActionTarget
-from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error
+from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error, queue_does_not_exist
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.identifiers import ACCOUNT, parse_queue_url
 from foqs.sqs.json_protocol import JsonProtocol
@@ -48,11 +48,16 @@ Handler: TypeAlias = Callable[[ActionRequest], Awaitable[Mapping[str, Any]]]
 
 
 class Action(NamedTuple):
-    """One action. `target_of` returns what it concerns: the grant must be on the namespace of its account."""
+    """One action.
+
+    `target_of` returns what it concerns: the grant must be on the namespace of its account. `absent` returns the error
+    for an account that does not exist.
+    """
 
     handle: Handler
     requirement: Requirement
     target_of: Callable[[ActionRequest], ActionTarget]
+    absent: Callable[[], SqsError] = queue_does_not_exist
 
 
 def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) -> Mapping[str, Action]:
@@ -83,11 +88,19 @@ def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) ->
         ("ListQueues", queues.list_queues, "getNamespace", of_call),
         ("ListQueueTags", queues.list_queue_tags, "getNamespace", of_queue),
         ("ListDeadLetterSourceQueues", queues.list_dead_letter_source_queues, "getNamespace", of_queue),
+    ]
+    of_tasks: list[tuple[str, Handler, str, Callable[[ActionRequest], ActionTarget]]] = [
         ("StartMessageMoveTask", tasks.start, "startBulkJob", move_tasks.target_of_source),
         ("CancelMessageMoveTask", tasks.cancel, "controlBulkJob", move_tasks.target_of_task),
         ("ListMessageMoveTasks", tasks.list_tasks, "listBulkJobs", move_tasks.target_of_source),
     ]
-    return {name: Action(handle, REQUIREMENTS[call], target_of) for name, handle, call, target_of in table}
+    no_source = partial(move_tasks.resource_not_found, "SourceArn")
+    return {
+        **{name: Action(handle, REQUIREMENTS[call], target_of) for name, handle, call, target_of in table},
+        **{
+            name: Action(handle, REQUIREMENTS[call], target_of, no_source) for name, handle, call, target_of in of_tasks
+        },
+    }
 
 
 TURN_BYTES: Final = 256 * 1024
@@ -232,12 +245,14 @@ class SqsService:
     def _action(self, name: str) -> Action:
         action = self._actions.get(name)
         if action is None:
-            raise SqsError("UnknownOperationException", f"The action {name} is not valid for this web service.")
+            raise SqsError("UnknownOperationException", f"The action {name} is not valid for this endpoint.")
         return action
 
     def _authorize(self, action: Action, target: ActionTarget, principal: Principal | None) -> None:
         """Check the grant of a principal. Raises `SqsError`, and PermissionDenied if it has none."""
-        namespace = self._directory.namespace_of(target.account)
+        namespace = self._directory.known_namespace_of(target.account)
+        if namespace is None:
+            raise action.absent()
         if principal is None or self._authenticator is None:
             return
         refusal = action.requirement.refusal(principal, self._authenticator.permissions_of(principal.name, namespace))
@@ -264,6 +279,7 @@ class SqsService:
             principal=proof.principal,
             need_peer=need_peer,
             invocation_id=head.header("amz-sdk-invocation-id"),
+            trace=x_ray_trace((head.header("x-amzn-trace-id") or "").encode("utf-8", "surrogateescape")),
         )
 
 
@@ -279,7 +295,6 @@ def _refuse_browsers(head: HttpHead) -> None:
         raise SqsError(
             "AccessDeniedException", "Without authentication this port accepts the Query protocol by POST only."
         )
-            trace=x_ray_trace((head.header("x-amzn-trace-id") or "").encode("utf-8", "surrogateescape")),
 
 
 def wire_protocol(head: HttpHead) -> JsonProtocol | QueryProtocol:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,11 +120,48 @@ def test_a_purge_empties_a_queue_and_a_deleted_queue_is_empty_when_it_is_created
     assert "Messages" not in sqs.receive_message(QueueUrl=queue)
 
 
+def test_move_tasks_of_an_account_that_does_not_exist_have_the_error_of_aws(sqs: Any) -> None:
+    arn = "arn:aws:sqs:eu-west-1:999999999999:mail"
+    handle = b64encode(json.dumps({"taskId": "x", "sourceArn": arn}).encode()).decode()
+    for call, arguments in (
+        (sqs.start_message_move_task, {"SourceArn": arn}),
+        (sqs.list_message_move_tasks, {"SourceArn": arn}),
+        (sqs.cancel_message_move_task, {"TaskHandle": handle}),
+    ):
+        with pytest.raises(sqs.exceptions.ResourceNotFoundException, match="for the SourceArn parameter") as refused:
+            call(**arguments)
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
+
+
+def test_a_queue_changes_its_kind_of_encryption(sqs: Any, queue: str) -> None:
+    def encryption() -> tuple[str | None, str]:
+        found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+        return found.get("KmsMasterKeyId"), found["SqsManagedSseEnabled"]
+
+    assert encryption() == (None, "true")
+    with pytest.raises(sqs.exceptions.InvalidAttributeName, match="one type of server-side encryption"):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={"KmsMasterKeyId": "key", "SqsManagedSseEnabled": "true"})
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"KmsMasterKeyId": "key"})
+    assert encryption() == ("key", "false")
+    assert sqs.create_queue(QueueName=queue.rpartition("/")[2], Attributes={"KmsMasterKeyId": "key"})
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"SqsManagedSseEnabled": "true"})
+    assert encryption() == (None, "true")
+
+
+def test_a_queue_is_not_its_own_dead_letter_queue(sqs: Any, queue: str) -> None:
+    arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})
+    with pytest.raises(sqs.exceptions.ClientError, match="cannot be its own dead letter target"):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": policy})
+
+
 def test_fifo_queues_are_unsupported(sqs: Any) -> None:
     with pytest.raises(sqs.exceptions.UnsupportedOperation):
         sqs.create_queue(QueueName="a.fifo", Attributes={"FifoQueue": "true"})
     with pytest.raises(sqs.exceptions.UnsupportedOperation):
         sqs.send_message(QueueUrl="a.fifo", MessageBody="x", MessageGroupId="g")
+    with pytest.raises(sqs.exceptions.InvalidAttributeName, match="Unknown Attribute FifoQueue"):
+        sqs.create_queue(QueueName="a", Attributes={"FifoQueue": "false"})
 
 
 def test_queues_are_bounded(tmp_path: Path) -> None:

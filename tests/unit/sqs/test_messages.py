@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from foqs.sqs.message_attributes import (
     parse_attributes,
     parse_system_attributes,
     select_attributes,
+    x_ray_trace,
 )
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -87,20 +89,18 @@ def test_the_md5_does_not_depend_on_the_order() -> None:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        ({"öther": attribute("String", StringValue="x")}, "Attribute name can contain A-Z"),
+        ({"a§": attribute("String", StringValue="x")}, "Attribute name can contain letters"),
         ({"AWS.x": attribute("String", StringValue="x")}, "must not start with AWS"),
         ({".x": attribute("String", StringValue="x")}, "must not start or end with a period"),
         ({"x..y": attribute("String", StringValue="x")}, "periods in succession"),
         ({"n" * 257: attribute("String", StringValue="x")}, "at most 256"),
         ({"x": attribute("InvalidNumber", StringValue="x")}, "prefixes is Binary, Number, and String"),
         ({"x": {"StringValue": "x"}}, "non-empty message attribute type"),
-        ({"x": attribute("String", StringValue="")}, "non-empty message attribute value"),
-        ({"x": attribute("Binary", StringValue="eA==")}, "non-empty message attribute value"),
-        ({"x": attribute("String", StringValue="x", BinaryValue="eA==")}, "non-empty message attribute value"),
+        ({"x": attribute("String", StringValue="")}, "must contain a non-empty value"),
+        ({"x": attribute("Binary", StringValue="eA==")}, "must contain a non-empty value"),
+        ({"x": attribute("String", StringValue="x", BinaryValue="eA==")}, "must contain a non-empty value"),
         ({"x": attribute("Number", StringValue="12a")}, "Can't cast"),
         ({"x": attribute("Binary", BinaryValue="*")}, "not Base64"),
-        ({"x": attribute("String", StringValue="\0")}, "Invalid characters"),
-        ({"x": attribute("String", StringValue="\ud800")}, "Invalid characters"),
         ({"x": "text"}, "must be an object of texts"),
         ("text", "must be an object"),
         ({f"x{n}": attribute("String", StringValue="x") for n in range(11)}, r"\[11\] exceeds"),
@@ -109,6 +109,40 @@ def test_the_md5_does_not_depend_on_the_order() -> None:
 def test_attributes_that_sqs_does_not_allow_are_refused(raw: Any, says: str) -> None:
     with pytest.raises(SqsError, match=says):
         parse_attributes(raw)
+
+
+@pytest.mark.parametrize("parse", [parse_attributes, parse_system_attributes])
+@pytest.mark.parametrize("text", ["\0", "\ud800", "\uffff"])
+def test_a_forbidden_character_in_an_attribute_is_an_invalid_value(parse: Callable[[Any], Any], text: str) -> None:
+    for wrong in (attribute("String", StringValue=text), attribute(f"String.{text}", StringValue="x")):
+        with pytest.raises(SqsError, match="Invalid characters found") as refused:
+            parse({"AWSTraceHeader" if parse is parse_system_attributes else "x": wrong})
+        assert refused.value.shape == "InvalidParameterValueException"
+
+
+def test_a_name_may_have_letters_of_any_alphabet() -> None:
+    assert [found.name for found in parse_attributes({"größe_1.中": attribute("String", StringValue="x")})] == [
+        "größe_1.中"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "is_trace"),
+    [
+        (b"Root=1-5759e988-bd862e3fe1be46a994272793", True),
+        (b"Self=1-67891234-12456789abcdef012345678;Root=1-67891233-abcdef012345678912345678", True),
+        (b"Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8; Sampled=1", True),
+        (b"Root=" + b"x" * 507, True),
+        (b"Root=" + b"x" * 508, False),
+        (b"", False),
+        (b"Root=", False),
+        (b"Root=1\xff", False),
+        (b"Root=1\r\n", False),
+        (b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", False),
+    ],
+)
+def test_a_trace_of_x_ray_names_its_root(header: bytes, is_trace: bool) -> None:
+    assert x_ray_trace(header) == (header if is_trace else b"")
 
 
 def test_only_the_trace_header_is_a_system_attribute() -> None:
@@ -126,7 +160,7 @@ def test_attributes_are_selected_by_name_prefix_or_all() -> None:
     def names(*wanted: str) -> list[str]:
         return [attribute.name for attribute in select_attributes(found, wanted)]
 
-    assert names("All") == names(".*") == ["a.b", "a.c", "d"]
+    assert names("All") == names(".*") == names("*") == ["a.b", "a.c", "d"]
     assert names("a.*") == ["a.b", "a.c"]
     assert names("d", "x") == ["d"]
     assert names() == []

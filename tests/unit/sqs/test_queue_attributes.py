@@ -50,10 +50,22 @@ def test_unknown_and_read_only_names_are_refused_and_spaces_around_a_name_are_ig
     assert check_attributes({"VisibilityTimeout ": "1"}) == {"VisibilityTimeout": "1"}
 
 
-@pytest.mark.parametrize("name", ["FifoQueue", "ContentBasedDeduplication", "FifoThroughputLimit"])
-def test_fifo_attributes_are_unsupported(name: str) -> None:
-    assert shape({name: "true"}) == "UnsupportedOperation"
-    assert check_attributes({"FifoQueue": "false"}) == {}
+@pytest.mark.parametrize(
+    "name", ["FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"]
+)
+@pytest.mark.parametrize("value", ["true", "false", "perQueue"])
+def test_a_standard_queue_has_no_attribute_of_a_fifo_queue(name: str, value: str) -> None:
+    assert shape({name: value}) == "InvalidAttributeName"
+
+
+def test_a_queue_has_one_kind_of_encryption() -> None:
+    assert shape({"KmsMasterKeyId": "key", "SqsManagedSseEnabled": "true"}) == "InvalidAttributeName"
+    key = {"KmsMasterKeyId": "key", "SqsManagedSseEnabled": "false"}
+    assert check_attributes({"KmsMasterKeyId": "key"}) == check_attributes(key) == key
+    managed = {"KmsMasterKeyId": "", "SqsManagedSseEnabled": "true"}
+    assert check_attributes({"SqsManagedSseEnabled": "true"}) == check_attributes(managed) == managed
+    for neither in ({"KmsMasterKeyId": ""}, {"SqsManagedSseEnabled": "false"}):
+        assert check_attributes(neither) == neither
 
 
 def test_a_redrive_policy_is_kept_with_a_number() -> None:
