@@ -72,6 +72,11 @@ _MAPS: Final[Mapping[str, _MapName]] = {
     "Tag": _MapName("Tags", "Key"),
 }
 """The maps of requests by the name of their entries; `member` is the name in JSON."""
+_ENTRY_KEYS: Final[Mapping[str, str]] = {
+    **{name: known.key for name, known in _MAPS.items()},
+    **{name: "Id" for name, member in _LISTS.items() if member == "Entries"},
+}
+"""The lists and maps of structures by the name of their entries; the member that each entry has."""
 _REPLY_LISTS: Final[Mapping[str, str]] = {
     "Failed": "BatchResultErrorEntry",
     "Messages": "Message",
@@ -219,7 +224,12 @@ def _entry(node: Any, known: _MapName) -> tuple[str, Any]:
 
 
 def _in_order(node: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the entries of a list or map by their numbers. Raises `SqsError`."""
+    """Return the entries of a list or map by their numbers. Raises `SqsError`.
+
+    A single entry may have no number: `Tag.Key` and `Tag.Value`.
+    """
+    if _ENTRY_KEYS.get(name) in node and not any(map(_PLACE.fullmatch, node)):
+        return [node]
     for place in node:
         if not _PLACE.fullmatch(place):
             raise _malformed(f"The entries of {name} must be numbered from 1.")

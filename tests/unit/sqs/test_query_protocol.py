@@ -110,6 +110,31 @@ def test_lists_maps_and_numbers() -> None:
     assert (members["WaitTimeSeconds"], members["MessageAttributeNames"]) == (-1, ["All"])
 
 
+def test_a_single_entry_of_a_list_or_map_needs_no_number() -> None:
+    _, members = read(
+        {
+            "Action": "x",
+            "Attribute.Name": "DelaySeconds",
+            "Attribute.Value": "7",
+            "Tag.Key": "k",
+            "Tag.Value": "v",
+            "MessageAttribute.Name": "n",
+            "MessageAttribute.Value.DataType": "String",
+            "MessageAttribute.Value.StringValue": "x",
+            "DeleteMessageBatchRequestEntry.Id": "a",
+            "DeleteMessageBatchRequestEntry.ReceiptHandle": "h",
+            "AttributeName": "All",
+        }
+    )
+    assert members == {
+        "Attributes": {"DelaySeconds": "7"},
+        "Tags": {"k": "v"},
+        "MessageAttributes": {"n": {"DataType": "String", "StringValue": "x"}},
+        "Entries": [{"Id": "a", "ReceiptHandle": "h"}],
+        "AttributeNames": ["All"],
+    }
+
+
 def test_a_get_has_its_parameters_in_the_url_without_those_of_the_signature() -> None:
     action, found = PROTOCOL.read(head("GET", "/1/mail?Action=DeleteQueue&X-Amz-Signature=x&X-Amz-Date=y", ""), b"")
     assert (action, found.members) == ("DeleteQueue", {})
@@ -135,6 +160,9 @@ def test_a_get_has_its_parameters_in_the_url_without_those_of_the_signature() ->
         (b"Action=x&AttributeName.0=a", "SerializationException"),
         (b"Action=x&AttributeName.99999=a", "SerializationException"),
         (b"Action=x&AttributeName.x=a", "SerializationException"),
+        (b"Action=x&Tag.Key=a&Tag.1.Key=b", "SerializationException"),
+        (b"Action=x&Tag.Value=a", "SerializationException"),
+        (b"Action=x&Tag.Key.1=a", "MissingRequiredParameterException"),
         (b"Action=x&Attribute.1=a", "MissingRequiredParameterException"),
         (b"Action=x&Attribute.1.Value=a", "MissingRequiredParameterException"),
         (b"Action=x&DelaySeconds=1.5", "InvalidParameterValueException"),
