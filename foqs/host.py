@@ -40,6 +40,7 @@ from foqs.console.host_figures import HostFigures, Tier
 from foqs.console.server import Console, ConsoleSettings
 from foqs.console.session_secret import SessionSecret
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
+from foqs.options.console_url import parse_console_url
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.jobs.bulk_job import JobOwner
 from foqs.queue.jobs.host_jobs import HostJobs
@@ -354,6 +355,7 @@ class Host:
             permissions_of=self._engine.namespaces.permissions_of,
             namespaces=lambda: self._engine.admin.document().namespaces,
             tls=None if self._tls_acceptor is None else self._tls_acceptor.context,
+            url=parse_console_url(server.console_url),
             limits=self._config.rpc,
             on_handshake_failed=self._metrics.handshake_failed,
             now_s=time.time,

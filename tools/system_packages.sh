@@ -55,6 +55,7 @@ mariadb-dump mariadb-client
 systemd-analyze systemd
 java default-jre-headless
 chromium chromium
+nginx nginx
 /usr/share/java/zookeeper.jar libzookeeper-java
 LIST
 }

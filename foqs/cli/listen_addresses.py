@@ -45,8 +45,10 @@ def listen_addresses(config: Config) -> list[str]:
 def console_url(config: Config) -> str | None:
     """Return the address of the console; None if it is off."""
     server = config.server
+    if not server.console:
+        return None
     scheme = "https" if server.tls_cert_file else "http"
-    return f"{scheme}://{bracketed(server.console_host)}:{server.console_port}/" if server.console else None
+    return server.console_url or f"{scheme}://{bracketed(server.console_host)}:{server.console_port}/"
 
 
 def sqs_url(config: Config) -> str:

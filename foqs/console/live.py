@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.console.history import Point
-from foqs.console.visit import Visit, link
+from foqs.console.visit import Visit
 from foqs_client import FoqsError
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class LivePart:
     def address(self, visit: Visit) -> str:
         """Return the address of the page's event stream."""
         fields = {name: visit.values.get(name, "") for name in self.fields}
-        return link(STREAM_PATH, page=visit.request.path, namespace=visit.namespace, **fields)
+        return visit.site.link(STREAM_PATH, page=visit.path, namespace=visit.namespace, **fields)
 
 
 class LiveStream:

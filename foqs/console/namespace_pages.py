@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from foqs.console.visit import Visit, link
+from foqs.console.visit import Visit
 from foqs_client import InvalidArgument, Namespace
 
 PERMISSIONS: Final = ("enqueue", "consume", "admin")
@@ -20,7 +20,7 @@ async def namespaces(visit: Visit) -> web.StreamResponse:
     if visit.request.method == "POST":
         name = visit.require("name")
         await visit.client.create_namespace(Namespace(name))
-        raise web.HTTPSeeOther(link("/namespace", namespace=name, done="created_namespace"))
+        visit.see("/namespace", namespace=name, done="created_namespace")
     return visit.page("namespaces.html", "Namespaces")
 
 

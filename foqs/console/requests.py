@@ -26,11 +26,11 @@ HEADERS: Final[Mapping[str, str]] = {
 _SAFE_METHODS: Final = ("GET", "HEAD")
 
 
-def cross_site_refusal(method: str, headers: Mapping[str, str], scheme: str) -> str | None:
+def cross_site_refusal(method: str, headers: Mapping[str, str], own_origin: str) -> str | None:
     """Return why a request that changes something is refused, or None. Only the console's own pages may send one.
 
     Args:
-        scheme: http or https, by which the request came.
+        own_origin: that of the console's pages.
     """
     if method in _SAFE_METHODS:
         return None
@@ -40,7 +40,7 @@ def cross_site_refusal(method: str, headers: Mapping[str, str], scheme: str) -> 
     origin = headers.get("Origin")
     if origin is None:
         return "the request names neither Sec-Fetch-Site nor Origin; use a current browser"
-    return None if origin == f"{scheme}://{headers.get('Host', '')}" else "this form came from another origin"
+    return None if origin == own_origin else f"this form came from another origin than {own_origin}"
 
 
 def stream_refusal(headers: Mapping[str, str]) -> str | None:

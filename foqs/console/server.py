@@ -36,9 +36,11 @@ from foqs.console.overview_page import OVERVIEW_PAGES, OVERVIEW_PARTS
 from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal, stream_refusal
 from foqs.console.session_secret import SessionSecret
 from foqs.console.sessions import issue_cookie, read_cookie
+from foqs.console.site import Site
 from foqs.console.static_files import StaticFiles
 from foqs.console.topic_pages import TOPIC_PAGES, TOPIC_PARTS
-from foqs.console.visit import Rights, Visit, done_sentence, link
+from foqs.console.visit import Rights, Visit, done_sentence
+from foqs.options.console_url import ConsoleUrl
 from foqs.options.rpc_options import RpcOptions
 from foqs.runtime.http_connections import parser_log
 from foqs_client import FoqsError
@@ -58,6 +60,8 @@ STREAM_WRITE_TIMEOUT_S: Final = 30.0
 STATIC_AGE_S: Final = 365 * 86_400
 COMPRESSED_BYTES_MIN: Final = 1_400
 """A smaller answer fits into one packet as it is."""
+_NOT_GATHERED: Final = {"X-Accel-Buffering": "no"}
+"""A proxy such as nginx sends each event at once."""
 Serve: TypeAlias = Callable[[Visit], Awaitable[web.StreamResponse]]
 
 _PAGES: Final[Mapping[str, Serve]] = {
@@ -100,6 +104,7 @@ class ConsoleSettings:
         permissions_of: the permissions of the principals.
         namespaces: returns the names of all namespaces, in no order.
         tls: for https; None: http.
+        url: that of a proxy in front of it; None: browsers use its own port.
         limits: of connections.
         on_handshake_failed: called once per failed TLS handshake.
         now_s: returns seconds since 1970-01-01 UTC.
@@ -113,6 +118,7 @@ class ConsoleSettings:
     permissions_of: PermissionLookup
     namespaces: Callable[[], Collection[str]]
     tls: ssl.SSLContext | None
+    url: ConsoleUrl | None
     limits: RpcOptions
     on_handshake_failed: Callable[[], None]
     now_s: Callable[[], float]
@@ -129,9 +135,9 @@ class Console:
     def __init__(self, settings: ConsoleSettings, accept: Accept) -> None:
         self._settings = settings
         self._clients = LocalClients(accept)
-        self._cookie_name = "__Host-foqs" if settings.tls else "foqs"
+        self._site = Site(settings.url, has_tls=settings.tls is not None)
         self._static = StaticFiles()
-        self._templates = _templates(settings, self._static)
+        self._templates = _templates(settings, self._site, self._static)
         self._board = Board(settings.figures, settings.now_s, time.thread_time)
         self._hub = LiveHub(self._board.totals, self._draw, time.thread_time)
         self._tasks: list[asyncio.Task[None]] = []
@@ -148,13 +154,14 @@ class Console:
         if self._settings.authenticator is not None:
             await self._settings.secret.refresh()
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
-        app.router.add_get("/static/{name}", self._static_file)
-        app.router.add_get(STREAM_PATH, self._stream, allow_head=False)
-        app.router.add_get("/login", self._login_form)
-        app.router.add_post("/login", self._log_in)
-        app.router.add_post("/logout", self._log_out)
+        prefix = self._site.prefix
+        app.router.add_get(f"{prefix}/static/{{name}}", self._static_file)
+        app.router.add_get(f"{prefix}{STREAM_PATH}", self._stream, allow_head=False)
+        app.router.add_get(f"{prefix}/login", self._login_form)
+        app.router.add_post(f"{prefix}/login", self._log_in)
+        app.router.add_post(f"{prefix}/logout", self._log_out)
         for path, serve in _PAGES.items():
-            app.router.add_route("*", path, self._handler(serve))
+            app.router.add_route("*", f"{prefix}{path}", self._handler(serve))
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -208,7 +215,7 @@ class Console:
 
     async def _answer(self, request: web.Request, handler: Callable[[web.Request], Awaitable[Any]]) -> Any:
         try:
-            async with asyncio.timeout(None if request.path == STREAM_PATH else REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(None if self._site.path(request.path) == STREAM_PATH else REQUEST_TIMEOUT_S):
                 response = self._refuse(request) or await handler(request)
         except web.HTTPException as answer:
             response = answer if answer.status < 400 else self._error_page(request, answer.status, answer.reason)
@@ -233,10 +240,20 @@ class Console:
     def _refuse(self, request: web.Request) -> web.Response | None:
         if not request.raw_path.isascii():
             return self._error_page(request, 400, "The address is not percent-encoded.")
-        refusal = cross_site_refusal(request.method, request.headers, request.scheme)
+        if self._site.path(request.path) is None:
+            return self._misplaced(request)
+        refusal = cross_site_refusal(request.method, request.headers, self._site.origin(request))
         if refusal is None and self._settings.authenticator is None:
             refusal = host_refusal(request.headers)
         return None if refusal is None else self._error_page(request, 403, refusal)
+
+    def _misplaced(self, request: web.Request) -> web.Response:
+        """Answer a request for an address outside of the console's prefix."""
+        prefix = self._site.prefix
+        if request.path == prefix:
+            raise web.HTTPFound(self._site.link("/"))
+        text = f"The console is at {prefix}/, as server.console_url says. A proxy in front of it passes paths on as they are."
+        return self._error_page(request, 404, text)
 
     def _handler(self, serve: Serve) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -244,7 +261,8 @@ class Console:
                 raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD", "POST"])
             rights = self._rights(request)
             if rights is None:
-                raise web.HTTPSeeOther(link("/login", next=request.path_qs if request.method == "GET" else ""))
+                asked = (self._site.path(request.path_qs) or "") if request.method == "GET" else ""
+                raise web.HTTPSeeOther(self._site.link("/login", next=asked))
             values: MultiMapping[Any] = request.query if request.method != "POST" else await _form(request)
             return await serve(self._visit(request, rights, values))
 
@@ -252,14 +270,14 @@ class Console:
 
     def _visit(self, request: web.Request, rights: Rights, values: MultiMapping[Any]) -> Visit:
         names = sorted(name for name in self._settings.namespaces() if rights.may_see(name))
-        return Visit(request, rights, values, self._clients, self._board, names, self._render)
+        return Visit(request, rights, values, self._clients, self._board, names, self._render, self._site)
 
     def _rights(self, request: web.Request) -> Rights | None:
         """Return what the request's principal may do; None if nobody is logged in."""
         settings = self._settings
         if settings.authenticator is None:
             return Rights(None, settings.permissions_of)
-        cookie, secret = request.cookies.get(self._cookie_name, ""), settings.secret.value
+        cookie, secret = request.cookies.get(self._site.cookie_name, ""), settings.secret.value
         if not cookie or secret is None:
             return None
         authenticated = read_cookie(cookie, settings.authenticator, settings.now_s(), secret)
@@ -282,7 +300,9 @@ class Console:
         stream = self._hub.open(part, lambda: self._visit_of_stream(request), rights.principal_name)
         if stream is None:
             return self._error_page(request, 503, "Too many pages are open at this host.")
-        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
+        response = web.StreamResponse(
+            headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8", **_NOT_GATHERED}
+        )
         try:
             await response.prepare(request)
             await response.write(b"retry: 5000\n\n")  # the head leaves with it
@@ -308,7 +328,7 @@ class Console:
         # Only the namespace of the page is of interest: there may be thousands, and this runs once a second.
         name = request.query.get("namespace", "")
         names = [name] if name in self._settings.namespaces() and rights.may_see(name) else []
-        return Visit(request, rights, request.query, self._clients, self._board, names, self._render)
+        return Visit(request, rights, request.query, self._clients, self._board, names, self._render, self._site)
 
     # ------------------------------------------------------------------ logins
 
@@ -320,7 +340,7 @@ class Console:
         path = _own_path(str(form.get("next", "")))
         authenticator = self._settings.authenticator
         if authenticator is None:
-            raise web.HTTPSeeOther(path)
+            raise web.HTTPSeeOther(self._site.link(path))
         secret = self._settings.secret.value
         if secret is None:
             return self._error_page(request, 503, "The secret of the sessions cannot be read; the host's log says why.")
@@ -330,14 +350,12 @@ class Console:
             response.force_close()  # the next guess costs a connection
             return response
         authenticator.observer.authenticated(authenticated.principal.name)
-        raise self._with_cookie(web.HTTPSeeOther(path), authenticated, secret)
+        raise self._with_cookie(web.HTTPSeeOther(self._site.link(path)), authenticated, secret)
 
     async def _refuse_login(self, request: web.Request, authenticator: Authenticator, path: str) -> web.Response:
         """Return the answer to a wrong token, after a delay, so that guessing takes long. Few of them wait at once."""
         authenticator.observer.authentication_failed()
-        self._listener.warn(
-            request.transport and request.transport.get_extra_info("peername"), "a login with a wrong token"
-        )
+        self._listener.warn(self._site.browser_address(request), "a login with a wrong token")
         if self._failing_logins >= FAILING_LOGINS_MAX:
             return self._error_page(request, 429, "Too many logins fail at the moment; wait a second and try again.")
         self._failing_logins += 1
@@ -352,22 +370,13 @@ class Console:
         self, response: web.HTTPException, authenticated: AuthenticatedPrincipal, secret: bytes
     ) -> web.HTTPException:
         ends_at_s = int(self._settings.now_s()) + SESSION_S
-        response.set_cookie(
-            self._cookie_name,
-            issue_cookie(authenticated, ends_at_s, secret),
-            max_age=SESSION_S,
-            path="/",
-            httponly=True,
-            samesite="Strict",
-            secure=self._settings.tls is not None,
-        )
+        cookie = issue_cookie(authenticated, ends_at_s, secret)
+        response.set_cookie(self._site.cookie_name, cookie, max_age=SESSION_S, **self._site.cookie_flags)
         return response
 
     async def _log_out(self, request: web.Request) -> web.StreamResponse:
-        response = web.HTTPSeeOther("/login")
-        response.del_cookie(
-            self._cookie_name, path="/", httponly=True, samesite="Strict", secure=self._settings.tls is not None
-        )
+        response = web.HTTPSeeOther(self._site.link("/login"))
+        response.del_cookie(self._site.cookie_name, **self._site.cookie_flags)
         raise response
 
     # ----------------------------------------------------------------- answers
@@ -421,7 +430,7 @@ def _sentence(error: FoqsError) -> str:
     return f"{error.field}: {error.message}" if error.field else error.message
 
 
-def _templates(settings: ConsoleSettings, static: StaticFiles) -> jinja2.Environment:
+def _templates(settings: ConsoleSettings, site: Site, static: StaticFiles) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("foqs.console"),
         autoescape=True,
@@ -431,7 +440,10 @@ def _templates(settings: ConsoleSettings, static: StaticFiles) -> jinja2.Environ
         lstrip_blocks=True,
     )
     environment.globals.update(
-        link=link, host_name=settings.host_name, is_cluster=settings.is_cluster, static=static.address
+        link=site.link,
+        static=lambda name: site.link(f"/static/{name}", v=static.version(name)),
+        host_name=settings.host_name,
+        is_cluster=settings.is_cluster,
     )
     environment.filters.update({**formats.FILTERS, **figure_formats.FILTERS})
     return environment

@@ -46,6 +46,6 @@ class StaticFiles:
         """Return a file; None if there is none of this name."""
         return self._files.get(name)
 
-    def address(self, name: str) -> str:
-        """Return the address of a file, which a browser may keep."""
-        return f"/static/{name}?v={self._files[name].version}"
+    def version(self, name: str) -> str:
+        """Return the version of a file. A browser may keep what it gets at an address with it."""
+        return self._files[name].version

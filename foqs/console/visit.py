@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
-from urllib.parse import urlencode
 
 from aiohttp import web
 from multidict import MultiMapping
@@ -15,6 +14,7 @@ from foqs.access.call_permissions import REQUIREMENTS, Permission, PermissionLoo
 from foqs.catalog.changes import namespace_not_found
 from foqs.console.board import Board
 from foqs.console.local_clients import LocalClients
+from foqs.console.site import Site
 from foqs_client import Client, InvalidArgument, PermissionDenied
 
 
@@ -73,6 +73,7 @@ class Visit:
     """A request with its principal.
 
     Attributes:
+        path: that of the page, without the prefix of the site.
         values: the fields of the address (GET) or of the form (POST).
         board: the figures that all pages share.
         namespaces: the names of the namespaces on which the principal has a permission, in order.
@@ -89,9 +90,12 @@ class Visit:
     board: Board
     namespaces: list[str]
     render: Callable[..., web.Response]
+    site: Site
+    path: str = field(init=False)
     namespace: str = field(init=False)
 
     def __post_init__(self) -> None:
+        self.path = self.site.path(self.request.path) or "/"
         asked = self.values.get("namespace") or self.request.query.get("namespace")
         usual = "default" if "default" in self.namespaces or not self.namespaces else self.namespaces[0]
         self.namespace = asked or usual
@@ -105,7 +109,7 @@ class Visit:
     @property
     def client(self) -> Client:
         """The client of the principal in the namespace."""
-        return self.clients.client(self.rights.authenticated, self.namespace, self.request.remote or "unknown")
+        return self.clients.client(self.rights.authenticated, self.namespace, self.site.browser_address(self.request))
 
     def text(self, name: str, default: str = "") -> str:
         """Return a field without the spaces around it."""
@@ -134,13 +138,7 @@ class Visit:
 
     def see(self, path: str, *, done: str = "", **fields: Any) -> NoReturn:
         """End a POST: the browser gets this page next, which says what was done. Always raises."""
-        raise web.HTTPSeeOther(link(path, namespace=self.namespace, **fields, done=done))
-
-
-def link(path: str, **fields: Any) -> str:
-    """Return the address of a page with those fields that are not empty."""
-    given = {name: value for name, value in fields.items() if value not in ("", None)}
-    return f"{path}?{urlencode(given)}" if given else path
+        raise web.HTTPSeeOther(self.site.link(path, **{"namespace": self.namespace, **fields, "done": done}))
 
 
 def done_sentence(values: Mapping[str, str]) -> str | None:

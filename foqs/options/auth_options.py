@@ -74,20 +74,6 @@ class AuthOptions(Options):
 
 def check_listen_addresses(server: ServerOptions, auth: AuthOptions) -> None:
     """Refuse to listen beyond loopback without TLS and authentication. Raises InvalidOption."""
-    if server.console and not is_loopback(server.console_host):
-        # A console is for browsers, which any web page can use.
-        if not auth.enabled:
-            raise InvalidOption(
-                "without authentication anybody who can connect could delete every item with a browser",
-                "set auth.enabled, or let the console listen on 127.0.0.1",
-                "server.console_host",
-            )
-        if not server.tls_cert_file and not server.insecure_listen:
-            raise InvalidOption(
-                "tokens and cookies would cross the network readably",
-                "set server.tls_cert_file, listen on 127.0.0.1, or accept it with server.insecure_listen=true",
-                "server.console_host",
-            )
     if server.insecure_listen:
         return
     if not is_loopback(server.host):

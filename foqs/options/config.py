@@ -32,6 +32,7 @@ from foqs.options.cluster_options import (
     check_cluster_options,
     check_hosts_can_authenticate,
 )
+from foqs.options.console_url import check_console
 from foqs.options.database_tls import check_database_tls
 from foqs.options.options import (
     CatalogOptions,
@@ -96,6 +97,7 @@ class Config(Options):
     def _check_sections(self) -> Self:
         server = self.server
         check_listen_addresses(server, self.auth)
+        check_console(server, self.auth)
         check_authentication(server, self.auth)
         check_database_tls(self.store, "store")
         check_cluster_options(self.cluster, self.databases, server)

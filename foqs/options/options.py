@@ -80,6 +80,12 @@ class ServerOptions(Options):
         "address",
         "The address of console_port. Beyond loopback it needs auth.enabled, and TLS or insecure_listen.",
     )
+    console_url: str = option(
+        "",
+        "URL",
+        "The URL at which browsers find the console behind a proxy that ends TLS or has other pages too, as "
+        "https://tools.example/foqs/. The proxy passes paths on as they are. Empty: browsers use console_port.",
+    )
     insecure_listen: bool = option(
         False,
         "true or false",

@@ -427,16 +427,17 @@ def test_peers_that_read_nothing_keep_no_other_out(tmp_path: Path) -> None:
 
 
 class GuardedConsole(Guarded):
-    """A host with authentication and a console."""
+    """A host with authentication and a console, behind a proxy if there is a URL."""
 
-    def __init__(self, folder: Path, authority: Authority | None = None, *, expired: bool = False) -> None:
+    def __init__(
+        self, folder: Path, authority: Authority | None = None, *, expired: bool = False, url: str = ""
+    ) -> None:
         super().__init__(folder, authority, expired=expired)
         self.console_port = free_port()
         options = self.config.read_text()
         assert "[server]" in options
-        self.config.write_text(
-            options.replace("[server]", f"[server]\nconsole = true\nconsole_port = {self.console_port}", 1)
-        )
+        console = f'console = true\nconsole_port = {self.console_port}\nconsole_url = "{url}"'
+        self.config.write_text(options.replace("[server]", f"[server]\n{console}", 1))
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 T = TypeVar("T")
 SHOWN_MS = 30_000
+PROXY_NAME = "tools.example"
+"""A name of this machine, for the browser only."""
 PAGE_BYTES_MAX = 120_000
 PAGES = (
     "/",
@@ -74,7 +76,7 @@ class BrowserThread:
         return self
 
     def _launch(self) -> Browser:
-        flags = ["--no-sandbox", "--disable-gpu"]
+        flags = ["--no-sandbox", "--disable-gpu", f"--host-resolver-rules=MAP {PROXY_NAME} 127.0.0.1"]
         return self._playwright.chromium.launch(executable_path=self._program, args=flags)
 
     def run(self, work: Callable[[Browser], T]) -> T:
@@ -264,7 +266,7 @@ def test_the_tour_works_by_keyboard_and_without_javascript(host: OpenHost, brows
 
     def tour(opened: Browser) -> None:
         context = opened.new_context(java_script_enabled=False)
-        _tour(context.new_page(), url(host))
+        tour_of(context.new_page(), url(host))
         context.close()
 
     browser.run(tour)
@@ -313,7 +315,7 @@ def test_a_stranger_finds_out_why_an_item_waits_and_mends_it(host: OpenHost, bro
     assert delivery.payload == b"of ann"
 
 
-def _tour(page: Page, address: str) -> None:
+def tour_of(page: Page, address: str) -> None:
     page.goto(address)
     _press_link(page, "Enqueue")
     _type(page, "Topic", "tour")

@@ -36,6 +36,7 @@ def test_the_part_of_a_page_is_sent_when_it_changes(host: OpenHost, browser: Bro
     with EventStream(browser, "/topic?topic=watched") as stream:
         assert (stream.status, stream.headers.get_content_type()) == (200, "text/event-stream")
         assert "frame-ancestors 'none'" in stream.headers["Content-Security-Policy"]
+        assert stream.headers["X-Accel-Buffering"] == "no"
         assert "<dd>1</dd>" in (stream.next("live") or "")
         put(host, *[Item("watched", b"x")] * 2)
         until(lambda: "<dd>3</dd>" in (stream.next("live") or ""), "the page shows three items")

@@ -12,6 +12,7 @@ from multidict import MultiDict
 
 from foqs.console.server import _templates
 from foqs.console.shared_reads import SharedReads
+from foqs.console.site import Site
 from foqs.console.static_files import StaticFiles
 from foqs.console.visit import Rights, Visit
 from tests.support.console import Answer
@@ -48,8 +49,9 @@ def visit_of(
     now_s: float = 0.0,
 ) -> Visit:
     """Return the visit of a page, or of a form, at a console without authentication. The namespace is `default`."""
+    site = Site()
     settings = cast(Any, SimpleNamespace(host_name=host_name, is_cluster=True))
-    templates = _templates(settings, StaticFiles())
+    templates = _templates(settings, site, StaticFiles())
 
     def render(template: str, **values: Any) -> web.Response:
         text = templates.get_template(template).render(**{"done": None, "is_open": True, **values})
@@ -59,7 +61,7 @@ def visit_of(
     values: MultiDict[str] = MultiDict(request.query if form is None else form)
     clients = cast(Any, SimpleNamespace(client=lambda *_: client))
     board = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s))
-    return Visit(request, Rights(None, lambda principal, name: ()), values, clients, board, ["default"], render)
+    return Visit(request, Rights(None, lambda principal, name: ()), values, clients, board, ["default"], render, site)
 
 
 def answer_of(response: web.StreamResponse) -> Answer:

@@ -15,6 +15,7 @@ from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import Principal
 from foqs.console.history import Point
 from foqs.console.live import COST_FACTOR, PING_S, STREAMS_MAX, LiveHub, LivePart, LiveStream, encode_event
+from foqs.console.site import Site
 from foqs.console.visit import Rights, Visit
 from foqs_client import PermissionDenied, Unavailable
 from tests.support.virtual_time import run_virtual
@@ -72,7 +73,7 @@ class World:
     def visit(self, topic: str = "a", principal: AuthenticatedPrincipal | None = None) -> Visit:
         request = make_mocked_request("GET", f"/stream?page=/topic&namespace=n&topic={topic}")
         nothing = cast(Any, None)
-        return Visit(request, Rights(principal, lambda *_: ()), request.query, nothing, nothing, ["n"], nothing)
+        return Visit(request, Rights(principal, lambda *_: ()), request.query, nothing, nothing, ["n"], nothing, Site())
 
     def open(self, topic: str = "a", principal: AuthenticatedPrincipal | None = None) -> Page:
         return Page(self, topic, principal)

@@ -21,3 +21,9 @@ def test_no_text_is_left_unescaped(name: str) -> None:
 def test_no_script_and_no_style_is_inline(name: str) -> None:
     source = TEMPLATES[name]
     assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|javascript:", source)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_address_is_a_link_of_the_site(name: str) -> None:
+    addresses = re.findall(r"\b(?:href|action|src|formaction|data-stream)=[\"']([^\"']*)", TEMPLATES[name])
+    assert [each for each in addresses if not re.match(r"#|\{\{ (link|static)\(|\{\{ stream \}\}", each)] == []

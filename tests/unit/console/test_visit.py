@@ -10,6 +10,7 @@ from multidict import MultiDict
 
 from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import Principal
+from foqs.console.site import Site
 from foqs.console.visit import Rights, Visit
 from foqs_contract.errors import NamespaceNotFound, PermissionDenied
 
@@ -19,7 +20,7 @@ def namespace(asked: str, names: list[str], *, is_admin: bool = False) -> str:
     rights = Rights(AuthenticatedPrincipal(Principal("ann", is_admin), b"digest"), lambda principal, name: ())
     values = MultiDict({"namespace": asked} if asked else {})
     unused = cast(Any, None)
-    return Visit(make_mocked_request("GET", "/"), rights, values, unused, unused, names, unused).namespace
+    return Visit(make_mocked_request("GET", "/"), rights, values, unused, unused, names, unused, Site()).namespace
 
 
 def test_the_usual_namespace_is_the_default_or_the_first() -> None:
