@@ -99,7 +99,9 @@ def test_a_database_with_the_least_rights_and_all_tables_is_ok(place: Place) -> 
     place.make_tables()
     code, rows = examine(place.environment)
     assert code == 0
-    states = {name: rows[name]["state"] for name in ("Store", "Schema", "Grants", "Prepared", "Clock", "Files")}
+    states = {
+        name: rows[name]["state"] for name in ("Store", "Schema", "Grants", "Connections", "Prepared", "Clock", "Files")
+    }
     assert set(states.values()) == {"ok"}, rows
 
 
@@ -162,6 +164,22 @@ def test_a_server_with_too_few_prepared_statements_is_reported_with_the_number(p
     with setting(place.server, "max_prepared_stmt_count", "4", "16382"):
         _, rows = examine(place.environment)
         assert rows["Prepared"]["state"] == "ok"
+
+
+@pytest.mark.mysql
+def test_a_server_with_too_few_connections_for_the_shards_is_reported_with_the_number(place: Place) -> None:
+    place.make_tables()
+    usual = str(place.server.query("SELECT @@GLOBAL.max_connections")[0][0])
+    many = place.environment | {"FOQS_STORE__SHARDS": "60"}
+    for limit, state in (("180", "bad"), ("181", "warning"), ("420", "warning"), ("421", "ok")):
+        with setting(place.server, "max_connections", limit, usual):
+            _, rows = examine(many)
+            assert rows["Connections"]["state"] == state
+            assert "60 shards, together 180 to 420" in rows["Connections"]["found"]
+    place.server.query(f"GRANT USAGE ON *.* TO {place.user}@127.0.0.1 WITH MAX_USER_CONNECTIONS 9")
+    _, rows = examine(place.environment)
+    assert rows["Connections"]["state"] == "warning"
+    assert "max_user_connections is 9" in rows["Connections"]["found"]
 
 
 @pytest.mark.mysql

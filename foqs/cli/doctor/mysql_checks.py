@@ -22,6 +22,7 @@ from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs.store.mysql.mysql_schema import (
     READ_ONLY_CODES,
     clock_ms,
+    connections_max,
     is_read_only,
     missing_rights,
     prepared_statements_max,
@@ -32,6 +33,11 @@ from foqs.telemetry.findings import Finding
 
 CLOCK_SKEW_MS_WARNING: Final = 1_000
 CLOCK_SKEW_MS_MAX: Final = 60_000
+
+CONNECTIONS_KEPT: Final = 3
+"""Connections that the owner of a shard keeps: one each for writes, for reads, and for looks at leases."""
+CONNECTIONS_MAX: Final = 7
+"""With those that it opens at times: one each for a walk, a sweep, the count, and lists of items."""
 
 
 async def check_mysql(settings: MysqlSettings, location: StoreLocation) -> list[Finding]:
@@ -79,8 +85,24 @@ async def _check_server(link: MysqlLink, settings: MysqlSettings, place: StoreLo
         yield Finding("Grants", "bad", f"{missing[0]}{more}", remedy)
     else:
         yield Finding("Grants", "ok", f"{settings.user} has the rights of a host")
+    yield await _check_connections(link, len(place.shards))
     yield await _check_prepared_statements(link, len(place.shards))
     yield await _check_clock(link)
+
+
+async def _check_connections(link: MysqlLink, shards: int) -> Finding:
+    """Check whether the owners of these shards can open all their connections, whichever hosts they are."""
+    limit, variable = await connections_max(link)
+    kept, most = shards * CONNECTIONS_KEPT, shards * CONNECTIONS_MAX
+    needed = f"{CONNECTIONS_KEPT} to {CONNECTIONS_MAX} for each of {shards} shards, together {kept:,} to {most:,}"
+    if limit > most:
+        return Finding("Connections", "ok", f"the server accepts {limit:,} connections; hosts open {needed}")
+    return Finding(
+        "Connections",
+        "warning" if limit > kept else "bad",
+        f"{variable} is {limit:,}, but hosts open {needed}: a shard that cannot connect is not served",
+        f"set it above {most:,} plus the connections of others (SET GLOBAL, and the server's configuration file)",
+    )
 
 
 async def _check_prepared_statements(link: MysqlLink, shards: int) -> Finding:
@@ -119,8 +141,8 @@ async def _check_clock(link: MysqlLink) -> Finding:
 
 _READ_ONLY_REMEDY: Final = "name the primary in {key}.url: this is a replica, or writes are switched off"
 _REMEDY_BY_CODE: Final = {
-    1040: "raise the server's max_connections: for each shard a host keeps three connections (writes, reads, looks at "
-    "leases), and opens up to four more at times (walk, sweep, count, lists of items)",
+    1040: f"raise the server's max_connections: for each shard hosts keep {CONNECTIONS_KEPT} connections, and open up to "
+    f"{CONNECTIONS_MAX} at times",
     1044: "GRANT {rights} ON `{database}`.* TO '{user}'@...",
     1045: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine; "
     "if it or the server demands TLS (REQUIRE SSL, require_secure_transport), set {key}.tls to verify_identity; for "

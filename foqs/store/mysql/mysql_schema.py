@@ -84,6 +84,13 @@ async def prepared_statements_max(link: MysqlLink) -> int:
     return int(found.rows[0][0])
 
 
+async def connections_max(link: MysqlLink) -> tuple[int, str]:
+    """Return how many connections this user can have at once, and the name of the variable that says so."""
+    (found,) = await link.run(session_sql.READ_CONNECTIONS_MAX)
+    of_all, of_user = map(int, found.rows[0])
+    return (of_user, "max_user_connections") if 0 < of_user < of_all else (of_all, "max_connections")
+
+
 async def missing_rights(link: MysqlLink, shard: int) -> list[str]:
     """Return the server's errors for rights that a flush needs and the user lacks. Changes nothing.
 

@@ -51,6 +51,9 @@ MySQL's super_read_only need not be read: it switches read_only on. MariaDB has 
 READ_PREPARED_STATEMENTS_MAX: Final = b"SELECT @@GLOBAL.max_prepared_stmt_count"
 """Reads how many prepared statements the server keeps for all connections together."""
 
+READ_CONNECTIONS_MAX: Final = b"SELECT @@GLOBAL.max_connections, @@SESSION.max_user_connections"
+"""Reads how many connections the server accepts, and how many of this user; 0: no limit of its own."""
+
 NOW_MS: Final = b"SELECT " + _CLOCK_MS
 """Reads the clock."""
 
