@@ -61,6 +61,16 @@ def test_options_replace_missing_columns(spark: SparkSession, queue: SparkQueue,
     assert sorted(queue.rows(topic, "payload, priority, lease_ms")) == [(b"a", 3, 1_234), (b"b", 7, 1_234)]
 
 
+def test_columns_of_any_case_and_columns_of_nulls_are_written(
+    spark: SparkSession, queue: SparkQueue, topic: str
+) -> None:
+    frame = spark.sql(
+        "SELECT 'a' AS PAYLOAD, 4 AS Priority, null AS metadata, null AS deliver_after, null AS Namespace"
+    )
+    save(frame, queue.host.address, topic=topic)
+    assert queue.rows(topic, "payload, priority, metadata, namespace") == [(b"a", 4, b"", "default")]
+
+
 def test_second_write_enqueues_again_unless_its_run_is_the_same(
     spark: SparkSession, queue: SparkQueue, topic: str
 ) -> None:

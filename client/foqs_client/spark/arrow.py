@@ -12,12 +12,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foqs_client.spark.item_columns import COLUMNS, UncheckedText
+from foqs_client.spark.item_columns import COLUMNS, UncheckedText, column_name
 
 
 def batch_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
-    """Return the columns by name, with a value for each row; None for null."""
-    return {name: _column(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    """Return the columns that have values, by the sink's names, with a value for each row; None for null."""
+    return {
+        name: _column(name, column)
+        for name, column in zip(map(column_name, batch.schema.names), batch.columns, strict=True)
+        if not pa.types.is_null(column.type)
+    }
 
 
 _TYPES: Final = {

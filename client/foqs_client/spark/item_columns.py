@@ -1,8 +1,9 @@
 """The columns of a frame, and the fields of an item that they become.
 
 Holds `COLUMNS`, the check of a frame's schema, and `SinkError`. Always true: a frame
-that passes the check has no column that is ignored. Pure; types have the names that
-Spark's `typeName()` returns.
+that passes the check has no column with values that is ignored. Names of columns are
+read without their case, as Spark does. Pure; types have the names that Spark's
+`typeName()` returns.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from foqs_client.spark.job_error import JobError, comma_separated
 _TEXT: Final = ("string",)
 _BYTES: Final = ("string", "binary")
 _WHOLE: Final = ("byte", "short", "integer", "long")
+_NULL: Final = "void"
+"""The type of a column that is null in every row, such as `null AS metadata`."""
 
 
 class SinkError(JobError):
@@ -68,8 +71,13 @@ COLUMNS: Final[dict[str, Column]] = {
 """The columns by name. An option of the same name is the value of every row that has none."""
 
 
-def check_schema(schema: Sequence[tuple[str, str]], has_topic: bool) -> None:
-    """Check that a frame can be written.
+def column_name(name: str) -> str:
+    """Return the sink's name of a frame's column."""
+    return name.lower()
+
+
+def checked_columns(schema: Sequence[tuple[str, str]], has_topic: bool) -> list[tuple[str, str]]:
+    """Check that a frame can be written. Return name and type of its columns that have values.
 
     Args:
         schema: (name, type name) of each column.
@@ -78,18 +86,21 @@ def check_schema(schema: Sequence[tuple[str, str]], has_topic: bool) -> None:
     Raises:
         SinkError: a column is unknown, duplicate, or of a wrong type; or there is no topic.
     """
-    names = [name for name, _ in schema]
-    unknown = [name for name in names if name not in COLUMNS]
+    names = [column_name(name) for name, _ in schema]
+    unknown = [given for (given, _), name in zip(schema, names, strict=True) if name not in COLUMNS]
     if unknown:
         raise SinkError(
             f"the frame has columns that the sink does not know: {comma_separated(unknown)}; "
             f"select or rename to some of {comma_separated(COLUMNS)}"
         )
-    for name, kind in schema:
+    columns = [(name, kind) for name, (_, kind) in zip(names, schema, strict=True) if kind != _NULL]
+    for name in names:
         if names.count(name) > 1:
             raise SinkError(f"the frame has the column {name} {names.count(name)} times; keep one of them")
+    for name, kind in columns:
         types = COLUMNS[name].types
         if kind not in types:
             raise SinkError(f"the column {name} is of type {kind}; cast it to {' or '.join(types)}")
-    if not has_topic and "topic" not in names:
+    if not has_topic and "topic" not in dict(columns):
         raise SinkError('the items need a topic: add a column topic, or .option("topic", "...")')
+    return columns

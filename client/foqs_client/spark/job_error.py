@@ -5,8 +5,10 @@ Holds `JobError`, and `without_traceback`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
 
 
 class JobError(Exception):
@@ -20,13 +22,24 @@ class SourceError(JobError):
     """A read failed."""
 
 
-@contextmanager
-def without_traceback() -> Iterator[None]:
-    """Remove the traceback of a JobError: Spark shows it to the user, who needs only the sentence."""
-    try:
-        yield
-    except JobError as error:
-        raise error.with_traceback(None) from None
+class without_traceback:  # noqa: N801 - it is used like a function
+    """Remove the traceback of a JobError: Spark shows it to the user, who needs only the sentence.
+
+    A process that Spark starts for Python writes the traceback of the error that ends it. It leaves
+    out its own part if Spark set `SPARK_SIMPLIFIED_TRACEBACK`, which it does by default, and all of it with
+    `SPARK_HIDE_TRACEBACK`.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, JobError):
+            if os.environ.get("SPARK_SIMPLIFIED_TRACEBACK"):
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise error.with_traceback(None) from None
 
 
 def comma_separated(names: Iterable[str]) -> str:

@@ -84,8 +84,8 @@ class FoqsDataSource(DataSource):
         with without_traceback():
             if overwrite:
                 raise SinkError('a queue cannot be overwritten: write with .mode("append")')
-            options, _ = self._checked_options(schema, is_stream=False)
-            return FoqsWriter(options, start_check.check_hosts(options, "namespace" in schema.names))
+            options, columns = self._checked_options(schema, is_stream=False)
+            return FoqsWriter(options, start_check.check_hosts(options, "namespace" in dict(columns)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FoqsStreamWriter:  # noqa: N802
         """Return the writer of a batch, or the one that commits it. Raises SinkError as `writer` does."""
@@ -99,12 +99,11 @@ class FoqsDataSource(DataSource):
             return make_stream_writer(*self._checked_options(schema, is_stream=True))
 
     def _checked_options(self, schema: StructType, *, is_stream: bool) -> tuple[SinkOptions, list[tuple[str, str]]]:
-        """Return the options, and the name and the type of each column. Raises SinkError."""
+        """Return the options, and the name and the type of each column with values. Raises SinkError."""
         check_packages(SinkError)
         options = SinkOptions.parse(self.options, is_stream=is_stream)
-        columns = [(field.name, field.dataType.typeName()) for field in schema.fields]
-        item_columns.check_schema(columns, "topic" in options.defaults)
-        return options, columns
+        schema_columns = [(field.name, field.dataType.typeName()) for field in schema.fields]
+        return options, item_columns.checked_columns(schema_columns, "topic" in options.defaults)
 
 
 def check_packages(error: type[JobError]) -> None:

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from foqs_client.errors import FoqsError
-from foqs_client.spark.item_columns import COLUMNS, SinkError, check_schema
+from foqs_client.spark.item_columns import COLUMNS, SinkError, checked_columns
 from foqs_client.spark.pipelines.connection import Connection, PipelineError
 from foqs_client.spark.pipelines.error_sentence import error_sentence
 from foqs_client.spark.pipelines.terminal import progress, say
@@ -56,7 +56,9 @@ def load_files(spark: SparkSession, connection: Connection, load: Load, *, dry_r
     spark.conf.set("spark.sql.files.minPartitionNum", str(_PARTITIONS))
     frame = _items(_files(spark, load), load)
     try:
-        check_schema([(each.name, each.dataType.typeName()) for each in frame.schema.fields], "topic" in load.options)
+        checked_columns(
+            [(each.name, each.dataType.typeName()) for each in frame.schema.fields], "topic" in load.options
+        )
     except SinkError as error:
         raise PipelineError(f"{error}; map columns with --map NAME=EXPRESSION") from None
     run = load.run or _run_name(frame, load)

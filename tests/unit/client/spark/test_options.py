@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs_client.spark.item_columns import COLUMNS, SinkError, check_schema
+from foqs_client.spark.item_columns import COLUMNS, SinkError, checked_columns
 from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES, OnError, SinkOptions
 
 URL = "foqs://one:1,two"
@@ -101,15 +101,25 @@ def test_the_token_is_not_shown() -> None:
 
 
 def test_frame_of_known_columns_passes() -> None:
-    check_schema([("topic", "string"), ("payload", "binary"), ("deliver_after", "timestamp"), ("ttl", "long")], False)
-    check_schema([("payload", "string"), ("priority", "short"), ("deliver_after", "long")], True)
+    checked_columns(
+        [("topic", "string"), ("payload", "binary"), ("deliver_after", "timestamp"), ("ttl", "long")], False
+    )
+    checked_columns([("payload", "string"), ("priority", "short"), ("deliver_after", "long")], True)
+
+
+def test_names_of_columns_are_read_without_their_case_and_null_columns_are_absent() -> None:
+    frame = [("Topic", "string"), ("PAYLOAD", "string"), ("metadata", "void"), ("Priority", "void")]
+    assert checked_columns(frame, False) == [("topic", "string"), ("payload", "string")]
 
 
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
         ([("topic", "string"), ("value", "string"), ("x", "long")], "does not know: value, x; .* topic, payload, prio"),
-        ([("topic", "string"), ("Payload", "string")], "does not know: Payload"),
+        ([("topic", "string"), ("Value", "string")], "does not know: Value"),
+        ([("topic", "string"), ("payload", "string"), ("PAYLOAD", "string")], "the column payload 2 times"),
+        ([("topic", "string"), ("payload", "void"), ("payload", "string")], "the column payload 2 times"),
+        ([("topic", "void"), ("payload", "string")], "add a column topic, or .option"),
         ([("topic", "string"), ("topic", "string")], "the column topic 2 times"),
         ([("topic", "string"), ("priority", "double")], "priority is of type double; cast it to byte or short or"),
         ([("topic", "string"), ("deliver_after", "timestamp_ntz")], "timestamp_ntz; cast it to .* or timestamp"),
@@ -119,7 +129,7 @@ def test_frame_of_known_columns_passes() -> None:
 )
 def test_bad_frame_is_refused_with_the_column_and_a_remedy(schema: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(SinkError, match=message):
-        check_schema(schema, False)
+        checked_columns(schema, False)
 
 
 def test_stream_has_its_own_options_and_passes_over_those_of_spark() -> None:
