@@ -1283,8 +1283,9 @@ service Foqs {
   OutcomesReply nack(1: NackRequest request) throws (1: CallFailed failed),
 
   /**
-   * Moves the end of leases. A token is valid while its lease lasts, and after that while the item is ready and nobody
-   * else has got it: then the item is leased again, with the same token and attempt. Otherwise it is STALE_LEASE.
+   * Moves the end of leases. A token is valid while its lease lasts. It is also valid after the lease has ended, or was
+   * nacked without a delay, while the item is ready: then the item is leased again, with the same token and attempt.
+   * After a release, a redrive or another delivery it is STALE_LEASE.
    */
   OutcomesReply extendLease(1: ExtendLeaseRequest request) throws (1: CallFailed failed),
 

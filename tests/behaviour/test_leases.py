@@ -97,6 +97,8 @@ async def test_ended_lease_can_be_extended_until_the_item_is_leased_again(site: 
     again = await site.one()
     assert (again.id, again.attempt) == (id_, 2)
     assert [type(outcome.error) for outcome in await site.client.extend([delivery])] == [StaleLease]
+    assert_done(*await site.client.release([again]))
+    assert [type(outcome.error) for outcome in await site.client.extend([again])] == [StaleLease]
     assert_done(*await site.client.ack([again]))
 
 

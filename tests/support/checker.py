@@ -299,7 +299,7 @@ def _stale_tokens_do_nothing(item: ItemHistory, bounds: ClockBounds) -> Iterator
         for ended in item.acknowledged_operations("ack", "cancel", *ENDING):
             same = ended.call.op == "cancel" or ended.requested.get("token") == token
             if same and ended is not entry and ended.returned is not None and ended.returned.before(entry.invoked):
-                if ended.call.op in ENDING and _may_be_extended_between(item, token, ended, entry):
+                if ended.call.op == "nack" and _may_be_extended_between(item, token, ended, entry):
                     continue
                 yield 6, f"{entry.call.name} succeeded with token {token} after {ended.call.name} had ended that lease"
     for token in sorted({entry.requested["token"] for entry in item.acknowledged_operations(*ENDING)}):
@@ -314,7 +314,7 @@ def _stale_tokens_do_nothing(item: ItemHistory, bounds: ClockBounds) -> Iterator
 
 
 def _may_be_extended_between(item: ItemHistory, token: int, ended: Entry, entry: Entry) -> bool:
-    """Return whether an extension, perhaps `entry` itself, can have leased the item again after its lease was given up."""
+    """Return whether an extension, perhaps `entry` itself, can have leased the item again after it was nacked."""
     return any(
         (each.returned is None or not each.returned.before(ended.invoked))
         and (entry.returned is None or not entry.returned.before(each.invoked))

@@ -68,7 +68,9 @@ class Row:
     """One item as the table of its shard holds it.
 
     `payload` is None if it was not read. `due_ms` is the next moment at which the
-    row must change, None if there is none. `attempts_max` 0 means no limit.
+    row must change, None if there is none. `token` is that of the last lease, 0 if there
+    was none. It is negative if the lease was released, or the item redriven, since: then it
+    acks the item and does nothing else. `attempts_max` 0 means no limit.
     `first_delivered_at_ms` is set by the first lease and never changes afterwards;
     None if there was none, or only before the table had this column.
     """

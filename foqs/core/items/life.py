@@ -336,7 +336,7 @@ def _deliver(event: Event, row: Row, context: FlushContext) -> Transition:
 
 def _ack(event: Event, row: Row, context: FlushContext) -> Transition:
     # An item that was never delivered has token 0 and no lease.
-    return _DELETED if event.token and event.token == row.token else _stale_lease()
+    return _DELETED if event.token and event.token == abs(row.token) else _stale_lease()
 
 
 def _nack(event: Event, row: Row, context: FlushContext) -> Transition:
@@ -372,10 +372,10 @@ def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
 
 
 def _extend_ready(event: Event, row: Row, context: FlushContext) -> Transition:
-    """Lease an item again to its last consumer, whose lease has ended or was given up, and which nobody got since."""
+    """Lease an item again to its last consumer, whose lease has ended or was nacked, and which nobody got since."""
     if event.token is None:
         return _reject_extend(event, row, context)
-    if not event.token or event.token != row.token:
+    if event.token <= 0 or event.token != row.token:
         return _stale_lease()
     if _is_expired(row, context.now_ms):
         return _ttl_ended()
@@ -395,7 +395,10 @@ def _release(event: Event, row: Row, context: FlushContext) -> Transition:
         return _stale_lease()
     if _is_expired(row, context.now_ms):
         return _DELETED
-    return _to_ready(row, attempt=row.attempt - 1)
+    released = _to_ready(row, attempt=row.attempt - 1)
+    assert released.row is not None
+    released.row.token = -row.token  # an attempt that does not count any more is not taken up again
+    return released
 
 
 def _redrive(event: Event, row: Row, context: FlushContext) -> Transition:
@@ -406,6 +409,7 @@ def _redrive(event: Event, row: Row, context: FlushContext) -> Transition:
         deliver_after_ms=context.now_ms,
         expires_at_ms=expires,
         due_ms=expires,
+        token=-abs(row.token),
         attempt=0,
     )
     return Transition(Effect.CHANGED, new)

@@ -15,7 +15,7 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.queue import counting
 from foqs.queue.counting import CountWalk
 from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
-from foqs.queue.jobs import job_worker
+from foqs.queue.jobs import job_host
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, JobSpec, JobState
 from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import JobStore
@@ -163,7 +163,7 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
 ) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 2)
-    monkeypatch.setattr(job_worker, "WRITE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(job_host, "WRITE_INTERVAL_S", 0.0)
     read_by_id = CountWalk._read_by_id
     reads_by_id: list[WalkCursor] = []
 

@@ -186,7 +186,8 @@ def test_a_changed_row_keeps_what_must_not_change(state: State, kind: EventKind)
         for name in (*lasting, "attempts_max", "payload_bytes"):
             assert getattr(new, name) == getattr(row, name), name
         leased = kind is EventKind.DELIVER or (event.has_waiter and new.state is State.LEASED)
-        assert new.token == (NEW if leased else row.token)
+        is_given_up = kind in (EventKind.RELEASE, EventKind.REDRIVE)
+        assert new.token == (NEW if leased else -row.token if is_given_up else row.token)
         attempts = {EventKind.RELEASE: row.attempt - 1, EventKind.REDRIVE: 0}
         assert new.attempt == (row.attempt + 1 if leased else attempts.get(kind, row.attempt))
         if kind is not EventKind.REDRIVE:
@@ -254,6 +255,19 @@ def test_the_last_token_leases_a_ready_item_again_with_the_same_token_and_attemp
         else:
             lease_ms = row.lease_ms if event.lease_ms is None else event.lease_ms
             assert transition.row == replace(row, state=State.LEASED, due_ms=min(NOW + lease_ms, TIME_MS_MAX))
+
+
+@pytest.mark.parametrize("state", [State.LEASED, State.DEAD])
+def test_the_last_token_of_a_released_or_redriven_item_acks_it_and_does_not_extend_its_lease(state: State) -> None:
+    kind = EventKind.RELEASE if state is State.LEASED else EventKind.REDRIVE
+    for event, row, transition in transitions(state, kind):
+        if transition.row is None or event.token not in (OLD, None):
+            continue
+        for token in (row.token, -row.token):
+            extended = apply_event(Event(EventKind.EXTEND, row.id, "n", token=token), transition.row, CONTEXT)
+            assert extended.error is not None and extended.error.number is ErrorCode.STALE_LEASE
+        acked = apply_event(Event(EventKind.ACK, row.id, "n", token=row.token), transition.row, CONTEXT)
+        assert acked.effect is Effect.DELETED
 
 
 def test_an_item_that_was_never_delivered_cannot_be_extended() -> None:
