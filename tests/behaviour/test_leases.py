@@ -100,6 +100,7 @@ async def test_ended_lease_can_be_extended_until_the_item_is_leased_again(site: 
     assert_done(*await site.client.release([again]))
     assert [type(outcome.error) for outcome in await site.client.extend([again])] == [StaleLease]
     assert_done(*await site.client.ack([again]))
+    await assert_gone(site, id_)
 
 
 async def until_ready(site: Site, id_: str) -> None:

@@ -214,7 +214,8 @@ def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushC
         results: list[Any] = [None] * part.count
         for place, (number, token) in enumerate(zip(part.numbers, tokens, strict=True)):
             row = find_row(number)
-            if row is not None and token == row.token and token and row.namespace == namespace:
+            # The token of a released item is negative in its row.
+            if row is not None and (token == row.token or token == -row.token) and token and row.namespace == namespace:
                 deleted.append(row)
                 if row.state is not leased and row.due_ms is not None:
                     plan.timers_removed.append((row.due_ms, number))

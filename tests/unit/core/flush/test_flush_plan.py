@@ -83,7 +83,7 @@ def a_table(draw: st.DrawFn) -> dict[int, Row]:
             policy=draw(st.sampled_from(DeliveryPolicy)),
             attempts_max=draw(st.sampled_from([0, 1, 3])),
             attempt=draw(st.integers(1, 3)),
-            token=draw(st.sampled_from([0, 5, 6])),
+            token=draw(st.sampled_from([0, 5, 6, -5])),
             trace_context=draw(st.sampled_from([None, b"trace"])),
             first_delivered_at_ms=draw(st.sampled_from([None, NOW - 5_000, NOW])),
         )
@@ -262,10 +262,11 @@ def test_acks_delete_only_rows_of_their_token_and_namespace() -> None:
         make_row(3, state=State.READY, token=5),
         make_row(4, state=State.LEASED, token=5, namespace="m"),
         make_row(5, token=0),
+        make_row(7, state=State.READY, token=-5),  # released
     ]
-    operation = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], None)
+    operation = Acks("n", [1, 2, 3, 4, 5, 6, 7], [5, 5, 5, 5, 0, 5, 5], None)
     plan = decide(batch_of(operation), rows)
-    assert [row.id for row in plan.deleted[EventKind.ACK]] == [1, 3]
+    assert [row.id for row in plan.deleted[EventKind.ACK]] == [1, 3, 7]
     ((_, results),) = plan.results
     assert results[0] is None
     assert results[2] is None
