@@ -304,7 +304,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def replace_deprecated(raw: dict[str, Any], source: str, on_deprecated: Callable[[str], None]) -> None:
-    """Put the values of deprecated options under their new names.
+    """Put the values of deprecated options under their new names, and drop those without one.
 
     Raises:
         ConfigError: an option is set under both names.
@@ -313,6 +313,10 @@ def replace_deprecated(raw: dict[str, Any], source: str, on_deprecated: Callable
         for name in list(options) if isinstance(options, dict) else ():
             entry = find_deprecated((section, name))
             if entry is None:
+                continue
+            if entry.new is None:
+                on_deprecated(f"{source}: {entry.warning}")
+                del options[name]
                 continue
             new_section, new_name = entry.new.split(".")
             target = raw.setdefault(new_section, {})
@@ -333,7 +337,10 @@ def _from_environment(
         key = tuple(variable[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
         field = find_field(key)
         entry = None if field is not None else find_deprecated(key)
-        if entry is not None:
+        if entry is not None and entry.new is None:
+            on_deprecated(f"environment: {variable}: {entry.warning}")
+            continue
+        if entry is not None and entry.new is not None:
             successor = _as_variable(entry.new)
             if successor in {name.upper() for name in environment}:
                 raise ConfigError("environment", variable, f"{successor} is set too", "unset the old name")

@@ -327,7 +327,6 @@ class NamespaceOptions(Options):
 class CoordinatorOptions(Options):
     """Assigns the shards to this host when it is not in a cluster."""
 
-    kind: Literal["local"] = option("local", "local", "local: this host owns every shard of its store.")
     file: str = option(
         "",
         "path",

@@ -43,13 +43,15 @@ RENAMED: Final = {
 
 @dataclass(slots=True, frozen=True)
 class DeprecatedOption:
-    """An old name that works, with a warning, from version `since` until version `removed_in`.
+    """An old name that is accepted, with a warning, from version `since` until version `removed_in`.
 
-    `convert` maps a value of the old option to one of the new; None keeps it.
+    Attributes:
+        new: the option that it sets; None if it had no effect and has no successor.
+        convert: maps a value of the old option to one of the new; None keeps it.
     """
 
     old: str
-    new: str
+    new: str | None
     since: str
     removed_in: str
     convert: Callable[[Any], Any] | None = None
@@ -66,11 +68,12 @@ class DeprecatedOption:
     @property
     def warning(self) -> str:
         """Return what is deprecated and what to do, in one line."""
-        return f"{self.old} is deprecated since {self.since} and ends with {self.removed_in}; write {self.new}"
+        remedy = "remove it, it has no effect" if self.new is None else f"write {self.new}"
+        return f"{self.old} is deprecated since {self.since} and ends with {self.removed_in}; {remedy}"
 
 
-DEPRECATED: tuple[DeprecatedOption, ...] = ()
-"""Options of the last version that were renamed. In version `removed_in`, an entry moves to RENAMED."""
+DEPRECATED: tuple[DeprecatedOption, ...] = (DeprecatedOption("coordinator.kind", None, "0.2.0", "0.3.0"),)
+"""Options of the last version that were renamed or removed. In version `removed_in`, an entry with a new name moves to RENAMED."""
 
 
 def find_deprecated(key: Sequence[str]) -> DeprecatedOption | None:

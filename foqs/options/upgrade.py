@@ -1,7 +1,7 @@
 """Rewrites a configuration file to the present names of its options.
 
-Always true: only names, and the values that a deprecation maps, change. Comments, order
-and layout stay. The new text means what the old one meant: it is parsed and compared
+Always true: only names, and the values that a deprecation maps, change, and options that
+have no effect go. Comments, order and layout stay. The new text means what the old one meant: it is parsed and compared
 before it is returned. Unknown options stay as they are.
 """
 
@@ -73,6 +73,8 @@ def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
         _put(found, _new_key((section,)), {})
         for name, value in options.items():
             entry = find_deprecated((section, name))
+            if entry is not None and entry.new is None:
+                continue
             _put(found, _new_key((section, name)), entry.new_value(value) if entry else value)
     return found
 
@@ -129,11 +131,13 @@ def _rewrite_option(
     if section and not old_section:
         yield option.string
         return
+    entry = find_deprecated(old)
+    if entry is not None and entry.new is None:
+        return
     new = _new_key(old)
     if new == old:
         yield option.string
         return
-    entry = find_deprecated(old)
     if entry is not None and entry.convert is not None:
         value = _convert(value, entry.new_value)
     if not old_section:

@@ -165,7 +165,7 @@ def test_wrong_variable_is_named(variable: str, value: str) -> None:
         ("[store]\nshards = 0", "store.shards", "greater than or equal to 1"),
         ('[store]\nunsafe_durability = "yes"', "store.unsafe_durability", "boolean"),
         ('[log]\nlevel = "loud"', "log.level", "'debug'"),
-        ('[coordinator]\nkind = "zookeeper"', "coordinator.kind", "'local'"),
+        ('[log]\nformat = "xml"', "log.format", "'json'"),
         ("[server]\nport = 7412", "server.http_port", "server.port too"),
         ('[server]\nhost = "0.0.0.0"', "server.host", "--insecure-listen"),
         ('[server]\nhost = ""', "server.host", "every address"),

@@ -11,18 +11,19 @@ from click.testing import CliRunner
 from foqs.cli import root
 from foqs.options import renames
 from foqs.options.config import Config, ConfigError, find_field, load
-from foqs.options.renames import RENAMED, DeprecatedOption
+from foqs.options.renames import DEPRECATED, RENAMED, DeprecatedOption
 from foqs.options.upgrade import UpgradeRefused, upgrade
 
 SECONDS = DeprecatedOption(
     "server.stop_timeout_s", "server.stop_timeout_ms", "9.1.0", "9.2.0", lambda seconds: int(seconds * 1_000)
 )
 MOVED = DeprecatedOption("shard.quiet_host", "server.host", "9.1.0", "9.2.0")
+REMOVED = DeprecatedOption("server.colour", None, "9.1.0", "9.2.0")
 
 
 @pytest.fixture(autouse=True)
 def two_deprecated_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renames, "DEPRECATED", (SECONDS, MOVED))
+    monkeypatch.setattr(renames, "DEPRECATED", (SECONDS, MOVED, REMOVED))
 
 
 def read(tmp_path: Path, text: str, **environment: str) -> tuple[Config, list[str]]:
@@ -51,6 +52,20 @@ def test_deprecated_variable_sets_its_successor_over_the_file(tmp_path: Path) ->
     assert "FOQS_SERVER__STOP_TIMEOUT_MS" in warning
 
 
+def test_option_that_has_no_effect_is_accepted_with_a_warning(tmp_path: Path) -> None:
+    config, warnings = read(tmp_path, '[server]\ncolour = "red"\n', FOQS_SERVER__COLOUR="blue")
+    assert config == Config()
+    assert len(warnings) == 2
+    assert all("server.colour is deprecated since 9.1.0" in warning for warning in warnings)
+    assert all("remove it, it has no effect" in warning for warning in warnings)
+
+
+def test_upgrade_removes_an_option_that_has_no_effect() -> None:
+    text = "# top\n[server]\nport = 1\ncolour = 'red' # why\nhost = '::1'\n"
+    assert upgrade(text).text == "# top\n[server]\nport = 1\nhost = '::1'\n"
+    assert upgrade("server.colour = 'red'\n").text == ""
+
+
 @pytest.mark.parametrize(
     ("text", "environment"),
     [
@@ -69,9 +84,9 @@ def test_wrong_value_of_a_deprecated_option_is_refused_under_its_new_name(tmp_pa
 
 
 def test_old_names_are_not_those_of_present_options() -> None:
-    for entry in (SECONDS, MOVED):
+    for entry in (SECONDS, MOVED, REMOVED, *DEPRECATED):
         assert find_field(tuple(entry.old.split("."))) is None
-        assert find_field(tuple(entry.new.split("."))) is not None
+        assert entry.new is None or find_field(tuple(entry.new.split("."))) is not None
 
 
 def test_upgrade_keeps_comments_and_layout() -> None:
