@@ -68,7 +68,9 @@ def parse_walk_cursor(cursor: str) -> WalkCursor:
         or not 0 <= after_ms <= TIME_MS_MAX
         or not 0 <= number <= NUMBER_MAX
     ):
-        raise InvalidArgument("this is not a cursor of an earlier reply to this call", field="page.cursor")
+        raise InvalidArgument(
+            "this is not a cursor of an earlier reply to this call; leave it out to begin again", field="page.cursor"
+        )
     return parsed
 
 

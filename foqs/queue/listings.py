@@ -149,4 +149,4 @@ def parse_cursor(cursor: str) -> tuple[OrderKey, int]:
         # `int` also accepts signs, spaces and other digits: the comparison refuses these.
         if format_cursor(key, shard) == cursor:
             return key, shard
-    raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")
+    raise InvalidArgument("this is not a cursor of an earlier reply; leave it out to begin again", field="page.cursor")

@@ -48,7 +48,9 @@ def parse_page_cursor(cursor: str) -> PageCursor:
         or not 0 <= parsed.started_ms <= TIME_MS_MAX
         or not 0 <= parsed.after <= parsed.last <= NUMBER_MAX
     ):
-        raise InvalidArgument("this is not a cursor of an earlier reply to this call", field="page.cursor")
+        raise InvalidArgument(
+            "this is not a cursor of an earlier reply to this call; leave it out to begin again", field="page.cursor"
+        )
     return parsed
 
 

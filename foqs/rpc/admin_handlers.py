@@ -88,11 +88,13 @@ class _AdminHandlers:
         )
 
     async def set_grant(self, request: Any, deadline: float, caller: Caller) -> Any:
-        grant = _required(request.grant, "grant")
+        grant = _required(request.grant, "grant", "name the principal, the namespace and the permissions")
         try:
             name = validation.decode_name(grant.namespace_name, "namespace_name")
             principal = validation.decode_name(grant.principal, "principal")
-            values = enumerate(_required(grant.permissions, "permissions"))
+            values = enumerate(
+                _required(grant.permissions, "permissions", "give a list; an empty one removes the grant")
+            )
             permissions = frozenset(_parse_permission(value, f"permissions[{place}]") for place, value in values)
         except InvalidArgument as error:
             raise with_path("grant", error) from None
@@ -121,7 +123,9 @@ class _AdminHandlers:
         return ttypes.ConfigDocument(self._admin.export())
 
     async def import_config(self, request: Any, deadline: float) -> Any:
-        text = validation.decode_text(_required(request.json, "json"), _TEXT_BYTES_MAX, "json")
+        text = validation.decode_text(
+            _required(request.json, "json", "give a document of exportConfig"), _TEXT_BYTES_MAX, "json"
+        )
         await self._admin.restore(text, deadline)
         return ttypes.DoneReply()
 
@@ -129,7 +133,7 @@ class _AdminHandlers:
 
     def _parse_settings(self, request: Any) -> tuple[str, str | None, dict[str, int]]:
         """Return (name, tier, settings that the request has)."""
-        raw = _required(request.settings, "settings")
+        raw = _required(request.settings, "settings", "name the namespace in it")
         name = validation.decode_name(raw.name, "settings.name")
         tier = None
         if raw.tier is not None:
@@ -156,9 +160,9 @@ def _namespace_name(request: Any) -> str:
     return validation.decode_name(request.namespace_name, "namespace_name")
 
 
-def _required(value: _T | None, field: str) -> _T:
+def _required(value: _T | None, field: str, remedy: str) -> _T:
     if value is None:
-        raise InvalidArgument("this is missing; give it", field=field)
+        raise InvalidArgument(f"this is missing; {remedy}", field=field)
     return value
 
 

@@ -72,7 +72,9 @@ class _ClusterHandlers:
         after = -1
         if cursor is not None:
             if not cursor.isascii() or not cursor.isdigit():
-                raise InvalidArgument("this is not a cursor of listShards", field="page.cursor")
+                raise InvalidArgument(
+                    "this is not a cursor of listShards; leave it out to begin again", field="page.cursor"
+                )
             after = int(cursor)
         shards = [shard for shard in self._cluster.routing().shards if shard.shard > after]
         next_cursor = str(shards[limit - 1].shard) if len(shards) > limit else None

@@ -68,12 +68,12 @@ def parse_filter(raw: Any) -> ItemFilter:
         topics=_parse_topics(raw),
     )
     if item_filter.priority_min > item_filter.priority_max:
-        raise InvalidArgument("this is greater than priority_max", field="filter.priority_min")
+        raise InvalidArgument("this is greater than priority_max; lower it", field="filter.priority_min")
     for field, age_ms in (("age_min_ms", item_filter.age_min_ms), ("age_max_ms", item_filter.age_max_ms)):
         if not 0 <= age_ms <= TIME_MS_MAX:
             raise InvalidArgument(f"{age_ms} ms is outside 0 to {TIME_MS_MAX}", field=f"filter.{field}")
     if item_filter.age_min_ms > item_filter.age_max_ms:
-        raise InvalidArgument("this is greater than age_max_ms", field="filter.age_min_ms")
+        raise InvalidArgument("this is greater than age_max_ms; lower it", field="filter.age_min_ms")
     return item_filter
 
 

@@ -144,7 +144,7 @@ def parse_start(request: Any, namespace: str, settings: NamespaceOptions, starte
         item_filter=item_filter,
         change=change,
         counts_for=counts_for,
-        start_key=_parse_text(request.start_key, START_KEY_BYTES_MAX, "start_key"),
+        start_key=_parse_text(request.start_key, START_KEY_BYTES_MAX, "start_key", "draw a random text"),
         rate_per_s=None if rate is None else validation.check_number(rate, 1, RATE_MAX, "rate_per_s"),
         expected=None if expected is None else validation.check_number(expected, 0, _COUNT_MAX, "expected"),
         started_by=started_by,
@@ -201,14 +201,17 @@ def parse_control(request: Any) -> tuple[str, JobCommand]:
     return parse_job_id(request.id), command
 
 
+_JOB_ID_REMEDY: Final = "give the id that startBulkJob or listBulkJobs returned"
+
+
 def parse_job_id(raw: bytes | None) -> str:
     """Parse the id of a job. Raises FoqsError."""
-    if not is_job_id(job_id := _parse_text(raw, JOB_ID_CHARS, "id")):
-        raise InvalidArgument("this is not the id of a bulk job", field="id")
+    if not is_job_id(job_id := _parse_text(raw, JOB_ID_CHARS, "id", _JOB_ID_REMEDY)):
+        raise InvalidArgument(f"this is not the id of a bulk job; {_JOB_ID_REMEDY}", field="id")
     return job_id
 
 
-def _parse_text(raw: bytes | None, bytes_max: int, field: str) -> str:
+def _parse_text(raw: bytes | None, bytes_max: int, field: str, remedy: str) -> str:
     if not raw:
-        raise InvalidArgument("this is missing", field=field)
+        raise InvalidArgument(f"this is missing; {remedy}", field=field)
     return validation.decode_text(raw, bytes_max, field)
