@@ -1386,6 +1386,7 @@ service Foqs {
    * UNKNOWN_OUTCOME some items may be left: call again.
    */
   PurgeReply purgeTopic(1: TopicRequest request) throws (1: CallFailed failed),
+  /** Reserved: this version answers NOT_IMPLEMENTED. */
   DoneReply bindTopic(1: BindTopicRequest request) throws (1: CallFailed failed),
 
   ConfigDocument exportConfig(1: ListRequest request) throws (1: CallFailed failed),

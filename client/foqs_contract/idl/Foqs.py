@@ -392,6 +392,8 @@ class Iface(object):
 
     def bindTopic(self, request):
         """
+        Reserved: this version answers NOT_IMPLEMENTED.
+
         Parameters:
          - request
 
@@ -1860,6 +1862,8 @@ class Client(Iface):
 
     def bindTopic(self, request):
         """
+        Reserved: this version answers NOT_IMPLEMENTED.
+
         Parameters:
          - request
 
