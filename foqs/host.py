@@ -39,7 +39,7 @@ from foqs.cluster.tier_member import TierMember
 from foqs.console.host_figures import HostFigures, Tier
 from foqs.console.server import Console, ConsoleSettings
 from foqs.console.session_secret import SessionSecret
-from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
+from foqs.options.config import FRAME_OVERHEAD_BYTES, Config, ConfigError
 from foqs.options.console_url import parse_console_url
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.jobs.bulk_job import JobOwner
@@ -554,7 +554,7 @@ def engine_settings(config: Config) -> EngineSettings:
         calls=config.calls,
         shard=config.shard,
         row_cache=config.row_cache,
-        item_bytes_max=config.rpc.frame_bytes_max - ITEM_OVERHEAD_BYTES,
+        item_bytes_max=config.rpc.frame_bytes_max - FRAME_OVERHEAD_BYTES,
         tier=config.server.tier,
     )
 

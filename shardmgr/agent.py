@@ -39,7 +39,7 @@ class AgentPace:
         retry_ms_max: the longest pause after a failure of the registry; it starts with `pause_ms` and doubles.
     """
 
-    session_margin_ms: int = 500
+    session_margin_ms: int
     tick_ms: int = 5_000
     pause_ms: int = 10
     retry_ms_max: int = 1_000

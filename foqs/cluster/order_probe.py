@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from foqs.cluster.peers import Peer, Peers
-from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, TopicName
+from foqs.core.items.item import TIME_MS_MAX, TopicName
 from foqs.core.memory.order_samples import NOTHING, Displacement
 from foqs.queue.order_meter import OrderMeter
 from foqs.rpc import codec
@@ -49,8 +49,8 @@ class OrderProbe:
         namespace = codec.parse_name(request.namespace_name, "namespace_name")
         topic = codec.parse_name(request.topic, "topic")
         priority, after_ms = request.priority or 0, request.deliver_after_ms or 0
-        if not (PRIORITY_MIN <= priority <= PRIORITY_MAX and 0 <= after_ms <= TIME_MS_MAX):
-            raise InvalidArgument("this is not the time of an item", field="deliver_after_ms")
+        if not 0 <= after_ms <= TIME_MS_MAX:
+            raise InvalidArgument(f"this is not the time of an item; give 0 to {TIME_MS_MAX}", field="deliver_after_ms")
         here = self._meter.passed_over((namespace, topic), priority, after_ms)
         caller.reply(unchanged, ttypes.RankItemReply(here.items, here.by_priority, here.ready_age_ms))
 

@@ -60,7 +60,7 @@ CLI_VARIABLES: Final = frozenset(
 """Variables of the command line, and the choice of plain Python. They are no options of a host."""
 
 FILE_BYTES_MAX: Final = 1 << 20
-ITEM_OVERHEAD_BYTES: Final = 4_096
+FRAME_OVERHEAD_BYTES: Final = 4_096
 """The bytes of a frame with one item, without its payload and metadata, at most. Its trace context is among them."""
 
 
@@ -104,7 +104,7 @@ class Config(Options):
         check_hosts_can_authenticate(self.cluster, server, self.auth)
         check_ports_differ(server)
         namespace = self.namespace
-        least = namespace.payload_bytes_max + namespace.metadata_bytes_max + ITEM_OVERHEAD_BYTES
+        least = namespace.payload_bytes_max + namespace.metadata_bytes_max + FRAME_OVERHEAD_BYTES
         if self.rpc.frame_bytes_max < least:
             raise InvalidOption(f"an item can take {least} bytes", "raise it", "rpc.frame_bytes_max")
         if namespace.key_window_ms <= self.calls.timeout_ms_max:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor
 from foqs.queue.listings import parse_cursor
+from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
 from foqs_contract.idl import ttypes
 
 CursorOrder: TypeAlias = Callable[[str], Any]
@@ -21,8 +22,6 @@ CursorOrder: TypeAlias = Callable[[str], Any]
 
 peek_order: Final[CursorOrder] = parse_cursor
 """The order of the cursors of `peek`."""
-
-_ITEM_OVERHEAD_BYTES: Final = 1_024
 
 
 def walk_order(cursor: str) -> tuple[int, str, int, int]:
@@ -42,7 +41,7 @@ def merge_pages(replies: Sequence[Any], order: CursorOrder, limit: int, bytes_ma
     """Merge `ItemsReply` pages, one per host, into one.
 
     Args:
-        limit: the most items.
+        limit: the maximum number of items.
         bytes_max: the limit of payloads, metadata and trace contexts; the first item is always included.
     """
     ends = [reply.next_cursor for reply in replies if reply.next_cursor is not None]
@@ -62,7 +61,7 @@ def merge_pages(replies: Sequence[Any], order: CursorOrder, limit: int, bytes_ma
     items: list[Any] = []
     for _, _, view in found[:limit]:
         contents = (view.payload, view.metadata, view.trace_context)
-        size += sum([len(content) for content in contents if content is not None]) + _ITEM_OVERHEAD_BYTES
+        size += sum([len(content) for content in contents if content is not None]) + ITEM_OVERHEAD_BYTES
         if items and size > bytes_max:
             break
         items.append(view)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-_SHARED_FOR_S: Final = 2.0
+_CONTENDED_FOR_S: Final = 2.0
 """The shorter target applies for this time after each small flush."""
 _FLUSH_DECAY: Final = 0.97
 """The weight of a flush relative to the next one, for the cost of flushes."""
@@ -32,13 +32,13 @@ class PaceSettings:
         items_min: entries that a flush may have, however long it takes.
         items_max: entries that a flush may have at most.
         target_s: the time that a flush should take at most.
-        shared_target_s: the same while a small backlog waits beside large ones.
+        contended_target_s: the same while a small backlog waits beside large ones.
     """
 
     items_min: int
     items_max: int
     target_s: float
-    shared_target_s: float
+    contended_target_s: float
 
 
 class FlushCost:
@@ -91,7 +91,7 @@ class FlushPace:
         self._items_min = min(settings.items_min, settings.items_max)
         self._flush_items_max = settings.items_max
         self._cost = FlushCost()
-        self._shared_until_s = 0.0
+        self._contended_until_s = 0.0
 
     def update(self, entries: int, seconds: float, is_small: bool, now_s: float) -> int:
         """Return how many entries the next flush may have.
@@ -101,14 +101,14 @@ class FlushPace:
             is_small: it was a small flush, for a small backlog beside large ones.
         """
         if is_small:
-            self._shared_until_s = now_s + _SHARED_FOR_S
+            self._contended_until_s = now_s + _CONTENDED_FOR_S
         if entries:
             self._cost.learn(entries, seconds)
         if entries * 2 < self._flush_items_max:
             return self._flush_items_max
         fixed_s, each_s = self._cost.estimate()
-        if now_s < self._shared_until_s:
-            entries_s = max(self._settings.shared_target_s - fixed_s, fixed_s / 4)
+        if now_s < self._contended_until_s:
+            entries_s = max(self._settings.contended_target_s - fixed_s, fixed_s / 4)
         else:
             entries_s = max(self._settings.target_s - fixed_s, fixed_s)
         items_max = self._settings.items_max

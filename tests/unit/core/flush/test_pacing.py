@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 
-SETTINGS = PaceSettings(items_min=10, items_max=1_000, target_s=0.020, shared_target_s=0.005)
+SETTINGS = PaceSettings(items_min=10, items_max=1_000, target_s=0.020, contended_target_s=0.005)
 
 
 def settle(
