@@ -28,7 +28,7 @@ class Namespace:
     Attributes:
         name: the name of the namespace.
         tier: the tier whose hosts serve it.
-        enqueues_per_minute: the most enqueued items per minute, over all hosts; 0 means no limit.
+        enqueues_per_minute: the maximum number of enqueued items per minute, over all hosts; 0 means no limit.
         backlog_items_max: enqueues are refused while it has this number of items; 0 means no limit.
         backlog_bytes_max: enqueues are refused while its payloads have this size; 0 means no limit.
         topics_max: items of new topics are refused while it has this number of topics on a
@@ -245,7 +245,7 @@ class AdminCalls:
         Each host remembers its last 1,000 until it stops; its log has all of them.
 
         Args:
-            limit: the most entries, up to 1,000.
+            limit: the maximum number of entries, up to 1,000.
             namespace: only changes that name it; None: all.
         """
         reply = await self._call(_AUDIT, ttypes.ListAuditRequest(limit, namespace), timeout_ms)

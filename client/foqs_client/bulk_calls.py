@@ -34,7 +34,7 @@ class BulkCalls(RoutedCalls):
 
         Args:
             only: which items to delete.
-            limit: the most items of the page.
+            limit: the maximum number of items of the page.
             cursor: the `next_cursor` of the page before; None for the first page.
         """
         return await self._bulk(ttypes.BulkAction.CANCEL, only, None, limit, cursor, timeout_ms)

@@ -78,7 +78,7 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         url: `foqs://host:port,host:port`, or `foqss://` for TLS. The default port is 7411.
         namespace: the namespace of every call.
         timeout_ms: the time of a call that sets none, in milliseconds.
-        connections: the most connections to each host, 1 to 64. A call uses the one with
+        connections: the maximum number of connections to each host, 1 to 64. A call uses the one with
             the fewest calls in flight. One is enough, except for large payloads on slow lines.
         automatic_keys: give each item that has no idempotency key a key of its own. A retried
             enqueue then never makes a second item. The host stores a row for each key until
@@ -248,7 +248,7 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
             wants: the number of items to lease, by topic.
             wait_ms: how long to wait for an item if there is none.
             lease_ms: replaces the lease durations of the items.
-            items_max: the most items of all topics together. The first topics are served first.
+            items_max: the maximum number of items of all topics together. The first topics are served first.
             timeout_ms: the time of the call; None: the client's timeout, plus `wait_ms`.
         """
         if timeout_ms is None:

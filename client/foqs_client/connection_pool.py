@@ -24,7 +24,7 @@ class ConnectionPool:
 
     Args:
         addresses: see `HostConnector`.
-        connections: the most connections.
+        connections: the maximum number of connections.
         connect: see `HostConnector`.
         handshake: see `HostConnector`.
 

@@ -43,7 +43,7 @@ class BulkJob:
         move_to: only with "move": the topic of the new items.
         counts_for: only with "count": the action that it was started for; `change` and `move_to` belong to it.
         start_key: that of its start; None from an older host.
-        rate_per_s: the most items to change in a second; None: as fast as the shards allow.
+        rate_per_s: the maximum number of items to change in a second; None: as fast as the shards allow.
         expected: the number of matching items that the starter counted.
         state: "running", "interrupted", "done", "failed" or "cancelled".
         seen: the items that matched when their page was read; the result of "count". Counts are about a second old.
@@ -119,7 +119,7 @@ class JobCalls:
             only: which items. Filter and change have at most about 4,000 bytes.
             change: only with "update".
             move_to: only with "move"; the filter then names the topic of the items.
-            rate_per_s: the most items to change in a second.
+            rate_per_s: the maximum number of items to change in a second.
             expected: how many items match, if you counted them; shown with the job.
             start_key: a second start with the same key returns the first one's job. None: the client draws one.
             exclusive: refuse the job while one with the same action and topics is running or interrupted.

@@ -104,7 +104,10 @@ class MovingCalls(RoutedCalls):
 
 
 class _Repeatable(RetriedCall[_E, Enqueued]):
-    """The attempts of one call. If an attempt was written, the next one finds its record."""
+    """Repeats a move or a restore until each of its entries has a final result.
+
+    That is safe: if an attempt was written, the next one finds its record, and gets the same ids.
+    """
 
     not_written_errors = (InvalidArgument, KeyConflict, NotFound)
 

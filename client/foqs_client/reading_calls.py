@@ -40,7 +40,7 @@ class ReadingCalls(RoutedCalls):
         Args:
             prefix: only topics whose names begin with it.
             states: only topics with items in one of these states; None: ready or leased.
-            limit: the most topics of the page.
+            limit: the maximum number of topics of the page.
             cursor: the `next_cursor` of the page before; None for the first page.
         """
         numbers = None if states is None else [conversion.state_number(state) for state in states]

@@ -77,7 +77,7 @@ class HostProcess(ServerProcess):
         self.start()
 
     def start(self) -> None:
-        """Start the host with its data."""
+        """Start the host on the data folder of its last run."""
         self.launch(
             [*self.command, "host", "--config", str(self.config)],
             self._is_ready,

@@ -136,7 +136,7 @@ def read_ack(message: bytes, start: int, string_bytes_max: int, entries_max: int
 
 
 class _OtherForm(Exception):
-    """The request has another form."""
+    """Raised where the bytes are not those of the common request; Thrift's decoder reads it then."""
 
 
 def _read_size(message: bytes, position: int, head: bytes, string_bytes_max: int) -> int:

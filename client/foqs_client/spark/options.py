@@ -61,11 +61,11 @@ class SinkOptions:
         cert_file: as in `foqs_client.Tls`.
         key_file: as in `foqs_client.Tls`.
         run: the name of the write. A second write with the same name enqueues no item twice.
-        batch_items: the most items of a call.
-        batch_bytes: the most payload, metadata and trace context of a call. A larger item is sent alone.
-        calls_in_flight: the most parallel calls of a task.
+        batch_items: the maximum number of items of a call.
+        batch_bytes: the maximum size of payload, metadata and trace context of a call together. A larger item is sent alone.
+        calls_in_flight: the maximum number of parallel calls of a task.
         timeout_ms: a task fails if an item cannot be enqueued within this time.
-        partition_rows_max: the most rows of a partition for which keys are made.
+        partition_rows_max: the maximum number of rows of a partition for which keys are made.
         replay_window_ms: a stream starts only if keys are remembered for at least this time.
         on_error: what happens to a row that cannot be an item.
         dead_letter_topic: the topic of such rows, with `OnError.DEADLETTER`.

@@ -112,7 +112,7 @@ class QueueStream:
         """Settle `start`, and return the offset of a new batch, or `start` if no item is ready.
 
         Args:
-            items_max: the most items of the batch.
+            items_max: the maximum number of items of the batch.
             until_none_is_ready: an empty reply is believed only if a count says so, too.
 
         If it fails, the items that it has taken are released.

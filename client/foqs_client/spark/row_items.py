@@ -162,8 +162,8 @@ def batches(items: Sequence[Item], items_max: int, bytes_max: int) -> list[Seque
 
     Args:
         items: the items.
-        items_max: the most items of a call.
-        bytes_max: the most bytes of payload, metadata and trace context of a call.
+        items_max: the maximum number of items of a call.
+        bytes_max: the maximum number of bytes of payload, metadata and trace context of a call.
     """
     if not items:
         return []

@@ -29,7 +29,7 @@ class RowKeys:
         run: the name of the write; the same for all its attempts.
         partition: the number of the partition.
         key_slot_count: the number of slots of the keys, 1 to 256.
-        rows_max: the most different rows. Each is remembered.
+        rows_max: the maximum number of different rows. Each is remembered.
     """
 
     def __init__(self, run: str, partition: int, key_slot_count: int, rows_max: int) -> None:

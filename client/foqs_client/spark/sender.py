@@ -45,7 +45,7 @@ class Sender:
 
     Args:
         open_client: makes the client of a namespace.
-        calls_max: the most calls in flight.
+        calls_max: the maximum number of calls in flight.
         timeout_ms: how long an item is retried.
         rng: spreads the pauses.
         errors: decides what happens to items that a host refuses.

@@ -63,7 +63,7 @@ class SourceOptions:
         details: whether rows have the columns that a copy of the item needs.
         rows_per_second: the rate of the whole read; None: as fast as it can.
         timeout_ms: a task fails if a page cannot be read within this time.
-        page_rows: the most rows of a call.
+        page_rows: the maximum number of rows of a call.
     """
 
     url: str
@@ -134,7 +134,7 @@ class StreamSourceOptions:
         url: see `SourceOptions` for this and the next six.
         topics: the topics, the first ones first.
         staging_location: the folder that keeps the rows of batches until they are acked; of this query alone.
-        max_items_per_trigger: the most items of a batch.
+        max_items_per_trigger: the maximum number of items of a batch.
         lease_ms: the lease of the items; extended while their batch runs.
         timeout_ms: how long calls are retried before the query fails.
     """

@@ -140,7 +140,7 @@ def _refusal(error: FoqsError) -> SinkError:
 
 
 def _duration(ms: int) -> str:
-    """Return a duration as the command line reads it."""
+    """Return milliseconds as text for an option of `foqs`, such as 10m."""
     for unit_ms, unit in ((3_600_000, "h"), (60_000, "m"), (1_000, "s")):
         if ms and ms % unit_ms == 0:
             return f"{ms // unit_ms}{unit}"

@@ -71,7 +71,7 @@ def bulk_options(command: Callable[..., None]) -> Callable[..., None]:
         "--rate",
         type=click.IntRange(1, RATE_MAX),
         default=None,
-        help="By filter: the most items to change in a second.",
+        help="By filter: the maximum number of items to change in a second.",
     )
     @click.option(
         "--background", is_flag=True, help="By filter: start the job and end; foqs jobs shows how far it has come."

@@ -141,7 +141,7 @@ class Batch:
         ]
 
     def dues_with_waiter(self) -> dict[int, int | None]:
-        """Return the numbers of the dues that are delivered directly, each with its delivery's `lease_ms`."""
+        """Return the `lease_ms` of each due item that is delivered directly, by number."""
         if not (self.direct_deliveries and self.dues):
             return {}
         due = {number for part in self.dues for number in part.numbers}

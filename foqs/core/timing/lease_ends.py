@@ -49,7 +49,7 @@ class Slot:
         self.ranges: array[int] = array("q")
 
     def cost(self) -> int:
-        """Return its memory, in ranges."""
+        """Return how many of the `lease_ranges_max` ranges it uses."""
         return SLOT_COST + len(self.ranges) // 2
 
 

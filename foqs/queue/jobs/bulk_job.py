@@ -107,7 +107,7 @@ class JobSpec:
 
     Attributes:
         item_filter: the items. Its ages count from the start of the walk; its `at_ms` is not used.
-        rate_per_s: the most items to change in a second; None: as fast as the shards allow.
+        rate_per_s: the maximum number of items to change in a second; None: as fast as the shards allow.
         expected: the number of matching items that the caller counted before; for people. None: not counted.
         started_by: the principal; None if the host does not authenticate.
         start_key: a start with the key of an existing job of the namespace returns that job. The caller draws it.

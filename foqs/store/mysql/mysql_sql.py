@@ -486,7 +486,7 @@ class Statements:
     def next_due_ms(self, above_ms: int, below_ms: int, *, is_filled: bool) -> bytes:
         """Read the next timer entry's due. It walks over deleted entries between the bounds.
 
-        Without a filled table it may be the end of a lease: not to read the rows of many leases.
+        Until the timer table is filled the result may be the end of a lease: excluding leases would mean reading their rows.
         """
         table = f"{self._timer} FORCE INDEX (PRIMARY) WHERE zero = 0 AND"
         if not is_filled:
