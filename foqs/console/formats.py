@@ -11,6 +11,9 @@ from foqs_contract.printable_text import printable
 
 _HEX_LINE: Final = 16
 _SHOWN_BYTES_MAX: Final = 65_536
+_EXCERPT_CHARS_MAX: Final = 200
+_EXCERPT_BYTES_MAX: Final = 16
+"""Of what is no text."""
 
 
 def number(value: int | None) -> str:
@@ -35,6 +38,19 @@ def payload(data: bytes | None) -> str:
     return (text if readable else hexadecimal(shown)) + more
 
 
+def excerpt(data: bytes | None) -> str:
+    """Return the beginning of a text on one line; of other bytes, the first few in hexadecimal."""
+    if not data:
+        return ""
+    try:
+        text = " ".join(data.decode().split())
+    except UnicodeDecodeError:
+        text = ""
+    if not text or not text.isprintable():
+        return data[:_EXCERPT_BYTES_MAX].hex(" ") + (" ..." if len(data) > _EXCERPT_BYTES_MAX else "")
+    return text if len(text) <= _EXCERPT_CHARS_MAX else f"{text[:_EXCERPT_CHARS_MAX]} ..."
+
+
 def hexadecimal(data: bytes) -> str:
     """Return lines of an offset, sixteen bytes, and their characters."""
     lines = []
@@ -57,6 +73,7 @@ def moment(time_ms: int | None) -> str:
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "duration": format_duration,
+    "excerpt": excerpt,
     "moment": moment,
     "number": number,
     "payload": payload,

@@ -68,13 +68,13 @@ def put(host: OpenHost, *items: Item, namespace: str = "default") -> list[str]:
     return found
 
 
-def kill_items(host: OpenHost, topic: str, count: int) -> list[str]:
-    """Enqueue items and make them dead. Returns their ids."""
+def kill_items(host: OpenHost, topic: str, count: int, error: bytes | None = None) -> list[str]:
+    """Enqueue items and make them dead, with this metadata. Returns their ids."""
 
     async def work(client: Client) -> list[str]:
         await client.enqueue([Item(topic, b"x")] * count)
         found = await client.dequeue({topic: count})
-        for outcome in await client.nack([Nack(each.id, each.token, dead=True) for each in found]):
+        for outcome in await client.nack([Nack(each.id, each.token, metadata=error, dead=True) for each in found]):
             outcome.require()
         return [each.id for each in found]
 
@@ -164,6 +164,13 @@ def test_dead_items_are_redriven_one_chosen_or_all(host: OpenHost, browser: Brow
     started = browser.submit("/bulk", hidden_fields(asked, "start"))
     until(lambda: "done" in browser.get(f"/bulk?job={job_id_of(started)}").text, "the job has ended")
     assert calls(host, lambda client: client.count(ItemFilter("sad", ("ready",)))).items == 5
+
+
+def test_dead_items_are_shown_with_the_error_of_their_consumer(host: OpenHost, browser: Browser) -> None:
+    kill_items(host, "sad-error", 1, b"failed: no route\nto host")
+    assert "given up by its consumer in attempt 1 failed: no route to host sad-error" in (
+        browser.get("/dead", topic="sad-error").text
+    )
 
 
 def test_a_form_that_is_sent_twice_enqueues_once(host: OpenHost, browser: Browser) -> None:

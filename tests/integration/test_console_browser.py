@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -45,6 +45,24 @@ PAGES = (
     "/login",
     "/nothing",
 )
+WIDTHS = (320, 390, 1_280)
+"""Of two phones and a desk."""
+HEIGHT = 800
+FAULTS_OF_LAYOUT = r"""() => {
+    const root = document.documentElement;
+    const faults = root.scrollWidth > root.clientWidth ? [`it is ${root.scrollWidth} wide`] : [];
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        for (const word of texts.currentNode.data.matchAll(/(?<![A-Za-z0-9_])[A-Za-z0-9_]{2,10}(?![A-Za-z0-9_])/g)) {
+            const range = document.createRange();
+            range.setStart(texts.currentNode, word.index);
+            range.setEnd(texts.currentNode, word.index + word[0].length);
+            if (new Set([...range.getClientRects()].map((each) => each.top)).size > 1) faults.push(word[0]);
+        }
+    }
+    return faults.slice(0, 5);
+}"""
+"""Returns whether a page is wider than the window, and the short words that have a line end in them."""
 FORMS = (
     ("/topic?topic=mail", "Purge ..."),
     ("/topic?topic=mail", "Pause", "Resume"),
@@ -100,34 +118,78 @@ def url(host: OpenHost, path: str = "/") -> str:
     return f"http://localhost:{host.console_port}{path}"
 
 
+@pytest.mark.parametrize("width", [WIDTHS[0], WIDTHS[-1]])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_has_a_serious_fault_of_accessibility(host: OpenHost, browser: BrowserThread, scheme: str) -> None:
-    (item,) = put(host, Item("mail", b"payload", metadata=b"meta", delay_ms=3_600_000))
-    put(host, *[Item("mail", b"x")] * 3)
-    (dead,) = kill_items(host, "sad", 1)
+def test_no_page_has_a_serious_fault_of_accessibility(
+    host: OpenHost, browser: BrowserThread, scheme: str, width: int
+) -> None:
+    paths = filled_pages(host)
 
     def check(opened: Browser) -> list[tuple[str, str, list[str]]]:
-        context = opened.new_context(color_scheme="dark" if scheme == "dark" else "light", bypass_csp=True)
-        page = context.new_page()
+        context = opened.new_context(
+            color_scheme="dark" if scheme == "dark" else "light",
+            bypass_csp=True,
+            viewport={"width": width, "height": HEIGHT},
+        )
         found = []
 
-        def look(name: str) -> None:
+        def look(page: Page, name: str) -> None:
             for violation in Axe().run(page).response["violations"]:
                 if violation["impact"] in ("serious", "critical"):
                     found.append((name, violation["id"], [node["html"] for node in violation["nodes"]][:2]))
 
-        for path in PAGES:
-            page.goto(url(host, path.format(item=item, dead=dead)))
-            look(path)
-        for path, *buttons in FORMS:
-            page.goto(url(host, path))
-            for button in buttons:
-                page.get_by_role("button", name=button, exact=True).click()
-                look(f"{path}, {button}")
+        walk(context.new_page(), host, paths, look)
         context.close()
         return found
 
     assert browser.run(check) == []
+
+
+def test_no_page_scrolls_sideways_and_no_word_is_broken(host: OpenHost, browser: BrowserThread) -> None:
+    paths = filled_pages(host)
+
+    def check(opened: Browser) -> list[tuple[str, int, list[str]]]:
+        page = opened.new_page()
+        found = []
+
+        def look(page: Page, name: str) -> None:
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": HEIGHT})
+                faults = page.evaluate(FAULTS_OF_LAYOUT)
+                if faults:
+                    found.append((name, width, faults))
+            page.set_viewport_size({"width": WIDTHS[0], "height": HEIGHT})
+
+        walk(page, host, paths, look)
+        page.close()
+        return found
+
+    assert browser.run(check) == []
+
+
+def filled_pages(host: OpenHost) -> list[str]:
+    """Return the pages of a host that has items of each kind, with long names and errors."""
+    (item,) = put(host, Item("mail", b"payload", metadata=b"meta" * 250, delay_ms=3_600_000))
+    put(host, *[Item("mail", b"x")] * 3, *[Item("a-long-name." * 20, b"x")] * 2)
+    (dead,) = kill_items(host, "sad", 1, b"failed: ConnectionRefusedError: [Errno 111] Connect call failed")
+    return [path.format(item=item, dead=dead) for path in PAGES]
+
+
+def walk(page: Page, host: OpenHost, paths: Sequence[str], look: Callable[[Page, str], None]) -> None:
+    """Look at each page, with all that can be unfolded, and at those that answer a form."""
+
+    def look_at_all(name: str) -> None:
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        look(page, name)
+
+    for path in paths:
+        page.goto(url(host, path))
+        look_at_all(path)
+    for path, *buttons in FORMS:
+        page.goto(url(host, path))
+        for button in buttons:
+            page.get_by_role("button", name=button, exact=True).click()
+            look_at_all(f"{path}, {button}")
 
 
 def test_pages_load_nothing_from_elsewhere_and_break_no_policy(host: OpenHost, browser: BrowserThread) -> None:
@@ -189,6 +251,24 @@ def test_an_open_page_follows_the_queue_and_can_be_paused(host: OpenHost, browse
         assert ready.inner_text() == "2"
         page.keyboard.press("Enter")
         expect(ready).to_have_text("3", timeout=SHOWN_MS)
+        page.close()
+
+    browser.run(watch)
+
+
+def test_a_table_with_the_focus_is_updated(host: OpenHost, browser: BrowserThread) -> None:
+    """A click on a table gives it the focus, so that the keyboard can scroll it."""
+    put(host, Item("busy", b"x"))
+
+    def watch(opened: Browser) -> None:
+        page = opened.new_page()
+        page.goto(url(host))
+        ready = page.locator("#live dd").first
+        before = int(ready.inner_text())
+        page.locator("#live").get_by_role("group").click(position={"x": 2, "y": 2})
+        assert page.locator(":focus").get_attribute("role") == "group"
+        put_meanwhile(host, Item("busy", b"x"))
+        expect(ready).to_have_text(f"{before + 1}", timeout=SHOWN_MS)
         page.close()
 
     browser.run(watch)

@@ -83,7 +83,7 @@
 
   function show() {
     // What has the focus, or is about to be pressed, stays where it is.
-    if (waiting === null || live.querySelector(":focus, a:hover, button:hover")) return;
+    if (waiting === null || live.querySelector(":focus:not(.scroll), a:hover, button:hover")) return;
     const text = waiting;
     waiting = null;
     htmx.swap({ text, target: live, sourceElement: live, swap: "innerMorph" });

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.console.formats import hexadecimal, number, payload, visible
+from foqs.console.formats import excerpt, hexadecimal, number, payload, visible
 
 
 def test_text_is_shown_as_text_and_other_bytes_as_hexadecimal() -> None:
@@ -19,6 +19,16 @@ def test_a_long_payload_is_cut_and_says_so() -> None:
     cut_in_a_character = "ü" * 40_000
     assert payload(b"x" + cut_in_a_character.encode()).startswith("x" + "ü" * 32_767)
     assert payload(b"\xff" * 70_000).startswith("00000000  ff ff")
+
+
+def test_an_excerpt_is_the_beginning_of_a_text_on_one_line() -> None:
+    assert excerpt(b"failed: no route\n\tto host ") == "failed: no route to host"
+    assert excerpt(b"x" * 201) == "x" * 200 + " ..."
+    assert excerpt(b"\x00\xff") == "00 ff"
+    assert excerpt(b"a\x1b[31m") == "61 1b 5b 33 31 6d"
+    assert excerpt(bytes(17)) == " ".join(["00"] * 16) + " ..."
+    assert excerpt(b" \n") == "20 0a"
+    assert excerpt(b"") == excerpt(None) == ""
 
 
 def test_hexadecimal_has_sixteen_bytes_in_a_line() -> None:
