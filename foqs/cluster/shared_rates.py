@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from foqs.cluster.peers import Peer
 from foqs.core.items.item import TopicName
-from foqs.core.memory.topic_rates import NO_RATES, TAU_S, Rates, TopicRates
+from foqs.core.memory.topic_rates import NO_RATES, TAU_S, Rates, TopicRates, busiest_of
 from foqs_contract.idl import ttypes
 
 REPORTED_TOPICS_MAX: Final = 100
@@ -103,6 +103,21 @@ class TierRates:
                 ready += rates.ready * factor
                 acked += rates.acked * factor
         return Rates(ready, acked)
+
+    def busiest(self, topics_max: int) -> list[tuple[TopicName, Rates]]:
+        """Return the topics with the highest rates over all hosts, among those that are busy at one of them."""
+        now_s, peers = self._stopwatch_s(), self._peers()
+        found = {topic: NO_RATES for topic, _ in self._own.busiest(topics_max, now_s)}
+        for peer, (reported_s, reports) in self._reports.items():
+            if peer in peers:
+                factor = exp((reported_s - now_s) / TAU_S)
+                for topic, rates in reports.items():
+                    ready, acked = found.get(topic, NO_RATES)
+                    found[topic] = Rates(ready + rates.ready * factor, acked + rates.acked * factor)
+        for topic, (ready, acked) in found.items():
+            own = self._own.rates(topic, now_s)
+            found[topic] = Rates(ready + own.ready, acked + own.acked)
+        return busiest_of(found.items(), topics_max)
 
 
 def _checked(rate: float | None) -> float:

@@ -45,7 +45,7 @@ class Figures(Protocol):
 
     def topic_rates(self, topic: TopicName) -> Rates: ...
 
-    def busiest_topics(self) -> list[TopicName]: ...
+    def busiest_topics(self) -> list[tuple[TopicName, Rates]]: ...
 
     def order(self, topic: TopicName) -> TopicOrder | None: ...
 
@@ -121,7 +121,7 @@ class Board:
 
     async def _sample(self) -> None:
         await self.totals()
-        for busy in self.figures.busiest_topics():
+        for busy, _ in self.figures.busiest_topics():
             self.history.topic(busy)
         for (namespace, topic), series in self.history.topics():
             try:

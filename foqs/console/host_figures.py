@@ -160,10 +160,11 @@ class HostFigures:
             return self._engine.topic_rates.rates(topic, self._stopwatch_s())
         return self._tier.rates.rates(topic)
 
-    def busiest_topics(self) -> list[TopicName]:
-        """Return the busiest topics of this host."""
-        busiest = self._engine.topic_rates.busiest(BUSY_TOPICS, self._stopwatch_s())
-        return [topic for topic, _ in busiest]
+    def busiest_topics(self) -> list[tuple[TopicName, Rates]]:
+        """Return the busiest topics of the tier with their rates: averages of about a minute."""
+        if self._tier is None:
+            return self._engine.topic_rates.busiest(BUSY_TOPICS, self._stopwatch_s())
+        return self._tier.rates.busiest(BUSY_TOPICS)
 
     def order(self, topic: TopicName) -> TopicOrder | None:
         """Return what the sampled deliveries of this host passed over; None without samples."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
@@ -14,6 +14,7 @@ from foqs.console.health import find_problems
 from foqs.console.history import Point
 from foqs.console.live import LivePart
 from foqs.console.visit import Visit
+from foqs.core.memory.topic_rates import Rates
 from foqs_client import FoqsError, Usage
 
 OVERVIEW_NAMESPACES_MAX: Final = 50
@@ -22,6 +23,19 @@ CHARTS: Final = (
     Chart("Work", (("ready_per_s", "could be delivered"), ("acked_per_s", "acked")), "items per second"),
     Chart("Backlog", (("ready", "ready"), ("leased", "leased"), ("deferred", "deferred")), "items"),
 )
+
+
+class BusyTopic(NamedTuple):
+    """A row of the busiest topics.
+
+    Attributes:
+        last: its figures when they were counted last; None if it has just become busy.
+    """
+
+    namespace: str
+    topic: str
+    rates: Rates
+    last: Point | None
 
 
 async def overview(visit: Visit) -> web.StreamResponse:
@@ -53,6 +67,9 @@ async def overview_values(visit: Visit) -> Mapping[str, Any]:
     figures = board.figures
     return {
         "totals": totals,
+        "busiest": [
+            BusyTopic(*topic, rates, board.history.topic(topic).last) for topic, rates in figures.busiest_topics()
+        ],
         "drain": drain(totals.ready, totals.rates, board.now_s()),
         "hosts": hosts,
         "shards": shards,

@@ -68,6 +68,13 @@ def test_the_overview_counts_what_the_topics_add_up_to(host: OpenHost, browser: 
     assert "Work as a table" in page.text
 
 
+def test_the_overview_lists_the_busiest_topics(host: OpenHost, browser: Browser) -> None:
+    put(host, *[Item("busy-most", b"x")] * 400, *[Item("busy-less", b"x")] * 200)
+    page = browser.get("/")
+    assert names_in(page.body)[:2] == ["busy-most", "busy-less"]
+    assert re.search(r"busy-most default ~ [0-9.]+ ~ 0", page.text)
+
+
 @pytest.fixture(scope="module")
 def many(host: OpenHost) -> Iterator[None]:
     """Topics with different numbers of ready and dead items, and of ages."""

@@ -9,7 +9,7 @@ are seconds of any clock that does not go back. Knows nothing of shards and metr
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
 from math import exp
@@ -118,7 +118,7 @@ class TopicRates:
         """Return the topics with the highest rates, among those that changed last."""
         recent = islice(reversed(self._topics.items()), RECENT_TOPICS_MAX)
         rates = [(topic, self.rates(topic, now_s)) for topic, _ in recent]
-        return nlargest(topics_max, (each for each in rates if sum(each[1]) >= RATE_MIN), key=lambda each: sum(each[1]))
+        return busiest_of(rates, topics_max)
 
     def acked_items(self, topic: TopicName) -> int:
         """Return how many items of a topic were acked since it is remembered."""
@@ -130,3 +130,8 @@ class TopicRates:
         for topic, rate in self._topics.items():
             if rate.acked:
                 yield topic, rate.acked * exp((rate.at_s - now_s) / TAU_S) / TAU_S
+
+
+def busiest_of(rates: Iterable[tuple[TopicName, Rates]], topics_max: int) -> list[tuple[TopicName, Rates]]:
+    """Return the topics with the highest rates, the highest first."""
+    return nlargest(topics_max, (each for each in rates if sum(each[1]) >= RATE_MIN), key=lambda each: sum(each[1]))

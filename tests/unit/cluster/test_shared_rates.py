@@ -83,3 +83,19 @@ def test_total_of_the_peers_adds_all_topics_that_they_reported() -> None:
     assert world.tier.peers_total().ready == pytest.approx(10.0 / 2.718, rel=0.001)
     del world.peers[0]
     assert world.tier.peers_total().acked == pytest.approx(1.0 / 2.718, rel=0.001)
+
+
+def test_the_busiest_topics_are_those_with_the_highest_rates_over_all_hosts() -> None:
+    world = World()
+    world.own.on_items_ready({("n", "own", State.READY): 300, ("n", "both", State.READY): 240}, 0.0)
+    world.tier.on_report(world.peers[0], [rate("both", 2.5), rate("theirs", 4.0, 4.5), rate("idle", 0.0)])
+    world.tier.on_report(world.peers[1], [rate("both", 2.0), rate("theirs", 1.0)])
+    found = world.tier.busiest(10)
+    assert {name: rates for (_, name), rates in found} == {
+        "theirs": pytest.approx((5.0, 4.5)),
+        "both": pytest.approx((8.5, 0.0)),
+        "own": pytest.approx((5.0, 0.0)),
+    }
+    assert [name for (_, name), _ in world.tier.busiest(2)] == ["theirs", "both"]
+    del world.peers[:]
+    assert [name for (_, name), _ in world.tier.busiest(10)] == ["own", "both"]

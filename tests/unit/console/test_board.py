@@ -40,8 +40,8 @@ class Figures:
     def topic_rates(self, topic: TopicName) -> Rates:
         return Rates(1.5, 0.5)
 
-    def busiest_topics(self) -> list[TopicName]:
-        return self.busy
+    def busiest_topics(self) -> list[tuple[TopicName, Rates]]:
+        return [(topic, Rates(1.5, 0.5)) for topic in self.busy]
 
     def order(self, topic: TopicName) -> TopicOrder | None:
         return None
