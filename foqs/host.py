@@ -381,7 +381,8 @@ class Host:
         """Say where the console is."""
         if self._console is None:
             return "The console is off; server.console turns it on."
-        return f"The console is on port {self._console_port}."
+        url = self._config.server.console_url
+        return f"The console is at {url}." if url else f"The console is on port {self._console_port}."
 
     async def _run_unless_stopped(self, opening: Coroutine[Any, Any, _T]) -> _T:
         """Run a part of the start that may never end, and return its result. Raises _StopRequested when the host shall stop."""

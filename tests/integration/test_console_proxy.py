@@ -193,6 +193,13 @@ def test_the_audit_names_the_proxy_and_the_address_that_it_gives(proxied: Proxie
     assert "198.51.100.1" not in page
 
 
+def test_the_host_says_where_browsers_find_the_console(proxied: ProxiedConsole) -> None:
+    index = proxied.host.get("/")
+    assert index is not None
+    assert f"The console is at {proxied.url}/." in index[1]
+    assert f'"console": "{proxied.url}/"' in proxied.host.log
+
+
 def test_without_the_path_the_console_says_where_it_is(proxied: ProxiedConsole) -> None:
     direct = Console(proxied.host.console_port)
     assert direct.get(PREFIX).headers["Location"] == f"{PREFIX}/"
