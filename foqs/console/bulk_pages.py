@@ -223,7 +223,7 @@ async def _counted_change(visit: Visit, count: BulkJob) -> CountedChange | None:
     if count.counts_for is None or count.state != "done":
         return None
     started = [job for job in await visit.client.bulk_jobs() if job.start_key == _counted_key(count)]
-    age_s = visit.board.now_s() - (count.ended_at_ms or 0) / 1_000
+    age_s = visit.shared.now_s() - (count.ended_at_ms or 0) / 1_000
     return CountedChange(count.counts_for, started[0] if started else None, age_s > COUNT_AGE_S_MAX)
 
 
@@ -254,7 +254,7 @@ async def _count(visit: Visit, only: ItemFilter, key: str) -> Counted | None:
             return Counted(None)
 
     place = (visit.rights.authenticated, visit.namespace, only, key)
-    found: Counted | None = await visit.board.counts.get(place, read, COUNT_WAIT_S)
+    found: Counted | None = await visit.shared.counts.get(place, read, COUNT_WAIT_S)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from foqs.console.drawings import shares, short
 from foqs.console.due_calendar import Calendar, Count
 from foqs.console.history import drain_s
-from foqs.console.line import Line
+from foqs.console.priority_line import PriorityLine
 from foqs.core.memory.topic_rates import Rates
 from foqs.runtime.durations import format_duration
 
@@ -48,7 +48,7 @@ def bar_rows(counts: Sequence[tuple[str, Count]]) -> list[BarRow]:
     return [(name, count, length) for (name, count), length in zip(counts, lengths, strict=True)]
 
 
-def priority_rows(line: Line) -> list[BarRow]:
+def priority_rows(line: PriorityLine) -> list[BarRow]:
     """Return the rows of the ready items by priority. What is not shown by priority is one row without a bar."""
     rows = bar_rows([(str(priority), count) for priority, count in line.priorities])
     return [*rows, ("all others", line.rest, 0.0)] if line.rest.items else rows

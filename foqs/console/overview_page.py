@@ -52,7 +52,7 @@ async def overview(visit: Visit) -> web.StreamResponse:
         "Overview",
         usages=dict(zip(shown, usages, strict=True)),
         others=len(visit.namespaces) - len(shown),
-        charts=Charts(CHARTS, visit.board.history.tier.points) if is_admin else None,
+        charts=Charts(CHARTS, visit.shared.history.tier.points) if is_admin else None,
         **({"stream": OVERVIEW.address(visit)} if is_admin else {}),
         **values,
     )
@@ -62,15 +62,15 @@ async def overview_values(visit: Visit) -> Mapping[str, Any]:
     """Return what the live part of the overview shows. Only administrators see hosts, shards and all items."""
     if not visit.rights.is_admin:
         return {"totals": None}
-    board = visit.board
-    hosts, shards, totals = await asyncio.gather(visit.client.list_hosts(), visit.client.list_shards(), board.totals())
-    figures = board.figures
+    shared = visit.shared
+    hosts, shards, totals = await asyncio.gather(visit.client.list_hosts(), visit.client.list_shards(), shared.totals())
+    figures = shared.figures
     return {
         "totals": totals,
         "busiest": [
-            BusyTopic(*topic, rates, board.history.topic(topic).last) for topic, rates in figures.busiest_topics()
+            BusyTopic(*topic, rates, shared.history.topic(topic).last) for topic, rates in figures.busiest_topics()
         ],
-        "drain": drain(totals.ready, totals.rates, board.now_s()),
+        "drain": drain(totals.ready, totals.rates, shared.now_s()),
         "hosts": hosts,
         "shards": shards,
         "unserved": [shard for shard in shards if shard.state != "owned"],
@@ -87,7 +87,7 @@ async def _usage(asked: Awaitable[Usage]) -> Usage | None:
 
 
 def _newest_point(visit: Visit) -> Point | None:
-    return visit.board.history.tier.last if visit.rights.is_admin else None
+    return visit.shared.history.tier.last if visit.rights.is_admin else None
 
 
 OVERVIEW: Final = LivePart("overview_live.html", (), overview_values, point=_newest_point)

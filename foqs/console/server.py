@@ -24,7 +24,6 @@ from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.console import figure_formats, formats
 from foqs.console.audit_page import AUDIT_PAGES
-from foqs.console.board import Board, Figures
 from foqs.console.bulk_pages import BULK_PAGES
 from foqs.console.cluster_pages import CLUSTER_PAGES, CLUSTER_PARTS
 from foqs.console.item_pages import ITEM_PAGES
@@ -36,6 +35,7 @@ from foqs.console.overview_page import OVERVIEW_PAGES, OVERVIEW_PARTS
 from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal, stream_refusal
 from foqs.console.session_secret import SessionSecret
 from foqs.console.sessions import issue_cookie, read_cookie
+from foqs.console.shared_figures import Figures, SharedFigures
 from foqs.console.site import Site
 from foqs.console.static_files import StaticFiles
 from foqs.console.topic_pages import TOPIC_PAGES, TOPIC_PARTS
@@ -138,8 +138,8 @@ class Console:
         self._site = Site(settings.url, has_tls=settings.tls is not None)
         self._static = StaticFiles()
         self._templates = _templates(settings, self._site, self._static)
-        self._board = Board(settings.figures, settings.now_s, time.thread_time)
-        self._hub = LiveHub(self._board.totals, self._draw, time.thread_time)
+        self._shared = SharedFigures(settings.figures, settings.now_s, time.thread_time)
+        self._hub = LiveHub(self._shared.totals, self._draw, time.thread_time)
         self._tasks: list[asyncio.Task[None]] = []
         self._failing_logins = 0
         self._runner: web.AppRunner | None = None
@@ -182,7 +182,7 @@ class Console:
             raise
         self._runner = runner
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._board.run()))
+        self._tasks.append(loop.create_task(self._shared.run()))
         if settings.authenticator is not None:
             self._tasks.append(loop.create_task(settings.secret.run()))
         return bound_port
@@ -202,7 +202,7 @@ class Console:
             self._listener.close()
             await runner.cleanup()
             self._listener.connections.abort()
-        await self._board.close()
+        await self._shared.close()
         await self._clients.close()
 
     # ---------------------------------------------------------------- requests
@@ -270,7 +270,7 @@ class Console:
 
     def _visit(self, request: web.Request, rights: Rights, values: MultiMapping[Any]) -> Visit:
         names = sorted(name for name in self._settings.namespaces() if rights.may_see(name))
-        return Visit(request, rights, values, self._clients, self._board, names, self._render, self._site)
+        return Visit(request, rights, values, self._clients, self._shared, names, self._render, self._site)
 
     def _rights(self, request: web.Request) -> Rights | None:
         """Return what the request's principal may do; None if nobody is logged in."""
@@ -328,7 +328,7 @@ class Console:
         # Only the namespace of the page is of interest: there may be thousands, and this runs once a second.
         name = request.query.get("namespace", "")
         names = [name] if name in self._settings.namespaces() and rights.may_see(name) else []
-        return Visit(request, rights, request.query, self._clients, self._board, names, self._render, self._site)
+        return Visit(request, rights, request.query, self._clients, self._shared, names, self._render, self._site)
 
     # ------------------------------------------------------------------ logins
 

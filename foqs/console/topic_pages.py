@@ -55,13 +55,13 @@ CHARTS: Final = (
 
 async def topics(visit: Visit) -> web.StreamResponse:
     """Show a page of topics by name, or the first of them by ready items, age or dead items."""
-    values = await _list_values(visit, lambda choice: visit.board.rankings.get(choice, RANKING_WAIT_S))
+    values = await _list_values(visit, lambda choice: visit.shared.rankings.get(choice, RANKING_WAIT_S))
     return visit.page("topics.html", "Topics", stream=TOPICS.address(visit), **values)
 
 
 async def list_values(visit: Visit) -> Mapping[str, Any]:
     """Return what the live part of the list shows."""
-    return await _list_values(visit, visit.board.rankings.follow)
+    return await _list_values(visit, visit.shared.rankings.follow)
 
 
 async def _list_values(visit: Visit, get_ranking: Callable[[Choice], Awaitable[Ranking]]) -> Mapping[str, Any]:
@@ -129,7 +129,7 @@ async def topic(visit: Visit) -> web.StreamResponse:
         "topic.html",
         f"Topic {name}",
         stream=TOPIC.address(visit),
-        charts=Charts(CHARTS, visit.board.history.topic((visit.namespace, name)).points),
+        charts=Charts(CHARTS, visit.shared.history.topic((visit.namespace, name)).points),
         state=state,
         units=UNITS,
         unit=unit,
@@ -146,15 +146,15 @@ async def topic_values(visit: Visit) -> Mapping[str, Any]:
     """Return what the live part of a topic's page shows."""
     name = visit.require("topic")
     counts = await counts_of(visit, name)
-    board, place = visit.board, (visit.namespace, name)
-    rates = board.record_topic(place, counts)
+    shared, place = visit.shared, (visit.namespace, name)
+    rates = shared.record_topic(place, counts)
     return {
         "topic": name,
         "counts": counts,
         "states": STATES,
         "rates": rates,
-        "drain": drain(0 if counts is None else counts.ready, rates, board.now_s()),
-        "passed_over": board.figures.order(place),
+        "drain": drain(0 if counts is None else counts.ready, rates, shared.now_s()),
+        "passed_over": shared.figures.order(place),
     }
 
 
@@ -166,7 +166,7 @@ async def counts_of(visit: Visit, name: str) -> Topic | None:
 
 
 def _newest_point(visit: Visit) -> Point | None:
-    return visit.board.history.topic((visit.namespace, visit.require("topic"))).last
+    return visit.shared.history.topic((visit.namespace, visit.require("topic"))).last
 
 
 async def _change(visit: Visit, name: str) -> web.StreamResponse:
@@ -199,7 +199,7 @@ async def _change(visit: Visit, name: str) -> web.StreamResponse:
 
 
 def _see_done(visit: Visit, name: str, done: str, **fields: Any) -> NoReturn:
-    visit.board.rankings.forget(visit.namespace)
+    visit.shared.rankings.forget(visit.namespace)
     path, back = _origin(visit, name)
     visit.see(path, **back, done=done, **fields)
 

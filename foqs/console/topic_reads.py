@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.console.due_calendar import Calendar, Due, Place, intervals, read_calendar
-from foqs.console.line import Line, Waiting, read_line
+from foqs.console.priority_line import PriorityLine, Waiting, read_priority_line
 from foqs.console.visit import Visit
 from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, SHARD_MAX, pack_order_key
 from foqs.queue.listings import format_cursor
@@ -33,7 +33,7 @@ class Read:
 
 
 async def topic_line(visit: Visit, name: str, counts: Topic | None) -> Read | None:
-    """Return the `Line` of a topic; None if no item is ready."""
+    """Return the `PriorityLine` of a topic; None if no item is ready."""
     if counts is None or not counts.ready:
         return None
     client, ready = visit.client, counts.ready
@@ -42,23 +42,23 @@ async def topic_line(visit: Visit, name: str, counts: Topic | None) -> Read | No
         found = await client.peek(name, "ready", limit, cursor)
         return [Waiting(item.priority, item.age_ms or 0) for item in found.items], found.next_cursor
 
-    async def read() -> Line:
-        return await read_line(page, ready)
+    async def read() -> PriorityLine:
+        return await read_priority_line(page, ready)
 
-    return Read(await visit.board.lines.get((visit.namespace, name), read, WAIT_S))
+    return Read(await visit.shared.lines.get((visit.namespace, name), read, WAIT_S))
 
 
 async def topic_calendar(visit: Visit, name: str, counts: Topic | None, unit: str) -> Read | None:
     """Return the `Calendar` of a topic; None if no item is deferred."""
     if counts is None or not counts.deferred:
         return None
-    client, deferred, now_s = visit.client, counts.deferred, visit.board.now_s
+    client, deferred, now_s = visit.client, counts.deferred, visit.shared.now_s
 
     async def read() -> Calendar:
         now_ms = _ms(now_s())
         return await read_calendar(DeferredItems(client, name, now_s).page, intervals(unit, now_ms), deferred, now_ms)
 
-    return Read(await visit.board.calendars.get((visit.namespace, name, unit), read, WAIT_S))
+    return Read(await visit.shared.calendars.get((visit.namespace, name, unit), read, WAIT_S))
 
 
 class DeferredItems:

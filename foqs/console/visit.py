@@ -12,8 +12,8 @@ from multidict import MultiMapping
 from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import REQUIREMENTS, Permission, PermissionLookup
 from foqs.catalog.changes import namespace_not_found
-from foqs.console.board import Board
 from foqs.console.local_clients import LocalClients
+from foqs.console.shared_figures import SharedFigures
 from foqs.console.site import Site
 from foqs_client import Client, InvalidArgument, PermissionDenied
 
@@ -75,7 +75,7 @@ class Visit:
     Attributes:
         path: that of the page, without the prefix of the site.
         values: the fields of the address (GET) or of the form (POST).
-        board: the figures that all pages share.
+        shared: the figures that all pages share.
         namespaces: the names of the namespaces on which the principal has a permission, in order.
         namespace: the chosen one; empty if there is none.
 
@@ -87,7 +87,7 @@ class Visit:
     rights: Rights
     values: MultiMapping[str]
     clients: LocalClients
-    board: Board
+    shared: SharedFigures
     namespaces: list[str]
     render: Callable[..., web.Response]
     site: Site

@@ -60,8 +60,8 @@ def visit_of(
     request = make_mocked_request("GET" if form is None else "POST", path)
     values: MultiDict[str] = MultiDict(request.query if form is None else form)
     clients = cast(Any, SimpleNamespace(client=lambda *_: client))
-    board = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s))
-    return Visit(request, Rights(None, lambda principal, name: ()), values, clients, board, ["default"], render, site)
+    shared = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s))
+    return Visit(request, Rights(None, lambda principal, name: ()), values, clients, shared, ["default"], render, site)
 
 
 def answer_of(response: web.StreamResponse) -> Answer:

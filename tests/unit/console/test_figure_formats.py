@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foqs.console.due_calendar import Calendar, Count, Interval
 from foqs.console.figure_formats import calendar_rows, drain, priority_rows, rate, sure
-from foqs.console.line import Line
+from foqs.console.priority_line import PriorityLine
 from foqs.core.memory.topic_rates import Rates
 
 
@@ -21,7 +21,7 @@ def test_the_end_of_a_backlog_is_said_with_its_date() -> None:
 
 
 def test_what_is_not_shown_by_name_is_a_row_without_a_bar() -> None:
-    line = Line([(0, Count(10)), (5, Count(5, "≥"))], Count(100, "~"), [], is_whole=False)
+    line = PriorityLine([(0, Count(10)), (5, Count(5, "≥"))], Count(100, "~"), [], is_whole=False)
     assert priority_rows(line) == [("0", Count(10), 100.0), ("5", Count(5, "≥"), 50.0), ("all others", (100, "~"), 0.0)]
     part = Interval(0, 1, "Thu 18:00")
     assert calendar_rows(Calendar([part], [Count(3)], Count(0), is_scanned=True)) == [("Thu 18:00", (3, ""), 100.0)]

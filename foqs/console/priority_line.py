@@ -41,7 +41,7 @@ ReadPage: TypeAlias = Callable[[str | None, int], Awaitable[tuple[list[Waiting],
 
 
 @dataclass(slots=True, frozen=True)
-class Line:
+class PriorityLine:
     """The ready items of a topic.
 
     Attributes:
@@ -57,7 +57,7 @@ class Line:
     is_whole: bool
 
 
-async def read_line(read: ReadPage, ready: int) -> Line:
+async def read_priority_line(read: ReadPage, ready: int) -> PriorityLine:
     """Read the line of a topic.
 
     Args:
@@ -69,10 +69,10 @@ async def read_line(read: ReadPage, ready: int) -> Line:
         found, cursor = await read(cursor, PAGE_ITEMS)
         items += found
         if cursor is None or len(items) >= SCANNED_ITEMS_MAX:
-            return make_line(items, ready, is_whole=cursor is None)
+            return make_priority_line(items, ready, is_whole=cursor is None)
 
 
-def make_line(items: Sequence[Waiting], ready: int, *, is_whole: bool) -> Line:
+def make_priority_line(items: Sequence[Waiting], ready: int, *, is_whole: bool) -> PriorityLine:
     """Return the line of these items, the best ones of `ready`."""
     by_priority: dict[int, int] = {}
     by_age = dict.fromkeys([*(name for _, name in AGES), OLDEST], 0)
@@ -88,7 +88,7 @@ def make_line(items: Sequence[Waiting], ready: int, *, is_whole: bool) -> Line:
     rest = sum(by_priority.values()) - sum(count for _, count in shown)
     if not is_whole:
         rest = max(rest, ready - sum(count for _, count in shown))
-    return Line(
+    return PriorityLine(
         counts,
         Count(rest, "" if is_whole else "~"),
         [(name, Count(count, sign)) for name, count in by_age.items()],

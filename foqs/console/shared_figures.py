@@ -34,7 +34,7 @@ _ALL_STATES: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
 
 
 class Figures(Protocol):
-    """What the board needs of `HostFigures`."""
+    """What the shared figures need of `HostFigures`."""
 
     @property
     def list_topics(self) -> ListTopics: ...
@@ -69,7 +69,7 @@ class TopicFigures(Protocol):
     def oldest_ready_age_ms(self) -> int | None: ...
 
 
-class Board:
+class SharedFigures:
     """The shared figures of one console.
 
     Args:

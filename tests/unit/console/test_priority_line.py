@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from foqs.console.line import PRIORITIES_SHOWN_MAX, SCANNED_ITEMS_MAX, Line, Waiting, make_line, read_line
+from foqs.console.priority_line import (
+    PRIORITIES_SHOWN_MAX,
+    SCANNED_ITEMS_MAX,
+    PriorityLine,
+    Waiting,
+    make_priority_line,
+    read_priority_line,
+)
 from tests.support.aio import run
 
 
-def line(items: list[Waiting], ready: int | None = None) -> Line:
+def line(items: list[Waiting], ready: int | None = None) -> PriorityLine:
     async def page(cursor: str | None, limit: int) -> tuple[list[Waiting], str | None]:
         start = int(cursor or 0)
         end = start + limit
         return items[start:end], str(end) if end < len(items) else None
 
-    return run(read_line(page, len(items) if ready is None else ready))
+    return run(read_priority_line(page, len(items) if ready is None else ready))
 
 
 def test_a_short_line_is_counted_item_by_item() -> None:
@@ -34,6 +41,6 @@ def test_a_long_line_says_what_was_not_read() -> None:
 
 def test_many_priorities_are_summed_up() -> None:
     items = [Waiting(priority, 0) for priority in range(100)]
-    found = make_line(items, 100, is_whole=True)
+    found = make_priority_line(items, 100, is_whole=True)
     assert len(found.priorities) == PRIORITIES_SHOWN_MAX
     assert found.rest == (100 - PRIORITIES_SHOWN_MAX, "")

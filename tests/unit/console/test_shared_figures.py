@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from foqs.console.board import Board
 from foqs.console.history import SLOT_S, TOPICS_MAX
 from foqs.console.host_figures import PeerState, Totals
+from foqs.console.shared_figures import SharedFigures
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
@@ -56,19 +56,19 @@ class Figures:
         return {}
 
 
-def board_of(figures: Figures) -> Board:
-    return Board(figures, lambda: asyncio.get_running_loop().time(), lambda: 0.0)
+def shared_figures_of(figures: Figures) -> SharedFigures:
+    return SharedFigures(figures, lambda: asyncio.get_running_loop().time(), lambda: 0.0)
 
 
 def test_pages_of_one_second_share_a_collection() -> None:
     async def main() -> None:
         figures = Figures()
-        board = board_of(figures)
+        shared = shared_figures_of(figures)
         for _ in range(5):
-            await asyncio.gather(*(board.totals() for _ in range(20)))
+            await asyncio.gather(*(shared.totals() for _ in range(20)))
             await asyncio.sleep(1.0)
-        assert figures.collections == board.collection_count == 5
-        last = board.history.tier.last
+        assert figures.collections == shared.collection_count == 5
+        last = shared.history.tier.last
         assert last is not None
         assert last[1:] == (1, 2, 3, 4, 5.0, 6.0, 7.0)
 
@@ -78,32 +78,32 @@ def test_pages_of_one_second_share_a_collection() -> None:
 def test_the_history_goes_on_while_no_page_is_open() -> None:
     async def main() -> None:
         figures = Figures()
-        board = board_of(figures)
-        board.record_topic(("n", "t"), None)
-        sampling = asyncio.get_running_loop().create_task(board.run())
+        shared = shared_figures_of(figures)
+        shared.record_topic(("n", "t"), None)
+        sampling = asyncio.get_running_loop().create_task(shared.run())
         await asyncio.sleep(10 * SLOT_S + 1)
         figures.is_down = True
         await asyncio.sleep(5 * SLOT_S)
         figures.is_down = False
         await asyncio.sleep(5 * SLOT_S)
         sampling.cancel()
-        points = board.history.topic(("n", "t")).points
+        points = shared.history.topic(("n", "t")).points
         assert 15 <= len(points) <= 17
         assert points[-1][1:] == (1, 0, 0, 0, 9.0, 1.5, 0.5)
         assert figures.collections == 21
-        await board.close()
+        await shared.close()
 
     run_virtual(main)
 
 
 def test_a_topic_that_is_gone_has_zeros() -> None:
     async def main() -> None:
-        board = board_of(Figures())
-        board.record_topic(("n", "gone"), None)
-        sampling = asyncio.get_running_loop().create_task(board.run())
+        shared = shared_figures_of(Figures())
+        shared.record_topic(("n", "gone"), None)
+        sampling = asyncio.get_running_loop().create_task(shared.run())
         await asyncio.sleep(2 * SLOT_S + 1)
         sampling.cancel()
-        last = board.history.topic(("n", "gone")).last
+        last = shared.history.topic(("n", "gone")).last
         assert last is not None
         assert last[1:6] == (0, 0, 0, 0, 0.0)
 
@@ -114,20 +114,20 @@ def test_the_busiest_topics_have_a_history_before_anybody_looks() -> None:
     async def main() -> None:
         figures = Figures()
         figures.busy = [("n", "t")]
-        board = board_of(figures)
-        sampling = asyncio.get_running_loop().create_task(board.run())
+        shared = shared_figures_of(figures)
+        sampling = asyncio.get_running_loop().create_task(shared.run())
         await asyncio.sleep(5 * SLOT_S + 1)
         sampling.cancel()
-        assert len(board.history.topic(("n", "t")).points) == 6
+        assert len(shared.history.topic(("n", "t")).points) == 6
 
     run_virtual(main)
 
 
 def test_looking_at_many_topics_keeps_few() -> None:
     async def main() -> None:
-        board = board_of(Figures())
+        shared = shared_figures_of(Figures())
         for number in range(10 * TOPICS_MAX):
-            board.record_topic(("n", f"t{number}"), None)
-        assert len(board.history.topics()) == TOPICS_MAX
+            shared.record_topic(("n", f"t{number}"), None)
+        assert len(shared.history.topics()) == TOPICS_MAX
 
     run_virtual(main)
