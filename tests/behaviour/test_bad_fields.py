@@ -151,6 +151,7 @@ def _entry(method: str, name: str, place: int) -> Any:
         "nacks": lambda: ttypes.Nack(id_, 1),
         "extensions": lambda: ttypes.Extension(id_, 1),
         "ids": lambda: id_,
+        "sequence_ids": lambda: place,
         "states": lambda: ItemState.READY,
         "permissions": lambda: 1,
         "regions": lambda: "here",

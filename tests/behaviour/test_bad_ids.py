@@ -159,7 +159,7 @@ async def test_every_call_on_an_acked_item_changes_nothing(site: WireSite) -> No
 
 
 @wire_story
-async def test_ended_lease_can_only_be_acked_and_only_until_the_next_lease(site: WireSite) -> None:
+async def test_ended_lease_can_be_acked_and_extended_and_only_until_the_next_lease(site: WireSite) -> None:
     await site.put(*(ttypes.NewItem("t") for _ in range(2)))
     first, second = [Names(site.namespace, "t", each.id, each.token) for each in await site.get("t", lease_ms=50)]
     await site.pass_ms(50)
@@ -169,8 +169,10 @@ async def test_ended_lease_can_only_be_acked_and_only_until_the_next_lease(site:
 
     while not (await is_back(first) and await is_back(second)):
         await site.pass_ms(20)
-    late = ("nack", "extendLease", "release")
+    late = ("nack", "release")
     await assert_refused(site, ((method, "over", good(method, first), STALE) for method in late))
+    assert await site.outcomes("extendLease", good("extendLease", first)) == [OK]
+    assert (await site.call("getItem", good("getItem", first))).success.state == 3
     assert await site.outcomes("ack", good("ack", first)) == [OK]
     [again] = await site.get("t")
     assert again.id == second.id

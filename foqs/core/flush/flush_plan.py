@@ -214,8 +214,12 @@ def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushC
         results: list[Any] = [None] * part.count
         for place, (number, token) in enumerate(zip(part.numbers, tokens, strict=True)):
             row = find_row(number)
-            # The token of a released item is negative in its row.
-            if row is not None and (token == row.token or token == -row.token) and token and row.namespace == namespace:
+            if (
+                row is not None
+                and (token == row.token or token == -row.token)  # negative: the item was released
+                and token > 0
+                and row.namespace == namespace
+            ):
                 deleted.append(row)
                 if row.state is not leased and row.due_ms is not None:
                     plan.timers_removed.append((row.due_ms, number))

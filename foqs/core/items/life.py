@@ -336,7 +336,7 @@ def _deliver(event: Event, row: Row, context: FlushContext) -> Transition:
 
 def _ack(event: Event, row: Row, context: FlushContext) -> Transition:
     # An item that was never delivered has token 0 and no lease.
-    return _DELETED if event.token and event.token == abs(row.token) else _stale_lease()
+    return _DELETED if event.token is not None and 0 < event.token == abs(row.token) else _stale_lease()
 
 
 def _nack(event: Event, row: Row, context: FlushContext) -> Transition:
