@@ -45,6 +45,8 @@ SLOW: Final = (
 """Words in the names of stories that wait for a second or more. The short form leaves them out."""
 ALL: Final = ("",)
 WORDS: Final = "explain: the words of a reason may change"
+LATE: Final = "the older host refuses every extension after the end of a lease"
+ORDER: Final = "the older host exchanges items that came within milliseconds of each other"
 METHODS: Final = "calls every method, and the older version has fewer, some by another name"
 DIFFERENT: Final = {
     "older": {
@@ -52,6 +54,8 @@ DIFFERENT: Final = {
         "test_bad_bytes.py::test_a_field_of_another_type_or_twice_is_named_and_changes_nothing": METHODS,
         "test_bad_bytes.py::test_nesting_without_end_is_refused_by_every_call_and_changes_nothing": METHODS,
         "test_bad_fields.py::test_a_bad_field_is_named_and_changes_nothing": METHODS,
+        "test_bad_ids.py::test_after_its_end_a_lease_can_only_be_acked_and_after_the_next_not_even_that": LATE,
+        "test_leases.py::test_a_token_may_ack_after_the_end_of_its_lease_until_the_item_is_leased_again": LATE,
     },
     "current": {
         "test_explain.py::test_a_paused_topic_and_an_item_that_is_gone_are_explained": WORDS,
@@ -65,6 +69,10 @@ DIFFERENT: Final = {
         "test_bad_ids.py::test_duplicate_id_is_refused_the_second_time": METHODS,
         "test_bad_ids.py::test_every_call_on_an_acked_item_changes_nothing": METHODS,
         "test_bad_ids.py::test_malformed_or_foreign_cursor_is_refused": METHODS,
+        "test_bad_ids.py::test_ended_lease_can_be_acked_and_extended_and_only_until_the_next_lease": LATE,
+        "test_leases.py::test_ended_lease_can_be_extended_until_the_item_is_leased_again": LATE,
+        "test_enqueue_dequeue.py::test_best_priority_is_first_and_within_it_the_oldest_item": ORDER,
+        "test_enqueue_dequeue.py::test_items_come_in_the_order_in_which_they_were_sent_one_after_the_other": ORDER,
         "test_leases.py::test_trace_and_first_delivery_outlast_nack_release_update_and_redrive": "the older host refuses "
         "a trace context, see test_newer_field_is_not_sent_to_an_older_host",
     },
