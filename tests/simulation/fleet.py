@@ -278,7 +278,15 @@ class SimulatedFleet(SimulatedCluster):
             return ConnectionPool([address], 1, connect, greet)
 
         peers = CountedPeers(
-            self.counts, self.surplus, me.process.name, lambda: cluster.hosts, nonce, "default", "", open_pool
+            self.counts,
+            self.surplus,
+            me.process.name,
+            Random(f"{number}/cut short"),
+            lambda: cluster.hosts,
+            nonce,
+            "default",
+            "",
+            open_pool,
         )
 
         def together(alone: QueueHandlers) -> TierService:

@@ -1,12 +1,14 @@
 """Counts the calls that hosts of a simulated fleet forward, and the redirects of clients.
 
-Holds `CountedPeers`. Always true: it behaves as `Peers`.
+Holds `CountedPeers`. Always true: it behaves as `Peers`, but a reply may have no result for the
+last items of a forwarded enqueue, as that of a host with a fault.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, Final
 
 from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
@@ -28,9 +30,12 @@ NAMES: Final = (
     "forwards refused",
     "peers not reached",
     "redirects",
+    "replies cut short",
 )
 """Forwarded calls: to a host with room, to the owner of a key slot or of an item, or to the host with the best items; calls
 without a reply; and entries that one host refused with NOT_OWNER and another did."""
+_CUT_SHORT: Final = 0.02
+"""The probability that a reply to a forwarded enqueue has no result for its last items."""
 
 _BY_ID: Final = (
     ttypes.AckRequest,
@@ -50,10 +55,12 @@ class CountedPeers(Peers):
     counts: the counters, by `NAMES`.
     surplus: the ledger of the items that the host receives.
     name: the name of the host.
+    rng: decides which replies are cut short.
     """
 
-    def __init__(self, counts: Counter[str], surplus: SurplusLedger, name: str, *arguments: Any) -> None:
+    def __init__(self, counts: Counter[str], surplus: SurplusLedger, name: str, rng: Random, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._rng = rng
         self.surplus = surplus
         self._counts = counts
         self._name = name
@@ -80,6 +87,9 @@ class CountedPeers(Peers):
             raise
         if kind is not None and forwarded:
             self._counts[f"{kind} forwarded"] += 1
+        if kind in ("enqueues", "keys") and self._rng.random() < _CUT_SHORT:
+            self._counts["replies cut short"] += 1
+            del reply.results[self._rng.randrange(len(reply.results)) :]
         if leases:
             self.surplus.on_released(surplus.NAMES[0], leases, [outcome.error for outcome in reply.outcomes or ()])
         if kind == "dequeues":

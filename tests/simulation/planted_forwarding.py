@@ -55,6 +55,17 @@ def results_in_order_of_peer() -> None:
     original = plant(EnqueueForwarder, "_forward_to", to)
 
 
+def unnamed_items_refused() -> None:
+    """Items of which a peer's reply says nothing keep the refusal of the host that forwarded them."""
+
+    def merge(
+        self: EnqueueForwarder, merged: list[Any], places: list[int], results: Sequence[Any], *, is_owner: bool
+    ) -> list[int]:
+        return original(self, merged, places[: len(results)], results, is_owner=is_owner)
+
+    original = plant(EnqueueForwarder, "_merge_results", merge)
+
+
 def _call_raising(kind: type[Exception]) -> None:
     """Replace the error of a call that a peer did not answer."""
 

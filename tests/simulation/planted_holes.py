@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from foqs.core.flush import flush_plan
+from foqs.core.flush.batch import Part
 from foqs.core.flush.fence import CommitOutcome, Fence
+from foqs.core.flush.flush_plan import FindRow, FlushPlan
+from foqs.core.flush.operation import Acks
 from foqs.core.items import life
+from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import OrderKey, Row, State, TopicName
+from foqs.core.items.life import FlushContext
 from foqs.core.memory.ready_index import Refill
 from foqs.core.timing.due_timers import DueTimers
+from foqs.core.timing.lease_ends import LeaseEnds
 from foqs.shard.background_reads import RefillRead
 from foqs.shard.shard import Shard
 from foqs.shard.timer_service import TimerService
@@ -88,7 +96,45 @@ def disputes_ignored() -> None:
     plant(Shard, "dispute_key_slots", lambda self, key_slots, reason: None)
 
 
+def acks_of_other_namespaces() -> None:
+    """An ack that names another namespace deletes the item."""
+
+    def decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushContext, plan: FlushPlan) -> None:
+        for part in parts:
+
+            def find(number: int, namespace: str = part.operation.namespace) -> Row | None:
+                row = find_row(number)
+                return None if row is None else replace(row, namespace=namespace)
+
+            original([part], find, context, plan)
+
+    original: Callable[..., None] = plant(flush_plan, "_decide_acks", decide_acks)
+
+
+def key_window_at_the_retry() -> None:
+    """The end of a key's window is compared with the time of the attempt that is written, not of the first one."""
+
+    def counts(record: IdempotencyKey, context: FlushContext, incarnation: bytes) -> bool:
+        return original(record, replace(context, first_attempt_ms=context.now_ms), incarnation)
+
+    original: Callable[..., bool] = plant(flush_plan, "_counts", counts)
+
+
+def failed_looks_forgotten() -> None:
+    """A look that fails is repeated for the first of its ranges only."""
+
+    def fail_look(self: LeaseEnds, retry_ms: int) -> None:
+        if self._look is not None:
+            del self._look.ranges[1:]
+        original(self, retry_ms)
+
+    original = plant(LeaseEnds, "fail_look", fail_look)
+
+
 BUGS: Final[Mapping[str, Bug]] = {
+    "acks-of-other-namespaces": Bug(acks_of_other_namespaces, (17,)),
+    "key-window-at-the-retry": Bug(key_window_at_the_retry, (3,)),
+    "failed-looks-forgotten": Bug(failed_looks_forgotten, (10, 11)),
     "lost-reply-as-unwritten": Bug(lost_reply_as_unwritten, (2, 16)),
     "refills-ignore-purges": Bug(refills_ignore_purges, (13,)),
     "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,), seed_count=60),

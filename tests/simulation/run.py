@@ -20,6 +20,7 @@ from typing import Final
 
 from tests.simulation import (
     event_counts,
+    key_windows,
     payload_weights,
     planted_bytes,
     planted_durability,
@@ -90,6 +91,8 @@ def run_seed(
     event_counts.reset()
     payload_weights.install()
     payload_weights.reset()
+    key_windows.install()
+    key_windows.reset()
     crash: list[str] = []
     with Faults() as faults:
         try:
@@ -123,6 +126,7 @@ def run_seed(
             *faults.found,
             *run.cluster.disorder,
             *payload_weights.OVER,
+            *key_windows.EARLY,
             *run.differences,
             *(str(each) for each in check_histories(histories, run.cluster.bounds())),
         ],

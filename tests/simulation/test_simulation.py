@@ -17,7 +17,9 @@ import pytest
 from tests.simulation import (
     event_counts,
     fleet,
+    job_takeovers,
     lease_exclusion,
+    lost_commits,
     planted_bytes,
     planted_durability,
     planted_gossip,
@@ -209,6 +211,30 @@ def test_a_planted_bug_of_consumers_is_caught(name: str) -> None:
     done = simulate("tests.simulation.lease_exclusion", "--plant", name)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "invariant 5:" in done.stdout, done.stdout
+
+
+def test_no_former_host_of_a_job_overwrites_its_successor() -> None:
+    done = simulate("tests.simulation.job_takeovers")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", job_takeovers.BUGS)
+def test_a_planted_bug_of_job_takeovers_is_caught(name: str) -> None:
+    done = simulate("tests.simulation.job_takeovers", "--plant", name)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert " over run " in done.stdout, done.stdout
+
+
+def test_a_host_believes_a_database_that_lost_its_last_commits() -> None:
+    done = simulate("tests.simulation.lost_commits")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", lost_commits.BUGS)
+def test_a_planted_bug_of_lost_commits_is_caught(name: str) -> None:
+    done = simulate("tests.simulation.lost_commits", "--plant", name)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "invariant 16:" in done.stdout, done.stdout
 
 
 def test_every_invariant_has_a_planted_bug() -> None:

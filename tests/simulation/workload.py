@@ -14,15 +14,17 @@ from random import Random
 from typing import Any, ClassVar, Final, TypeVar
 from zlib import crc32
 
-from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack
+from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack, Unavailable
 from tests.simulation.administrator import SWEPT, Administrator
-from tests.simulation.cluster import NAMESPACES, URL, Incarnation, SimulatedCluster
+from tests.simulation.cluster import KEY_WINDOW_MS, NAMESPACES, URL, Incarnation, SimulatedCluster
 from tests.simulation.crowd import CALLERS, Crowd
 from tests.simulation.guest import Guest
 from tests.simulation.in_sequence import InSequence
+from tests.simulation.key_repeater import KeyRepeater
 from tests.simulation.mover import MOVED_TOPICS, Mover
 from tests.simulation.namespace_operator import BRIEF, TOPIC, NamespaceOperator
 from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
+from tests.simulation.trespasser import Trespasser
 from tests.support.access_rules import NOBODY
 from tests.support.history import History
 from tests.support.recording_admin import RecordingAdmin
@@ -122,8 +124,9 @@ class Run:
         self.cluster.start("alpha")
 
     def _more(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Return more workers."""
-        yield from ()
+        """Return more workers. Subclasses have others."""
+        yield self._trespass()
+        yield self._repeat()
 
     def _in_sequence(self) -> InSequence | None:
         """Return the client that checks the order. There is none with several hosts."""
@@ -292,6 +295,19 @@ class Run:
         rng = Random(f"{self._rng.random()}/mover")
         await Mover(client, rng, self._call).work("mover", lambda: not self._working)
 
+    async def _trespass(self) -> None:
+        """Run a client that names its deliveries in another namespace."""
+        owner, stranger = (self._recording(f"trespasser in {name}", name, OPERATOR) for name in NAMESPACES)
+        rng = Random(f"{self._rng.random()}/trespasser")
+        await Trespasser(owner, stranger, rng, TOPICS, self._call).work(lambda: not self._working)
+
+    async def _repeat(self) -> None:
+        """Run a client that repeats keys when their windows end."""
+        client = self._recording("repeater", "default", PRODUCER)
+        rng = Random(f"{self._rng.random()}/repeater")
+        repeater = KeyRepeater(client, rng, TOPICS, KEY_WINDOW_MS / 1_000, self._call)
+        await repeater.work("repeater", lambda: not self._working)
+
     def _count_call(self) -> None:
         self.calls += 1
 
@@ -442,7 +458,10 @@ class Run:
         client = self._recording(name, namespace, OPERATOR)
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < _QUIET_S and self._are_left(namespace):
-            deliveries = await client.dequeue(dict.fromkeys((*TOPICS, TOPIC, *MOVED_TOPICS), 20), wait_ms=500)
+            try:
+                deliveries = await client.dequeue(dict.fromkeys((*TOPICS, TOPIC, *MOVED_TOPICS), 20), wait_ms=500)
+            except Unavailable:
+                continue  # for the checker it has waited and got nothing
             if deliveries:
                 quiet_since = self.cluster.loop.time()
                 await client.ack(deliveries)

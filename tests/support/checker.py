@@ -407,7 +407,7 @@ def _nothing_is_stuck(item: ItemHistory, bounds: ClockBounds) -> Iterator[Findin
         return
     waited_ms: dict[str, float] = {}
     for call in item.dequeues():
-        if call.end is not CallEnd.OK or call.results or call.returned is None:
+        if call.end is CallEnd.UNKNOWN or call.results or call.returned is None:
             continue
         since_ms = max(call.invoked.at_ms, ready_ms, record.healed.at_ms)
         sum_ms = waited_ms.get(call.process, 0.0) + max(0.0, call.returned.at_ms - since_ms)

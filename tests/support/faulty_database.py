@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.writes import Writes
-from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryStore
-from foqs.store.port import StoreLost, WriteRefused
+from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryReads, MemoryStore
+from foqs.store.in_memory.memory_table import ShardTables
+from foqs.store.port import DueRow, StoreLost, WriteRefused
 from tests.support.clocks import ServerClock
 from tests.support.virtual_time import Pause, SimulatedLoop
 
@@ -33,6 +34,7 @@ NAMES: Final = (
     "clock steps",
     "slow clocks",
     "bad rows",
+    "lost looks",
 )
 """The keys of a server's `counts`."""
 
@@ -51,12 +53,13 @@ class FaultRates:
     clock_step: float = 0.0
     slow_clock: float = 0.0
     bad_row: float = 0.02
+    lost_look: float = 0.08
 
 
 ANSWER_MS_MAX: Final = 400
 """The longest delay of the reply to a new owner that reads the time."""
 
-NONE: Final = FaultRates(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NONE: Final = FaultRates(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class FaultyDatabaseServer(MemoryDatabase):
@@ -234,6 +237,26 @@ class FaultyDatabaseServer(MemoryDatabase):
         await Pause(self.loop, pause_ms / 1000)
 
 
+class FaultyReads(MemoryReads):
+    """A connection for reading, whose looks at leases fail at times."""
+
+    def __init__(self, server: FaultyDatabaseServer, tables: ShardTables) -> None:
+        super().__init__(server, tables)
+        self._server = server
+        self._failures_left = 0
+
+    async def leases_in(self, committed: Fence, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:
+        """Read leases. Sometimes the line is cut, and then again at the next attempt."""
+        server = self._server
+        if not self._failures_left and server.rng.random() < server.troubles.lost_look:
+            server.counts["lost looks"] += 1
+            self._failures_left = 2
+        if self._failures_left:
+            self._failures_left -= 1
+            raise self._store_lost("the line is cut: a look")
+        return await super().leases_in(committed, ranges, last_ms)
+
+
 class FaultyStore(MemoryStore):
     """The connection of one shard to a server."""
 
@@ -242,6 +265,9 @@ class FaultyStore(MemoryStore):
         self._server = server
         self._steps_known_ms: int | None = None
         """The part of the clock's steps that its replies included; None since a takeover."""
+
+    def reads(self) -> MemoryReads:
+        return FaultyReads(self._server, self._tables)
 
     async def now_ms(self) -> int:
         """Read the clock. Sometimes the reply to a new owner is late."""

@@ -153,7 +153,7 @@ def _cache(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
     for number, row in shard.memory.cache._rows.items():
         there = table.get(number)
         if there is None:
-            yield f"row {number} is remembered and gone"
+            yield f"invariant 2: row {number} is remembered and gone"
         elif replace(row, payload=there.payload) != there:
             yield f"row {number} is remembered as {row} and is {there}"
         elif row.payload is not None and row.payload != there.payload:
