@@ -247,9 +247,7 @@ def problems_of_processes() -> list[str]:
 
             def is_over() -> bool:
                 counts = consumer.counts
-                is_dead = (
-                    counts.done == others and counts.retried + counts.released == ATTEMPTS_MAX and not counts.running
-                )
+                is_dead = counts.done == others and counts.retried == ATTEMPTS_MAX and not counts.running
                 return is_dead or sum(payload == POISON for payload, _ in begun) >= DEATHS_MAX
 
             await until(is_over)

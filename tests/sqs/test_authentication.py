@@ -123,6 +123,9 @@ def test_a_changed_secret_is_used_after_sighup(guarded: Guarded, mail: str) -> N
     guarded.signal(signal.SIGHUP)
     until(lambda: not accepts(guarded.client("worker", WORKER)), "the old secret is refused")
     assert accepts(later)
+    file.write_text(f"{WORKER}\n")
+    guarded.signal(signal.SIGHUP)
+    until(lambda: accepts(guarded.client("worker", WORKER)), "the first secret is accepted again, for other tests")
 
 
 def accepts(client: Any) -> bool:
