@@ -71,7 +71,8 @@ def test_the_overview_counts_what_the_topics_add_up_to(host: OpenHost, browser: 
 def test_the_overview_lists_the_busiest_topics(host: OpenHost, browser: Browser) -> None:
     put(host, *[Item("busy-most", b"x")] * 400, *[Item("busy-less", b"x")] * 200)
     page = browser.get("/")
-    assert names_in(page.body)[:2] == ["busy-most", "busy-less"]
+    listed = [name for name in names_in(page.body) if name.startswith("busy-")]  # other tests have topics too
+    assert listed == ["busy-most", "busy-less"]
     assert re.search(r"busy-most default ~ [0-9.]+ ~ 0", page.text)
 
 
