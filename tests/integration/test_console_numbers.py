@@ -141,7 +141,7 @@ def test_item(host: OpenHost, browser: Browser) -> None:
 def test_dead_items(host: OpenHost, browser: Browser) -> None:
     listed = foqs(host, "dead", "list", "--topic", "mail-sad")
     page = browser.get("/dead", topic="mail-sad")
-    assert [(row[1], row[9]) for row in rows(page.body, "Dead items")] == [
+    assert [(row[1], row[2]) for row in rows(page.body, "Dead items")] == [
         (item["id"], item["dead_reason"]) for item in listed
     ]
     assert rows(page.body, "Reasons") == [["6", listed[0]["dead_reason"]]]
