@@ -64,7 +64,7 @@ def place(mariadb: MariaDb) -> MysqlSettings:
 
 @contextmanager
 def dying_after(changes: int) -> Iterator[list[int]]:
-    """Let the program die after so many statements that change something. Yields a list with their number so far."""
+    """Let the program die after this number of statements that change something. Yields a list with their number so far."""
     seen = [0]
     run_whole = MysqlLink.run
 
@@ -125,7 +125,7 @@ async def upgrade(place: MysqlSettings, shard: int) -> None:
 
 
 async def deaths(change: Callable[[], Coroutine[Any, Any, None]], after: int) -> bool:
-    """Run a change that dies after so many statements. Return False if it has fewer."""
+    """Run a change that dies after this number of statements. Return False if it has fewer."""
     with dying_after(after):
         try:
             await change()
@@ -188,7 +188,7 @@ def test_an_upgrade_that_died_after_any_statement_is_finished(place: MysqlSettin
 
 
 def die_after(statements: int, file: Path, image: Path, patch: pytest.MonkeyPatch) -> None:
-    """Let the program die after so many statements on a file. What is on disk then is copied to `image`."""
+    """Let the program die after this number of statements on a file. What is on disk then is copied to `image`."""
 
     class DyingConnection(sqlite3.Connection):
         left = statements

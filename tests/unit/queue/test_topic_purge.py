@@ -389,7 +389,7 @@ def test_page_that_is_refused_while_the_next_one_is_read_is_deleted_before_the_m
             if refusals < refused_deletions and len(writes.deletes) == 1:
                 refusals += 1
                 return "not now"
-            return "not so many" if refusals < refused_deletions and writes.deletes else None
+            return "too many at once" if refusals < refused_deletions and writes.deletes else None
 
         world.database.refuse = refuse
         assert await purge(caller) == 20
