@@ -1,4 +1,4 @@
-"""What the peers of a port hold of something that is limited, such as memory for replies that they do not read.
+"""A limit on memory or places, shared by the peers of a port.
 
 Always true: peers hold at most the limit together. Beyond it, the peer that holds most
 loses its oldest holding. So a peer that holds little is never harmed by one that holds
@@ -48,11 +48,21 @@ class PeerBudget:
         self._peers: dict[Hashable, _Peer] = {}
 
     def hold(self, holding: Holding, amount: int) -> None:
-        """Set what is held; 0 forgets it. May evict any holding, this one too, before it returns."""
+        """Set what is held; 0 forgets it. If it grows, any holding may be evicted, this one too, before this returns."""
+        if not self._set(holding, amount):
+            return
+        while self.amount > self._amount_max:
+            largest = max(self._peers.values(), key=_amount)
+            oldest = next(iter(largest.holdings))
+            self._set(oldest, 0)
+            oldest.on_evicted()
+
+    def _set(self, holding: Holding, amount: int) -> bool:
+        """Set what is held. Return whether it has grown."""
         peer = self._peers.get(holding.peer)
         if peer is None:
             if not amount:
-                return
+                return False
             peer = self._peers[holding.peer] = _Peer()
         more = amount - peer.holdings.get(holding, 0)
         self.amount += more
@@ -63,14 +73,7 @@ class PeerBudget:
             peer.holdings.pop(holding, None)
             if not peer.holdings:
                 del self._peers[holding.peer]
-        while self.amount > self._amount_max:
-            self._evict()
-
-    def _evict(self) -> None:
-        largest = max(self._peers.values(), key=_amount)
-        oldest = next(iter(largest.holdings))
-        self.hold(oldest, 0)
-        oldest.on_evicted()
+        return more > 0
 
 
 def _amount(peer: _Peer) -> int:
