@@ -1,13 +1,14 @@
 """Finds the best items of several shards, by merging their ready indexes.
 
 Keys of different shards are compared by their arrival ranks. Whole runs of ranks are
-sorted and bisected, never compared one by one. Two indexes may have equal ranks: then
-the former index comes first. Stores nothing.
+sorted and bisected, never compared one by one. Ranks may be equal, in one index and in
+several: then any index may come first. Always true: the keys that an index gives are
+its first ones, and all together are at most as many as were asked for. Stores nothing.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import chain
 from typing import Final
@@ -43,13 +44,19 @@ def reserve_best(
         ranks = arrival_ranks(keys)
         parts.append(ranks)
         if boundary is not None:
-            rank_max = _lower(rank_max, boundary, ranks)
+            rank_max = _lower(rank_max, boundary, ranks[-1] if ranks else None)
     if sum(map(bool, parts)) < 2:
-        counts: Sequence[int] = [count if part else 0 for part in parts]
+        parts = [
+            arrival_ranks(index.peek(topic, count)) if part else part
+            for index, part in zip(indexes, parts, strict=True)
+        ]
+        counts = list(map(len, parts))
     else:
         counts = _counts_per_index(indexes, topic, count, parts, peek_count)
+    if rank_max is not None:
+        counts = [min(part_count, bisect_right(part, rank_max)) for part_count, part in zip(counts, parts, strict=True)]
     return [
-        index.reserve(topic, min(index_count, limit), rank_max) if index_count else []
+        index.reserve(topic, min(index_count, limit)) if index_count else []
         for index, index_count, limit in zip(indexes, counts, limits, strict=True)
     ]
 
@@ -61,22 +68,22 @@ def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list
     best_at = 0
     for at, index in enumerate(indexes):
         keys, boundary = index.peek_with_boundary(topic, 1)
-        ranks = arrival_ranks(keys)
+        rank = arrival_rank(keys[0]) if keys else None
         if boundary is not None:
-            rank_max = _lower(rank_max, boundary, ranks)
-        if ranks and (best is None or ranks[0] < best):
-            best, best_at = ranks[0], at
+            rank_max = _lower(rank_max, boundary, rank)
+        if rank is not None and (best is None or rank < best):
+            best, best_at = rank, at
     reserved: list[list[OrderKey]] = [[] for _ in indexes]
     if best is not None and (rank_max is None or best <= rank_max):
         reserved[best_at] = indexes[best_at].reserve(topic, 1)
     return reserved
 
 
-def _lower(rank_max: int | None, boundary: OrderKey, ranks: Sequence[int]) -> int:
-    """Return the lower of `rank_max` and the rank above which the table may hold keys. `ranks` are the first of the window."""
+def _lower(rank_max: int | None, boundary: OrderKey, last_rank: int | None) -> int:
+    """Return the lower of `rank_max` and the rank above which the table may hold keys. `last_rank` is that of a key of the window."""
     rank = arrival_rank(boundary)
-    if ranks and ranks[-1] > rank:
-        rank = ranks[-1]
+    if last_rank is not None and last_rank > rank:
+        rank = last_rank
     return rank if rank_max is None or rank < rank_max else rank_max
 
 
@@ -101,7 +108,7 @@ def _counts_per_index(
 ) -> list[int]:
     """Return how many of the best `count` keys of all windows each index has.
 
-    `parts` are the ranks of the first `peek_count` of each.
+    `parts` are the ranks of the first `peek_count` of each. Those of which more are seen are extended.
     """
     if not peek_count:
         return [0] * len(parts)
@@ -130,7 +137,7 @@ def _counts_per_index(
     counts = [bisect_right(part, worst) for part in parts]
     surplus = sum(counts) - count
     for at in reversed(range(len(parts))):
-        if surplus and counts[at] and parts[at][counts[at] - 1] == worst:
-            counts[at] -= 1
-            surplus -= 1
+        taken_back = min(surplus, counts[at] - bisect_left(parts[at], worst))
+        counts[at] -= taken_back
+        surplus -= taken_back
     return counts

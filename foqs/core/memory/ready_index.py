@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, arrival_rank, pack_order_key, unpack_order_key
+from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, pack_order_key, unpack_order_key
 
 BELOW_ALL: Final[OrderKey] = 0
 """Lower than every key, because no item has the number 0. The boundary of a window that covers nothing yet."""
@@ -249,18 +249,13 @@ class ReadyIndex:
 
     # -------------------------------------------------------------- delivery
 
-    def reserve(self, topic: TopicName, count: int, rank_max: int | None = None) -> list[OrderKey]:
-        """Reserve the best keys: at most `count`, none whose arrival rank is above `rank_max`. Return them in order."""
+    def reserve(self, topic: TopicName, count: int) -> list[OrderKey]:
+        """Reserve the best keys, at most `count`. Return them in order."""
         window = self._windows.get(topic)
         if window is None or count <= 0:
             return []
         keys, start = window.keys, window.start
-        if (
-            len(keys) == 1
-            and window.boundary is None
-            and not start
-            and (rank_max is None or arrival_rank(keys[0]) <= rank_max)
-        ):
+        if len(keys) == 1 and window.boundary is None and not start:
             # A fast path: with many topics, most windows hold one key.
             key = keys[0]
             self._reserved[key & NUMBER_MAX] = key
@@ -270,8 +265,6 @@ class ReadyIndex:
             self._remove_window(window)
             return keys
         end = min(start + count, len(keys))
-        if rank_max is not None and end > start and arrival_rank(keys[end - 1]) > rank_max:
-            end = bisect_right(keys, rank_max, start, end, key=arrival_rank)
         best = keys[start:end]
         if not best:
             return best

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, chain
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.items.item import OrderKey, make_number, pack_order_key
+from foqs.core.items.item import OrderKey, arrival_rank, make_number, pack_order_key
 from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.ready_index import ReadyIndex
 from tests.support.ready_windows import ALL, TOPIC, finish_refill, order_key, order_keys, window
@@ -137,6 +139,38 @@ def test_items_of_one_millisecond_come_in_order_of_their_arrival_whatever_the_ep
     assert sorted(key for part in parts for key in part) == sorted(expected[:count])
     one_by_one = [key for _ in expected[count:] for part in reserve_best(indexes, TOPIC, 1, [1] * 3) for key in part]
     assert one_by_one == expected[count:]
+
+
+of_former_owners = st.lists(
+    st.lists(st.builds(make_number, st.integers(1, 3), st.integers(1, 60)), max_size=40, unique=True).map(sorted),
+    min_size=2,
+    max_size=4,
+)
+"""The items of one millisecond in each shard, which several hosts accepted: a later epoch may have lower sequences."""
+
+
+@given(of_former_owners, st.integers(1, 60), st.data())
+def test_no_more_and_no_worse_items_are_reserved_than_asked_for_whatever_the_sequences_of_former_owners(
+    keys: Numbers, count: int, data: st.DataObject
+) -> None:
+    seen = [data.draw(st.sampled_from((len(part) // 2, len(part) + 1))) for part in keys]
+    indexes = incomplete(keys, seen)
+    ranks = [list(accumulate(map(arrival_rank, window(index)), max)) for index in indexes]
+    ends = [max(of_index, default=0) for of_index, part, n in zip(ranks, keys, seen, strict=True) if n <= len(part)]
+    certain = sorted(rank for rank in chain(*ranks) if rank <= min(ends, default=rank))
+    parts = reserve_best(indexes, TOPIC, count, [1_000] * len(indexes))
+    assert parts == [order_keys(*of_index[: len(part)]) for part, of_index in zip(parts, keys, strict=True)]
+    reserved = sorted(chain(*(of_index[: len(part)] for part, of_index in zip(parts, ranks, strict=True))))
+    assert reserved == certain[: len(reserved)]
+    assert bool(certain) <= len(reserved) <= count
+    if not ends:
+        assert len(reserved) == min(count, len(certain))
+
+
+@given(of_former_owners, st.integers(0, 60))
+def test_no_more_items_are_planned_than_asked_for(keys: Numbers, count: int) -> None:
+    parts = plan_prefetch(complete(keys), TOPIC, count)
+    assert sum(map(len, parts)) == min(count, sum(map(len, keys)))
 
 
 def test_the_items_of_one_shard_keep_their_order_beside_an_item_of_another_host_with_a_higher_sequence() -> None:

@@ -122,12 +122,11 @@ class SideBySide(RuleBasedStateMachine):
 
     # --------------------------------------------------------------- delivery
 
-    @rule(topic=topics, count=st.integers(1, 3), rank=st.none() | ranks)
-    def reserve(self, topic: TopicName, count: int, rank: tuple[int, int] | None) -> None:
-        key_max = None if rank is None else pack_order_key(*rank, NUMBERS)
+    @rule(topic=topics, count=st.integers(1, 3))
+    def reserve(self, topic: TopicName, count: int) -> None:
         window = self.index.peek(topic, WINDOW_KEYS_MAX)
-        keys = self.index.reserve(topic, count, key_max)
-        assert keys == [key for key in window if key_max is None or key <= key_max][:count]
+        keys = self.index.reserve(topic, count)
+        assert keys == window[:count]
         for key in keys:
             if self.in_flight is None:
                 assert key == self.plain.best_key(topic, self.ready(topic))
