@@ -298,13 +298,14 @@ struct TopicAvailability {
 }
 
 struct DequeueReply {
-  /** Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time. */
+  /** Best first within a topic: by priority, then deliver-after time, then arrival. Empty: nothing became ready in time. */
   1: optional list<Delivery> items,
   /** In a cluster: where items of the requested topics are left. Other hosts are not known to have any. */
   2: optional list<TopicAvailability> availability,
   /**
    * Without items: how many shards may hold items of the topics, but could not deliver when the wait ended. Missing: none,
-   * so the topics have nothing ready. If no shard that may hold items could deliver, the call is UNAVAILABLE instead.
+   * so the topics have nothing ready. If no shard that may hold items could deliver, the call is UNAVAILABLE instead,
+   * unless a lease may have been written for it.
    */
   3: optional i32 unavailable_shards,
 }

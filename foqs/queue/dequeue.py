@@ -5,8 +5,9 @@ that committed. If there are no items, it waits in the queues of its topics
 until it is served, gets a direct delivery, or runs out of time. Always true:
 looking and reserving are one step of the event loop, as are finding nothing and
 joining the queues; the dequeue is in one of four phases; `on_done` is called at
-most once; items that are leased for it after its end are released. It waits only as
-long as its namespace has the settings with which it came.
+most once; items that are leased for it after its end are released; it reports a whole
+outage only if no lease was or will be written for it. It waits only as long as its
+namespace has the settings with which it came.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from typing import Protocol
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.items.item import OrderKey, Row, TopicName, arrival_ranks
-from foqs.queue.outage import Outage
+from foqs.queue.outage import Outage, with_given_up_lease
 from foqs.queue.port import Deliveries, ItemView
 from foqs.runtime.deadlines import Deadlines
 from foqs.shard.shard import Shard
+from foqs_contract.errors import UnknownOutcome
 
 KeysByTopic = list[tuple[TopicName, list[OrderKey]]]
 
@@ -89,6 +91,7 @@ class Dequeue:
         "_deadline_bucket",
         "_has_switched_shards",
         "_lease_operations",
+        "_may_have_leased",
         "_on_done",
         "_phase",
         "_refill_deadline",
@@ -128,6 +131,8 @@ class Dequeue:
         self._on_done: Callable[[Deliveries], None] | None = on_done
         self._phase = _Phase.SEARCHING
         self._lease_operations: list[tuple[Shard, Leases]] = []
+        self._may_have_leased = False
+        """Whether a lease that it gave up or lost was written, or may be."""
         self._has_switched_shards = False
         """Whether it gave up leases for items of a faster shard. It does so once."""
         self._deadline_bucket = 0
@@ -232,10 +237,12 @@ class Dequeue:
                 ]
             )
         found = parts[0] if len(parts) == 1 else self._merged(parts)
-        if not found and not is_expired:
-            self._source.deadlines.remove(self._deadline_bucket, self)
-            self.try_deliver()
-            return
+        if not found:
+            self._record_lost_leases()
+            if not is_expired:
+                self._source.deadlines.remove(self._deadline_bucket, self)
+                self.try_deliver()
+                return
         self._complete(found, late_shards)
 
     def _merged(self, parts: Sequence[list[ItemView]]) -> list[ItemView]:
@@ -287,6 +294,7 @@ class Dequeue:
         if reserved:
             self._has_switched_shards = True
             self._cancel_open_leases()
+            self._record_lost_leases()
             self._submit_leases(reserved, now)
         else:
             self._set_lease_timer(now)
@@ -309,6 +317,15 @@ class Dequeue:
             if operation.is_open:
                 shard.cancel_lease(operation)
 
+    def _record_lost_leases(self) -> None:
+        """Remember whether one of the leases, none of which it delivers, was written or may be."""
+        if not self._may_have_leased:
+            self._may_have_leased = any(
+                type(result) in (Row, UnknownOutcome)
+                for _, operation in self._lease_operations
+                for result in operation.results
+            )
+
     def _release_leased(self) -> None:
         for shard, operation in self._lease_operations:
             shard.release([row for row in operation.results if type(row) is Row])
@@ -319,6 +336,8 @@ class Dequeue:
         on_done, self._on_done = self._on_done, None
         if on_done is not None:
             outage = None if items else self._source.outage(self.topics, late_shards)
+            if self._may_have_leased and not items:
+                outage = with_given_up_lease(outage)
             on_done(Deliveries(items, self._release_leased, outage))
 
 

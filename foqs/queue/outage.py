@@ -5,7 +5,7 @@ Pure; knows nothing of calls and of hosts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from foqs_contract.errors import HANDOVER_RETRY_MS, Unavailable
@@ -17,7 +17,7 @@ class Outage:
 
     Attributes:
         shards: how many; at least 1.
-        is_whole: no other shard that may hold such items could deliver.
+        is_whole: no other shard that may hold such items could deliver, and no lease was or will be written.
         reason: why one of them cannot deliver, with its number or the name of its host.
         retry_after_ms: when to ask again.
     """
@@ -39,8 +39,18 @@ class Outage:
         )
 
 
+def with_given_up_lease(outage: Outage | None) -> Outage:
+    """Return the outage of a dequeue that gave up a lease which may be written: never a whole one.
+
+    A whole one makes the call fail as UNAVAILABLE, which promises that nothing was or will be written.
+    """
+    if outage is None:
+        return Outage(1, False, "a lease that was given up may have been written")
+    return replace(outage, is_whole=False)
+
+
 class NothingDeliverable(Unavailable):
-    """No shard that may hold items of the topics could deliver; nothing was leased."""
+    """No shard that may hold items of the topics could deliver; nothing was or will be leased."""
 
     def __init__(self, outage: Outage) -> None:
         more = f" (and {outage.shards - 1} more)" if outage.shards > 1 else ""

@@ -8,12 +8,13 @@ import pytest
 
 from foqs.core.items.item import State
 from foqs.queue.engine import Engine
-from foqs.queue.outage import NothingDeliverable, Outage
+from foqs.queue.outage import NothingDeliverable, Outage, with_given_up_lease
 from foqs.shard.writer import FULL_S, STALLED_S
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreError, StoreLost, WriteRefused
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.method_gate import MethodGate, start_task
 
 WAIT_MS = 5_000
 
@@ -102,16 +103,52 @@ def test_a_short_outage_ends_no_wait(database: Database) -> None:
     run_in_world(story)
 
 
-def test_a_lease_that_is_not_written_in_time_is_an_outage(database: Database) -> None:
+def test_a_lease_that_could_be_withdrawn_makes_a_whole_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushes = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+
     async def story(world: World) -> None:
         caller = Caller(world, await world.counted_engine(engine_settings(1)))
         await caller.put()
-        database.fail(StoreLost("away"), 1)
-        deliveries = await caller.get(count=9, timeout_s=STALLED_S / 2)
-        assert deliveries.outage is not None
-        assert deliveries.outage.is_whole
+        flushes.close()
+        other = start_task(caller.put("other"))
+        await world.until(lambda: flushes.held == 1)
+        outage = (await caller.get(timeout_s=STALLED_S / 2)).outage
+        assert outage is not None
+        assert (outage.is_whole, outage.reason) == (True, "shard 1: it did not write a lease in time")
+        flushes.open()
+        await other
+        assert [row.attempt for row in world.database.tables[1].rows.values()] == [0, 0]
 
     run_in_world(story)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_lease_that_may_be_written_never_ends_as_unavailable(monkeypatch: pytest.MonkeyPatch, is_lost: bool) -> None:
+    """The flush that leased the item would supersede the token of a consumer whose lease has ended."""
+    flushes = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put()
+        flushes.close()
+        dequeue = start_task(caller.get(timeout_s=STALLED_S / 2))
+        await world.until(lambda: flushes.held == 1)
+        if is_lost:
+            engine.shards[1].drop()
+        outage = (await dequeue).outage
+        assert outage is not None
+        assert (outage.shards, outage.is_whole) == (1, False)
+        flushes.open()
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("outage", [None, Outage(3, True, "c", 900), Outage(3, False, "c", 900)])
+def test_an_outage_with_a_given_up_lease_is_not_whole(outage: Outage | None) -> None:
+    marked = with_given_up_lease(outage)
+    assert marked.shards == (3 if outage else 1)
+    assert not marked.is_whole
 
 
 def test_an_empty_reply_counts_the_shards_that_may_hold_items(database: Database) -> None:
