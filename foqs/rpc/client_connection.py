@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from thrift.Thrift import TApplicationException
@@ -424,11 +425,15 @@ class Connection(asyncio.Protocol):
         try:
             transport = self._writable_transport()
             if transport is not None:
-                callbacks = []  # if `write` fails, it may have sent some of them
-                transport.write(b"".join(replies))
+                passed_on, callbacks = callbacks, []  # if `write` fails, it may have sent some of them
+                transport.write(b"".join(replies), partial(self._undo, passed_on) if passed_on else None)
         except Exception:
             log.exception("replies to %s cannot be written; its connection is aborted", self._peer_name)
             self.abort()
+        self._undo(callbacks)
+
+    def _undo(self, callbacks: list[Callable[[], None]]) -> None:
+        """Call the `on_unsent` of replies that were not written. Never raises."""
         for on_unsent in callbacks:
             try:
                 on_unsent()

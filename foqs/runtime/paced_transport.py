@@ -3,7 +3,8 @@
 A transport of asyncio takes any number of bytes at once, and one that encrypts passes them
 on to another whose buffer nobody sees. So this one stands before it, and gives it one piece
 after the other. Always true: the transport behind it holds a piece more than its limit at
-most; replies are kept once; what a peer has not taken is a holding in a `PeerBudget`.
+most; replies are kept once; what a peer has not taken is a holding in a `PeerBudget`;
+`on_unsent` is called for a reply of which no byte was passed on before the end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class PacedTransport(asyncio.Transport):
         inner: the transport of the connection, whose own limits are set.
         peer: see `PeerBudget`.
         high_bytes: from more unread bytes on the connection is blocked.
-        on_blocked, on_unblocked: called in turn; unblocked is a connection that has taken everything.
+        on_blocked, on_unblocked: called alternately. A connection is unblocked when its peer has taken everything.
         on_evicted: called if others need the memory. The connection must be aborted.
 
     Attributes:
@@ -52,9 +53,10 @@ class PacedTransport(asyncio.Transport):
         self._high_bytes = high_bytes
         self._on_blocked = on_blocked
         self._on_unblocked = on_unblocked
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, Callable[[], None] | None]] = deque()
+        """Replies, oldest first, each with its `on_unsent`."""
         self._waiting_bytes = 0
-        """The sizes of those that are not passed on as a whole."""
+        """The sizes of the replies in `_waiting`."""
         self._sent_of_first = 0
         self._is_sending = False
         self._is_paused = False
@@ -75,19 +77,29 @@ class PacedTransport(asyncio.Transport):
 
     def on_lost(self) -> None:
         """The connection has ended."""
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        unsent, begun_bytes = self._waiting, self._sent_of_first
+        self._waiting, self._waiting_bytes, self._sent_of_first = deque(), 0, 0
         self._unread.hold(self, 0)
+        if begun_bytes:
+            unsent.popleft()
+        for _, on_unsent in unsent:
+            if on_unsent is not None:
+                on_unsent()
 
     # ----------------------------------------------------------- asyncio's methods
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._is_closing or not data:
+    def write(self, data: bytes | bytearray | memoryview, on_unsent: Callable[[], None] | None = None) -> None:
+        """Write a reply; call `on_unsent`, which never raises, if the connection ends before its first byte was passed on."""
+        if self._is_closing:
+            if on_unsent is not None:
+                on_unsent()
+            return
+        if not data:
             return
         if not self._waiting and not self._is_paused and len(data) <= PIECE_BYTES:
             self._inner.write(data)
             return
-        self._waiting.append(bytes(data))
+        self._waiting.append((bytes(data), on_unsent))
         self._waiting_bytes += len(data)
         self._send()
 
@@ -126,7 +138,7 @@ class PacedTransport(asyncio.Transport):
     # ---------------------------------------------------------------------- inside
 
     def _send(self) -> None:
-        """Pass on what waits, until the transport pauses, which it may do and undo within a write."""
+        """Pass on waiting replies until the transport pauses. It may pause and resume within one write."""
         if self._is_sending:
             return
         self._is_sending = True
@@ -140,7 +152,7 @@ class PacedTransport(asyncio.Transport):
             self._inner.close()
 
     def _send_piece(self) -> None:
-        first, start = self._waiting[0], self._sent_of_first
+        (first, _), start = self._waiting[0], self._sent_of_first
         end = start + PIECE_BYTES
         if end < len(first):
             self._sent_of_first = end

@@ -264,6 +264,20 @@ def test_pending_replies_for_a_peer_that_does_not_read_are_undone() -> None:
     run(main())
 
 
+def test_replies_that_wait_for_a_slow_peer_are_undone_when_it_leaves() -> None:
+    async def main() -> None:
+        queue, connection, transport = await connection_with_items(3)
+        transport.unread_bytes = 200_000
+        connection.pause_writing()
+        connection.data_received(dequeues(range(3)))
+        await asyncio.sleep(0)
+        assert (transport.writes, queue.released) == ([], [])
+        connection.connection_lost(None)
+        assert len(queue.released) == 3
+
+    run(main())
+
+
 def test_error_while_undoing_a_reply_is_logged_and_the_others_are_undone(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise RuntimeError("planted")

@@ -141,6 +141,29 @@ def test_nothing_is_kept_after_the_end(end: Callable[[PacedTransport], None]) ->
     assert world.paced.get_write_buffer_size() == PIECE_BYTES
 
 
+@pytest.mark.parametrize("end", [PacedTransport.abort, PacedTransport.on_lost])
+def test_replies_that_were_not_begun_are_unsent_after_the_end(end: Callable[[PacedTransport], None]) -> None:
+    world = World()
+    unsent: list[int] = []
+    for number, size in enumerate((1, 2 * PIECE_BYTES, 1, PIECE_BYTES)):
+        world.paced.write(b"x" * size, lambda number=number: unsent.append(number))  # type: ignore[misc]
+    world.inner.read(1)
+    assert world.inner.written == b"x" * (PIECE_BYTES + 1), "a part of the second"
+    assert unsent == []
+    end(world.paced)
+    assert unsent == [2, 3]
+    end(world.paced)
+    assert unsent == [2, 3]
+
+
+def test_a_reply_to_a_connection_that_closes_is_unsent() -> None:
+    world = World()
+    unsent: list[int] = []
+    world.paced.close()
+    world.paced.write(b"x", lambda: unsent.append(1))
+    assert (unsent, bytes(world.inner.written)) == ([1], b"")
+
+
 def test_a_reply_beyond_the_budget_of_all_is_evicted() -> None:
     world = World(bytes_max=1_000_000)
     world.paced.write(b"x" * 1_000_000)
