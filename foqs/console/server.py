@@ -273,15 +273,18 @@ class Console:
         return Visit(request, rights, values, self._clients, self._shared, names, self._render, self._site)
 
     def _rights(self, request: web.Request) -> Rights | None:
-        """Return what the request's principal may do; None if nobody is logged in."""
+        """Return what the request's principal may do; None if nobody is logged in. It proves the request."""
         settings = self._settings
-        if settings.authenticator is None:
-            return Rights(None, settings.permissions_of)
-        cookie, secret = request.cookies.get(self._site.cookie_name, ""), settings.secret.value
-        if not cookie or secret is None:
-            return None
-        authenticated = read_cookie(cookie, settings.authenticator, settings.now_s(), secret)
-        return None if authenticated is None else Rights(authenticated, settings.permissions_of)
+        authenticated = None
+        if settings.authenticator is not None:
+            cookie, secret = request.cookies.get(self._site.cookie_name, ""), settings.secret.value
+            if not cookie or secret is None:
+                return None
+            authenticated = read_cookie(cookie, settings.authenticator, settings.now_s(), secret)
+            if authenticated is None:
+                return None
+        self._listener.connections.prove(request)
+        return Rights(authenticated, settings.permissions_of)
 
     # ----------------------------------------------------------------- streams
 

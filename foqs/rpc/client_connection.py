@@ -1,6 +1,7 @@
 """One connection of a client: its frames, its calls and its timeouts.
 
-Always true: a peer affects no other connection; the replies of one turn of the
+Always true: a peer affects no other connection, but one that has not authenticated may
+lose its place to another; the replies of one turn of the
 loop are sent in order and in one write, or in a few if they are large or
 `ServerState.write_replies` is called earlier; `on_unsent` is called for each reply
 that can no longer be written. Knows nothing of what a call does.
@@ -102,6 +103,8 @@ class Connection(asyncio.Protocol):
         self._pending_replies_bytes = 0
         self._on_unsent_callbacks: list[Callable[[], None]] = []
         self._transport: PacedTransport | None = None
+        self.peer = ""
+        """See `PeerBudget`, in which a connection without a principal holds its place."""
         self.peer_address = self._peer_name = part or "unknown"
         self.session = None if server.authenticator is None else AuthSession(server.authenticator, self, server.loop)
         self._unauthenticated_since_s: float | None = None
@@ -127,14 +130,15 @@ class Connection(asyncio.Protocol):
         inner, peer = cast(asyncio.Transport, transport), transport.get_extra_info("peername")
         high_bytes = self._server.write_buffer_bytes_max // 4
         inner.set_write_buffer_limits(high=min(PIECE_BYTES, high_bytes))
+        self.peer = peer_network(peer)
         self._transport = PacedTransport(
             inner,
             self._server.unread_replies,
-            peer_network(peer),
+            self.peer,
             high_bytes,
             self._on_blocked,
             self._on_unblocked,
-            self._on_evicted,
+            self._abort_unread,
         )
         self.peer_address = self._peer_name = self._part or peer_name(peer)
         self.last_received_at_s = self._frame_awaited_since_s = self._loop.time()
@@ -142,7 +146,7 @@ class Connection(asyncio.Protocol):
         if server.is_stopping:
             self.abort()
             return
-        if len(server.connections) >= self._limits.connections_max:
+        if len(server.connections) >= self._limits.connections_max and not server.unauthenticated.evict():
             self._refuse_surplus()
             return
         server.connections[self] = None
@@ -212,7 +216,13 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._is_closing:
             self._transport.resume_reading()
 
-    def _on_evicted(self) -> None:
+    def on_evicted(self) -> None:
+        """Give the place to another connection."""
+        self._server.connections.pop(self, None)
+        self.log_warning("closed: it has not authenticated yet, and another connection needs its place")
+        self.abort()
+
+    def _abort_unread(self) -> None:
         self.log_warning("closed: replies that peers do not read take too much memory")
         self.abort()
 
@@ -230,6 +240,7 @@ class Connection(asyncio.Protocol):
         for call in list(self.calls):
             call.abandon()
         self.backstop.stop()
+        self._server.unauthenticated.hold(self, 0)
         self._server.connections.pop(self, None)
         self._server.surplus_connections.pop(self, None)
         self._server.on_call_or_connection_ended()
@@ -294,7 +305,7 @@ class Connection(asyncio.Protocol):
         call.start(request, deadline, server.reply_grace_s)
 
     def _has_room(self, method: ServerMethod) -> bool:
-        """Return whether a call may start beside those in flight that do not wait."""
+        """Return whether there is room for another busy call."""
         server = self._server
         busy, own_busy = server.calls_in_flight - server.waiting_calls.call_count, len(self.calls) - self._waiting_count
         if method.settles:
@@ -456,10 +467,12 @@ class Connection(asyncio.Protocol):
         if name is not None:
             self._peer_name = f"{self.peer_address} ({name})"
             self._unauthenticated_since_s = None
+            self._server.unauthenticated.hold(self, 0)
             self._frame_reader.shed_above_bytes = self._limits.frame_bytes_max
         elif self.session is not None and self._server.authenticator is not None:
             self._peer_name = self.peer_address
             self._unauthenticated_since_s = self._loop.time()
+            self._server.unauthenticated.hold(self, 1)
             self._frame_reader.shed_above_bytes = UNAUTHENTICATED_FRAME_BYTES_MAX
             self._check_timeouts_within(self._server.authenticator.limits.timeout_s)
 

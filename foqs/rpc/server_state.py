@@ -82,6 +82,8 @@ class ServerState(Generic[_ConnectionT]):
         """Twice the calls, so that a single owner may have as many as `calls_in_flight_max`; their bytes are in `byte_budget`, too."""
         self.peer_log = PeerLog(loop.time)
         self.connections: dict[_ConnectionT, None] = {}
+        self.unauthenticated = PeerBudget(limits.connections_max)
+        """The places of connections without a principal, if the host authenticates. They give way to others."""
         self.surplus_connections: dict[_ConnectionT, None] = {}
         """Open connections above `connections_max`: their calls are refused, then they are closed."""
         self.refused_connection_count = 0

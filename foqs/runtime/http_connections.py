@@ -1,18 +1,18 @@
 """The connections of an HTTP port: what a peer may cost before and beside its requests, and in the log.
 
-Always true: a connection beyond the limit takes the place of one without a request, or is
-answered 503 and closed; a peer that does not complete a head in time, or does not read its replies, is disconnected; only open
-connections count, so a failed TLS handshake leaves nothing; nothing that a peer sent is
-in the log or in an answer, because an unreadable head may hold a cookie or a token;
-replies that are not read have a limit, and the peer with most of them loses its oldest.
-Everything else is aiohttp's.
+Always true: a connection beyond the limit takes the place of one that serves no proved
+request, or is answered 503 and closed; a peer that does not complete a head in time, or
+does not read its replies, is disconnected, but a head that began in the segment of the
+request before it has only the time of an idle connection; only open connections count, so a failed TLS
+handshake leaves nothing; nothing that a peer sent is in the log or in an answer, because
+an unreadable head may hold a cookie or a token; replies that are not read have a limit,
+and the peer with most of them loses its oldest. Everything else is aiohttp's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
@@ -35,7 +35,7 @@ class HttpConnections:
 
     Args:
         new_handler: returns aiohttp's handler of one connection, as a `web.Server` does.
-        connections_max: further connections need the place of another one.
+        connections_max: a further connection needs the place of another one.
         stall_timeout_s: the time for a head, and for reading replies.
         unread_bytes_max: the replies that all peers together have not read.
         warn: called with the peer of a connection that is refused or closed, as asyncio has it, and a text.
@@ -55,6 +55,10 @@ class HttpConnections:
         self._connections_max = connections_max
         self._stall_timeout_s = stall_timeout_s
         self._open: dict[web.RequestHandler, HttpConnection] = {}
+        self._unproved = PeerBudget(connections_max)
+        """The places of connections that have not proved a request."""
+        self._idle = PeerBudget(connections_max)
+        """The places of connections that have proved an earlier request, and none now."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -68,7 +72,7 @@ class HttpConnections:
 
     @contextmanager
     def serving(self, request: web.BaseRequest) -> Iterator[None]:
-        """Serve a request inside of this: its head is complete, and the next one has no time limit until it ends."""
+        """Serve a request during the block. Its head is complete; the next head has no time limit before the end."""
         connection = self._open.get(request.protocol)
         if connection is None:
             yield
@@ -78,6 +82,16 @@ class HttpConnections:
             yield
         finally:
             connection.on_served()
+            if connection.has_proved and request.protocol in self._open:
+                self._idle.hold(connection, 1)
+
+    def prove(self, request: web.BaseRequest) -> None:
+        """Keep the connection until the request is served, because the port knows now that it may be made."""
+        connection = self._open.get(request.protocol)
+        if connection is not None:
+            connection.has_proved = True
+            self._unproved.hold(connection, 0)
+            self._idle.hold(connection, 0)
 
     def need_peer(self, request: web.BaseRequest) -> None:
         """Abort the request's connection as soon as its peer sends no more, as it then may have left."""
@@ -92,34 +106,21 @@ class HttpConnections:
 
     def on_made(self, connection: HttpConnection, peer: object) -> web.RequestHandler | None:
         """Return the handler of a connection that is open now; None if there are too many."""
-        if len(self._open) >= self._connections_max and not self._make_room():
+        if len(self._open) >= self._connections_max and not (self._unproved.evict() or self._idle.evict()):
             self.warn(peer, f"refused: there are {self._connections_max} HTTP connections already")
             return None
         handler = self._new_handler()
         handler.__class__ = _RequestHandler  # no server of aiohttp lets another class be chosen
         self._open[handler] = connection
+        self._unproved.hold(connection, 1)
         return handler
 
-    def _make_room(self) -> bool:
-        """Close a connection that has not sent a request, or else one between two requests. Return False if there is none.
-
-        It is the oldest of the peer that has most of them: one that opens many must not keep others out.
-        """
-        waiting = [each for each in self._open.items() if not each[1].is_serving]
-        silent = [each for each in waiting if not each[1].has_requested]
-        candidates = silent or waiting
-        if not candidates:
-            return False
-        counts = Counter(connection.peer for _, connection in candidates)
-        largest = max(counts, key=counts.__getitem__)
-        handler, oldest = next(each for each in candidates if each[1].peer == largest)
-        del self._open[handler]
-        oldest.abort()
-        return True
-
     def on_lost(self, handler: web.RequestHandler) -> None:
-        """Forget a connection that has ended."""
-        self._open.pop(handler, None)
+        """Forget a connection that has ended, or has lost its place."""
+        connection = self._open.pop(handler, None)
+        if connection is not None:
+            self._unproved.hold(connection, 0)
+            self._idle.hold(connection, 0)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -134,7 +135,9 @@ class HttpConnection(asyncio.Protocol):
         self.peer = ""
         self._body: StreamReader | None = None
         """The body of the newest request; None before the first one."""
-        self.is_serving = False
+        self._is_serving = False
+        self.has_proved = False
+        """Whether it has proved a request, this one or an earlier one."""
         self._is_peer_needed = False
         self.is_half_closed = False
         """The peer sends no more, and waits for a reply."""
@@ -143,17 +146,12 @@ class HttpConnection(asyncio.Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
-    @property
-    def has_requested(self) -> bool:
-        """Whether it has sent the head of a request."""
-        return self._body is not None
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         inner = cast(asyncio.Transport, transport)
         peer = inner.get_extra_info("peername")
         self.peer = peer_network(peer)
         self._transport = PacedTransport(
-            inner, self._connections.unread, self.peer, 0, self._on_blocked, self._on_unblocked, self._on_evicted
+            inner, self._connections.unread, self.peer, 0, self._on_blocked, self._on_unblocked, self._abort_unread
         )
         self._handler = self._connections.on_made(self, peer)
         if self._handler is None:
@@ -177,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
     def on_request(self, request: web.BaseRequest) -> None:
         """A request's head is complete."""
         self._body = request.content
-        self.is_serving = True
+        self._is_serving = True
         self._is_peer_needed = False
         self._owes_head = False
         self._stop_head_timer()
@@ -186,7 +184,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_served(self) -> None:
         """The newest request has its reply."""
-        self.is_serving = False
+        self._is_serving = False
         if self._owes_head:
             self._time_head()
 
@@ -196,7 +194,7 @@ class HttpConnection(asyncio.Protocol):
         # Bytes that follow a complete body begin a head. It is not late as long as its peer waits for a reply.
         if not self._owes_head and (self._body is None or self._body.is_eof()):
             self._owes_head = True
-            if not self.is_serving:
+            if not self._is_serving:
                 self._time_head()
         self._handler.data_received(data)
 
@@ -205,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
         # TLS ends in both directions at once.
         if self._handler is None or self._transport is None or self._transport.get_extra_info("sslcontext") is not None:
             return False
-        if self.is_serving:
+        if self._is_serving:
             return self._close_after_reply(self._handler)
         if not self._owes_head:
             return False
@@ -249,7 +247,16 @@ class HttpConnection(asyncio.Protocol):
         if self._handler is not None:
             self._handler.resume_writing()
 
-    def _on_evicted(self) -> None:
+    def on_evicted(self) -> None:
+        """Give its place to another connection."""
+        if self._handler is not None and self._transport is not None:
+            if self._is_serving:
+                peer = self._transport.get_extra_info("peername")
+                self._connections.warn(peer, "closed: its request was not proved yet, and another needs its place")
+            self._connections.on_lost(self._handler)
+            self.abort()
+
+    def _abort_unread(self) -> None:
         if self._transport is not None:
             peer = self._transport.get_extra_info("peername")
             self._connections.warn(peer, "closed: replies that peers do not read take too much memory")
@@ -278,7 +285,7 @@ class HttpConnection(asyncio.Protocol):
 class _RequestHandler(web.RequestHandler):
     """aiohttp's handler of one connection, with answers that do not repeat what the peer sent, and are kept once.
 
-    A script of a page could read a cookie in such an answer that browsers keep from it.
+    An answer that repeats a head could show a cookie to a page's script, from which browsers hide it.
     """
 
     __slots__ = ()

@@ -52,10 +52,17 @@ class PeerBudget:
         if not self._set(holding, amount):
             return
         while self.amount > self._amount_max:
-            largest = max(self._peers.values(), key=_amount)
-            oldest = next(iter(largest.holdings))
-            self._set(oldest, 0)
-            oldest.on_evicted()
+            self.evict()
+
+    def evict(self) -> bool:
+        """Evict the oldest holding of the peer that holds most. Return False if nothing is held."""
+        if not self._peers:
+            return False
+        largest = max(self._peers.values(), key=_amount)
+        oldest = next(iter(largest.holdings))
+        self._set(oldest, 0)
+        oldest.on_evicted()
+        return True
 
     def _set(self, holding: Holding, amount: int) -> bool:
         """Set what is held. Return whether it has grown."""

@@ -3,8 +3,8 @@
 Always true: the limits of `[rpc]` on connections, calls and bytes hold on this port too,
 counted by themselves; a request whose client disconnects is cancelled; bodies are
 counted before they are kept, and never decompressed; until a body is complete and its
-signature proved, it may be taken from the peer that holds most of such bytes. Knows
-nothing of SQS' actions.
+signature proved, the body and its connection may be taken from the peer that holds most
+of them. Knows nothing of SQS' actions.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ class SqsListener:
         proof = self._service.prove(head, body)
         if not held.prove():
             raise _overloaded()
+        self.connections.prove(request)
         return body, proof
 
     async def _read_body(self, request: web.BaseRequest, held: _HeldBody) -> bytes:

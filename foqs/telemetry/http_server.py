@@ -115,6 +115,7 @@ class HttpServer:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         with self._connections.serving(request):
+            self._connections.prove(request)  # no handler waits for its peer
             named = request.headers.get("Host")
             # Beyond loopback, other machines have names for this one that it does not know.
             if self._is_on_loopback and named is not None and not is_localhost_or_address(named):

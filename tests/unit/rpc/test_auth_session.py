@@ -16,6 +16,7 @@ from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.access import ADMIN, ORDERS, EditableGrants, RecordingObserver, gate, keyring
 from tests.support.aio import run
+from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import RawConnection, ServedQueue, call, enqueue, frame, serve_queue
@@ -132,6 +133,25 @@ def test_connection_that_does_not_authenticate_is_closed(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         with_gate(gate(timeout_s=5.0), main)
     assert "did not authenticate in time" in caplog.text
+
+
+def test_connections_that_have_not_authenticated_keep_no_other_out() -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        first = await entered(host)
+        strangers = [await host.raw() for _ in range(2)]
+        await soon(lambda: host.server.unauthenticated.amount == 2)
+        second = await entered(host)
+        assert await strangers[0].read_to_end() == b"", "the oldest"
+        third = await entered(host)
+        assert host.server.unauthenticated.amount == 0
+        surplus = await host.raw()
+        assert await asked(surplus, "getRouting", ttypes.GetRoutingRequest()) == ("OVERLOADED", None)
+        for raw in (first, second, third):
+            assert await asked(raw, "getRouting", ttypes.GetRoutingRequest()) == ("OK", None)
+        for raw in (first, *strangers, second, third, surplus):
+            await raw.close()
+
+    with_gate(gate(), main, rpc_options(connections_max=3, reply_grace_ms=200))
 
 
 # ---------------------------------------------------------------- authentication

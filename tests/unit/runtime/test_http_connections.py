@@ -60,8 +60,11 @@ class CountedConnections(HttpConnections):
 class Port:
     """A port on loopback whose replies have `reply_bytes`."""
 
-    def __init__(self, connections_max: int = 10, stall_timeout_s: float = 60.0, reply_bytes: int = 2) -> None:
+    def __init__(
+        self, connections_max: int = 10, stall_timeout_s: float = 60.0, reply_bytes: int = 2, proves: bool = True
+    ) -> None:
         self._reply_bytes = reply_bytes
+        self.proves = proves
         self._writers: list[asyncio.StreamWriter] = []
         self.requested = asyncio.Event()
         self.may_answer = asyncio.Event()
@@ -71,6 +74,8 @@ class Port:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         with self.connections.serving(request):
+            if self.proves:
+                self.connections.prove(request)
             self.requested.set()
             await self.may_answer.wait()
             return web.Response(body=b"x" * self._reply_bytes)
@@ -176,6 +181,39 @@ def test_connections_without_a_request_keep_no_other_out(
 
 
 @pytest.mark.parametrize("loop_factory", LOOPS)
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+def test_requests_that_are_not_proved_keep_no_other_out(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], source: str
+) -> None:
+    """A peer of the same address, and one of another."""
+
+    async def story() -> None:
+        async with Port(connections_max=3, proves=False).listening() as port:
+            port.may_answer.clear()
+            strangers = []
+            for _ in range(3):
+                strangers.append(await port.connect(source="127.0.0.2"))
+                port.requested.clear()
+                strangers[-1][1].write(REQUEST)
+                await port.requested.wait()
+            port.proves = True
+            port.requested.clear()
+            reader, writer = await port.connect(source=source)
+            writer.write(REQUEST)
+            await port.requested.wait()
+            assert await status(strangers[0][0]) == 0, "the oldest"
+            _, second_writer = await port.connect(source=source)
+            port.requested.clear()
+            second_writer.write(REQUEST)
+            await port.requested.wait()
+            assert len(port.connections.warnings) == 2
+            port.may_answer.set()
+            assert await status(reader) == await status(strangers[2][0]) == 200
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
 def test_a_connection_between_two_requests_gives_way(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def story() -> None:
         async with Port(connections_max=1).listening() as port:
@@ -234,10 +272,12 @@ def test_a_peer_that_does_not_complete_its_next_head_is_disconnected(
     host, client = tls_contexts(tmp_path) if is_tls else (None, None)
 
     async def story() -> None:
-        async with Port(stall_timeout_s=0.1).listening(host) as port:
+        async with Port().listening(host) as port:
             reader, writer = await port.connect(client)
             writer.write(REQUEST)
             await reader.readuntil(b"xx")
+            [connection] = port.connections
+            connection._stall_timeout_s = 0.0
             writer.write(REQUEST[:-2])
             assert await reader.read() == b""
             writer.close()
@@ -250,14 +290,19 @@ def test_a_head_that_was_sent_ahead_is_not_late_while_its_peer_waits_for_a_reply
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def story() -> None:
-        async with Port(stall_timeout_s=0.05).listening() as port:
+        async with Port().listening() as port:
             port.may_answer.clear()
             reader, writer = await port.connect()
             writer.write(REQUEST)
-            await port.connections.until(1)
+            await port.requested.wait()
+            [connection] = port.connections
+            assert connection._head_timer is None
             writer.write(REQUEST[:-2])
-            asyncio.get_running_loop().call_later(0.2, port.may_answer.set)
+            await soon(lambda: connection._owes_head)
+            assert connection._head_timer is None
+            port.may_answer.set()
             await reader.readuntil(b"xx")
+            await soon(lambda: connection._head_timer is not None)
             writer.write(REQUEST[-2:])
             await reader.readuntil(b"xx")
             writer.close()
