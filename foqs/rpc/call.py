@@ -8,11 +8,11 @@ ended and abandoned. Knows nothing of frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
 
 from foqs.core.items.validation import MalformedRequest
-from foqs.core.limits.waiting_calls import OwnerShare
+from foqs.core.limits.waiting_calls import WaitingPlace
 from foqs.queue.port import NO_DELIVERIES, PendingCall
 from foqs.rpc import codec
 from foqs.rpc.messages import MessageHead, encode_struct, frame_reply, sequence_id
@@ -65,7 +65,7 @@ class RpcCall:
     Args:
         cost_bytes: its part of the host's `ByteBudget`.
         started_at_s: on the server's stopwatch.
-        waiting_shares: its place among the host's `WaitingCalls`; None if it does not wait for items.
+        waiting_place: its place among the host's `WaitingCalls`; None if it does not wait for items.
 
     Attributes:
         request: of a call that waits for items.
@@ -82,7 +82,7 @@ class RpcCall:
         "method",
         "request",
         "started_at_s",
-        "waiting_shares",
+        "waiting_place",
     )
 
     def __init__(
@@ -93,7 +93,7 @@ class RpcCall:
         method: ServerMethod,
         cost_bytes: int,
         started_at_s: float,
-        waiting_shares: Sequence[OwnerShare] | None = None,
+        waiting_place: WaitingPlace | None = None,
     ) -> None:
         self._connection = connection
         self._head = head
@@ -101,7 +101,7 @@ class RpcCall:
         self.method = method
         self.cost_bytes = cost_bytes
         self.started_at_s = started_at_s
-        self.waiting_shares = waiting_shares
+        self.waiting_place = waiting_place
         self.request: Any = None
         self.expires_at = 0.0
         self._is_open = True

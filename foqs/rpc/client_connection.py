@@ -14,14 +14,14 @@ get_extra_info("peername").
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable
 from functools import partial
 from typing import Any, Final, cast
 
 from thrift.Thrift import TApplicationException
 
 from foqs.access.authenticator import AuthenticatedPrincipal
-from foqs.core.limits.waiting_calls import OwnerShare
+from foqs.core.limits.waiting_calls import WaitingPlace
 from foqs.rpc.auth_session import UNAUTHENTICATED_FRAME_BYTES_MAX, AuthSession
 from foqs.rpc.call import RpcCall, frame_failure
 from foqs.rpc.frames import BadFrame, FrameReader
@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
             if not budget.reserve(cost_bytes - held_bytes):
                 raise Overloaded(_NO_ROOM, retry_after_ms=self._limits.retry_after_ms)
             held_bytes = cost_bytes
-            waiting_shares = (
+            waiting_place = (
                 self._reserve_wait(method, request, cost_bytes) if method.may_wait and request.wait_ms else None
             )
         except FoqsError as error:
@@ -297,8 +297,8 @@ class Connection(asyncio.Protocol):
             server.on_call_replied(method.name, error.code, 0.0)
             self.send(frame_failure(head, seqid, method, error))
             return
-        call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s, waiting_shares)
-        if waiting_shares is not None:
+        call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s, waiting_place)
+        if waiting_place is not None:
             call.request = request
         self.calls[call] = None
         server.calls_in_flight += 1
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
             and own_busy < server.calls_in_flight_per_connection_max - server.settling_calls_per_connection_reserve
         )
 
-    def _reserve_wait(self, method: ServerMethod, request: Any, cost_bytes: int) -> Sequence[OwnerShare]:
+    def _reserve_wait(self, method: ServerMethod, request: Any, cost_bytes: int) -> WaitingPlace:
         """Take a place for a call that waits. Raises Overloaded."""
         # A principal is text and a namespace is bytes, so they are different owners.
         owners: list[Hashable] = [method.namespace_of(request)]
@@ -323,10 +323,10 @@ class Connection(asyncio.Protocol):
             owners.append(self.session.principal_name)
         server = self._server
         if self._waiting_count < server.calls_in_flight_per_connection_max:
-            shares = server.waiting_calls.reserve(owners, cost_bytes)
-            if shares is not None:
+            place = server.waiting_calls.reserve(owners, cost_bytes)
+            if place is not None:
                 self._waiting_count += 1
-                return shares
+                return place
         raise Overloaded(
             "too many dequeues of this connection, principal or namespace wait already; use fewer, or wait_ms=0",
             retry_after_ms=WAIT_RETRY_AFTER_MS,
@@ -394,9 +394,9 @@ class Connection(asyncio.Protocol):
         server = self._server
         server.calls_in_flight -= 1
         server.byte_budget.reserved_bytes -= call.cost_bytes
-        if call.waiting_shares is not None:
+        if call.waiting_place is not None:
             self._waiting_count -= 1
-            server.waiting_calls.release_reservation(call.waiting_shares, call.cost_bytes)
+            server.waiting_calls.release_reservation(call.waiting_place)
         if code is not None:
             try:
                 server.on_call_replied(call.method.name, code, server.stopwatch_s() - call.started_at_s)
@@ -500,7 +500,7 @@ class Connection(asyncio.Protocol):
         session = self.session
         if session is None or not self._waiting_count:
             return
-        for call in [call for call in self.calls if call.waiting_shares is not None]:
+        for call in [call for call in self.calls if call.waiting_place is not None]:
             try:
                 session.authorize(call.method, call.request)
             except FoqsError as error:

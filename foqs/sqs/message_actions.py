@@ -76,7 +76,7 @@ class _Settlement:
 
 _Parse: TypeAlias = Callable[[Parameters, QueueName], _Settlement]
 _ToFailure: TypeAlias = Callable[[Parameters, FoqsError], SqsError | None]
-"""The error for the client of what a call inside the host said; None: the client need not know."""
+"""Returns the client's error for an error of the host; None: report success."""
 
 
 class MessageActions:
@@ -201,8 +201,8 @@ class MessageActions:
         owners = [("namespace", self._directory.namespace_of(queue.account))]
         if request.principal is not None:
             owners.append(("principal", request.principal.name))
-        shares = self._waiting.reserve(owners, 0)
-        if shares is None:
+        place = self._waiting.reserve(owners, 0)
+        if place is None:
             raise SqsError(
                 "RequestThrottled",
                 "Too many receives of this principal or account wait at this host already; use fewer, or more hosts.",
@@ -210,7 +210,7 @@ class MessageActions:
         try:
             yield
         finally:
-            self._waiting.release_reservation(shares, 0)
+            self._waiting.release_reservation(place)
 
     async def _receive(
         self, request: ActionRequest, queue: QueueName, entry: QueueEntry, count: int, wait_s: int, visibility_s: int

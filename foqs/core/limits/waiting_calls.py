@@ -9,10 +9,6 @@ there is room for the next one. Knows nothing of calls.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Final
-
-IDLE_OWNERS_MAX: Final = 1_000
-"""Owners that hold nothing are remembered up to this number, because most of them come again at once."""
 
 
 class OwnerShare:
@@ -24,6 +20,16 @@ class OwnerShare:
         self.owner = owner
         self.call_count = 0
         self.byte_count = 0
+
+
+class WaitingPlace:
+    """The place of one call, with its bytes."""
+
+    __slots__ = ("byte_count", "shares")
+
+    def __init__(self, shares: Sequence[OwnerShare], byte_count: int) -> None:
+        self.shares = shares
+        self.byte_count = byte_count
 
 
 class WaitingCalls:
@@ -40,14 +46,15 @@ class WaitingCalls:
         self._calls_max = calls_max
         self._bytes_max = bytes_max
         self._shares: dict[Hashable, OwnerShare] = {}
+        """Of owners that hold a place: any caller can name others, as long as it likes."""
 
     @property
     def owner_count(self) -> int:
-        """The number of owners that are remembered."""
+        """The number of owners that hold a place."""
         return len(self._shares)
 
-    def reserve(self, owners: Sequence[Hashable], byte_count: int) -> Sequence[OwnerShare] | None:
-        """Take a place for a call of these owners. Return what gives it back; None if one of them has its share."""
+    def reserve(self, owners: Sequence[Hashable], byte_count: int) -> WaitingPlace | None:
+        """Take a place for a call of these owners. Return None if one of them has its share."""
         free_calls = self._calls_max - self.call_count
         free_bytes = self._bytes_max - self.byte_count
         if not free_calls or byte_count > free_bytes:
@@ -67,14 +74,14 @@ class WaitingCalls:
             share.byte_count += byte_count
         self.call_count += 1
         self.byte_count += byte_count
-        return shares
+        return WaitingPlace(shares, byte_count)
 
-    def release_reservation(self, shares: Sequence[OwnerShare], byte_count: int) -> None:
-        """Give a place back: what `reserve` has returned, and the same bytes."""
+    def release_reservation(self, place: WaitingPlace) -> None:
+        """Give a place back, once."""
         self.call_count -= 1
-        self.byte_count -= byte_count
-        for share in shares:
+        self.byte_count -= place.byte_count
+        for share in place.shares:
             share.call_count -= 1
-            share.byte_count -= byte_count
-            if not share.call_count and len(self._shares) > IDLE_OWNERS_MAX:
+            share.byte_count -= place.byte_count
+            if not share.call_count:
                 del self._shares[share.owner]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
-from foqs.core.limits.waiting_calls import IDLE_OWNERS_MAX, OwnerShare, WaitingCalls
+from foqs.core.limits.waiting_calls import WaitingCalls, WaitingPlace
 
 
 def fill(waiting: WaitingCalls, *owners: str, byte_count: int = 1) -> int:
@@ -49,29 +48,28 @@ def test_large_calls_are_bounded_by_their_bytes() -> None:
 def test_places_that_were_given_back_are_free() -> None:
     rng = Random(1)
     waiting = WaitingCalls(20, 200)
-    held: list[tuple[Sequence[OwnerShare], int]] = []
+    held: list[WaitingPlace] = []
     for _ in range(2_000):
         size = rng.randrange(30)
-        shares = waiting.reserve((rng.choice("ab"), rng.choice("xyz")), size) if rng.random() < 0.5 else None
-        if shares is not None:
-            held.append((shares, size))
+        place = waiting.reserve((rng.choice("ab"), rng.choice("xyz")), size) if rng.random() < 0.5 else None
+        if place is not None:
+            held.append(place)
         elif held:
-            waiting.release_reservation(*held.pop(rng.randrange(len(held))))
-        assert (waiting.call_count, waiting.byte_count) == (len(held), sum(size for _, size in held))
+            waiting.release_reservation(held.pop(rng.randrange(len(held))))
+        assert (waiting.call_count, waiting.byte_count) == (len(held), sum(place.byte_count for place in held))
         assert waiting.call_count <= 20
         assert waiting.byte_count <= 200
-    for call in held:
-        waiting.release_reservation(*call)
+    for place in held:
+        waiting.release_reservation(place)
+    assert waiting.owner_count == 0
     assert fill(waiting, "a") == 10
 
 
-def test_owners_that_hold_nothing_are_forgotten_if_there_are_many() -> None:
+def test_an_owner_without_a_place_is_not_remembered() -> None:
     waiting = WaitingCalls(2, 200)
     first = waiting.reserve(("principal", "first"), 1)
     assert first is not None
-    for number in range(2 * IDLE_OWNERS_MAX):
-        assert waiting.reserve(("principal", f"refused {number}"), 1) is None
-        share = waiting.reserve((f"served {number}",), 1)
-        assert share is not None
-        waiting.release_reservation(share, 1)
-    assert waiting.owner_count <= IDLE_OWNERS_MAX + 2
+    assert waiting.reserve(("principal", "refused"), 1) is None
+    assert waiting.owner_count == 2
+    waiting.release_reservation(first)
+    assert waiting.owner_count == 0
