@@ -51,8 +51,9 @@ class ActionRequest:
         trace: the header `X-Amzn-Trace-Id`, if it is a trace of X-Ray.
         on_unsent: each releases items that were leased for the request.
         check_grant: checks the grant of the principal again. Raises PermissionDenied.
-        need_peer: says that a reply is of use only to a peer that is certainly there: if it closes its side of the
-            connection, the request is cancelled. Other requests go on and are answered.
+        need_peer: cancels the request if the peer closes its side of the connection. Other requests go on, and are
+            answered.
+        reserve_reply: counts payload bytes until their reply is written. Raises `SqsError` if there is no room.
     """
 
     parameters: Parameters
@@ -67,6 +68,7 @@ class ActionRequest:
     on_unsent: list[Callable[[], None]] = field(default_factory=list)
     check_grant: Callable[[], None] = lambda: None
     need_peer: Callable[[], None] = lambda: None
+    reserve_reply: Callable[[int], None] = lambda byte_count: None
 
     def give_back(self) -> None:
         """Release what was leased, because the reply does not reach the client."""

@@ -36,6 +36,8 @@ SMALL_BODY_BYTES: Final = 8_192
 """Shorter bodies are not counted until they are proved: connections are limited. Most requests have such a one."""
 UNPROVED_PART: Final = 4
 """Bodies that are not proved may take one part in this many of `in_flight_bytes_max`."""
+MESSAGE_COPIES: Final = 2
+"""A message of a reply that is not made yet is kept as payload and as text."""
 _LINGERING_S: Final = 1.0
 """How long the rest of a body that was refused is read, so that the peer sees the reply."""
 
@@ -118,27 +120,33 @@ class SqsListener:
             return await self._response(request)
 
     async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
+        held = _HeldBytes(peer_network(_peer(request)), self.unproved, self.budget)
+        try:
+            reply = await self._counted_reply(request, held)
+            response = web.Response(status=reply.status, body=reply.body, headers=dict(reply.headers))
+            if reply.error is not None and (reply.status == 413 or reply.error in AUTHENTICATION_ERRORS):
+                self._warn(_peer(request), f"an SQS request was refused: {reply.error}")
+                response.force_close()
+            elif self._is_draining or (reply.error is not None and "Expect" in request.headers):
+                # A client that was refused before the interim reply may leave its body out.
+                response.force_close()
+            if reply.on_unsent is not None:
+                await _write_or_undo(request, response, reply.on_unsent)
+        finally:
+            held.release()
+        return response
+
+    async def _counted_reply(self, request: web.BaseRequest, held: _HeldBytes) -> HttpReply:
         started_at_s = self._stopwatch_s()
-        held = _HeldBody(peer_network(_peer(request)), self.unproved, self.budget)
         self.calls_in_flight += 1
         try:
             reply = await self._reply(request, held)
         finally:
             self.calls_in_flight -= 1
-            held.release()
         self._on_replied(f"sqs.{reply.action}", reply.error or "OK", self._stopwatch_s() - started_at_s)
-        response = web.Response(status=reply.status, body=reply.body, headers=dict(reply.headers))
-        if reply.error is not None and (reply.status == 413 or reply.error in AUTHENTICATION_ERRORS):
-            self._warn(_peer(request), f"an SQS request was refused: {reply.error}")
-            response.force_close()
-        elif self._is_draining or (reply.error is not None and "Expect" in request.headers):
-            # A client that was refused before the interim reply may leave its body out.
-            response.force_close()
-        if reply.on_unsent is not None:
-            await _write_or_undo(request, response, reply.on_unsent)
-        return response
+        return reply
 
-    async def _reply(self, request: web.BaseRequest, held: _HeldBody) -> HttpReply:
+    async def _reply(self, request: web.BaseRequest, held: _HeldBytes) -> HttpReply:
         headers = [(_text(name), _text(value)) for name, value in request.raw_headers]
         head = HttpHead(request.method, request.scheme, request.raw_path, headers, peer_name(_peer(request)))
         try:
@@ -146,12 +154,13 @@ class SqsListener:
         except SqsError as error:
             refused = error.with_traceback(None)  # its frames hold the body
         else:
-            return await self._service.serve(head, body, proof, partial(self.connections.need_peer, request))
+            need_peer = partial(self.connections.need_peer, request)
+            return await self._service.serve(head, body, proof, need_peer, held.reserve_reply)
         held.release()
         await self._service.delay_refusal(refused)
         return wire_protocol(head).error("unknown", refused)
 
-    async def _read_and_prove(self, request: web.BaseRequest, head: HttpHead, held: _HeldBody) -> tuple[bytes, Proof]:
+    async def _read_and_prove(self, request: web.BaseRequest, head: HttpHead, held: _HeldBytes) -> tuple[bytes, Proof]:
         """Return the body, and who has signed the request. Raises `SqsError`."""
         if self.is_stopping or self.calls_in_flight > self.limits.calls_in_flight_max:
             raise _overloaded()
@@ -165,7 +174,7 @@ class SqsListener:
         self.connections.prove(request)
         return body, proof
 
-    async def _read_body(self, request: web.BaseRequest, held: _HeldBody) -> bytes:
+    async def _read_body(self, request: web.BaseRequest, held: _HeldBytes) -> bytes:
         """Return the body. Raises `SqsError` if it is too long, not complete in time, or there is no room for it."""
         parts: list[bytes] = []
         try:
@@ -192,21 +201,23 @@ class SqsListener:
         )
 
 
-class _HeldBody:
-    """The bytes of one request's body: a holding of its peer until they are proved, then a part of the port's budget.
+class _HeldBytes:
+    """The bytes of one request and of the messages that it receives.
+
+    The body is a holding of its peer until it is proved, then a part of the port's budget.
 
     Attributes:
         timeout: that of the reading; it ends early if the body is evicted.
     """
 
-    def __init__(self, peer: str, unproved: PeerBudget, proved: ByteBudget) -> None:
+    def __init__(self, peer: str, unproved: PeerBudget, budget: ByteBudget) -> None:
         self.peer = peer
         self.byte_count = 0
         self.is_evicted = False
         self.timeout: asyncio.Timeout | None = None
         self._unproved = unproved
-        self._proved = proved
-        self._proved_bytes = 0
+        self._budget = budget
+        self._reserved_bytes = 0
 
     def grow(self, byte_count: int) -> None:
         """Count bytes that were read. This or another body may be evicted."""
@@ -222,16 +233,25 @@ class _HeldBody:
     def prove(self) -> bool:
         """Count the bytes as those of a proved request. Return False if there is no room."""
         self._unproved.hold(self, 0)
-        if self._proved.reserve(self.byte_count):
-            self._proved_bytes = self.byte_count
-            return True
-        return False
+        return self._reserve(self.byte_count)
+
+    def reserve_reply(self, payload_bytes: int) -> None:
+        """Count the messages of a reply until it is written; then it counts as unread. Raises `SqsError` if there is no room."""
+        # More than half of the budget counts as half, so that the largest receive has room on a quiet port.
+        if not self._reserve(min(MESSAGE_COPIES * payload_bytes, self._budget.bytes_max // 2)):
+            raise _overloaded()
+
+    def _reserve(self, byte_count: int) -> bool:
+        is_reserved = self._budget.reserve(byte_count)
+        if is_reserved:
+            self._reserved_bytes += byte_count
+        return is_reserved
 
     def release(self) -> None:
         """Give all bytes back."""
         self._unproved.hold(self, 0)
-        self._proved.release_reservation(self._proved_bytes)
-        self._proved_bytes = 0
+        self._budget.release_reservation(self._reserved_bytes)
+        self._reserved_bytes = 0
 
 
 async def _write_or_undo(request: web.BaseRequest, response: web.StreamResponse, on_unsent: Callable[[], None]) -> None:

@@ -182,6 +182,7 @@ class MessageActions:
             visibility_s = queue_attributes.number(entry.attributes, "VisibilityTimeout")
         with self._place(request, queue, wait_s):
             deliveries = await self._receive(request, queue, entry, count or 1, wait_s, visibility_s)
+        request.reserve_reply(sum(len(delivery.payload or b"") for delivery in deliveries))
         if visibility_s == 0 and deliveries:
             await self._make_visible(request, queue, deliveries)
         messages = []

@@ -162,19 +162,24 @@ class SqsService:
             await asyncio.sleep(self._authenticator.limits.failure_delay_s)
 
     async def serve(
-        self, head: HttpHead, body: bytes, proof: Proof, need_peer: Callable[[], None] = lambda: None
+        self,
+        head: HttpHead,
+        body: bytes,
+        proof: Proof,
+        need_peer: Callable[[], None] = lambda: None,
+        reserve_reply: Callable[[int], None] = lambda byte_count: None,
     ) -> HttpReply:
         """Return the reply to a request that was proved. Never raises, unless the caller is cancelled.
 
         Args:
-            need_peer: see `ActionRequest`.
+            need_peer, reserve_reply: see `ActionRequest`.
         """
         protocol, action_name = wire_protocol(head), "unknown"
         try:
             name, parameters = protocol.read(head, body)
             action_name = name if name in self._actions else "unknown"
             action = self._action(name)
-            request = self._request(head, parameters, proof, need_peer)
+            request = self._request(head, parameters, proof, need_peer, reserve_reply)
             request_id = str(uuid4())
             try:
                 result = await self._run(action, action_name, request)
@@ -260,7 +265,12 @@ class SqsService:
             raise refusal
 
     def _request(
-        self, head: HttpHead, parameters: Parameters, proof: Proof, need_peer: Callable[[], None]
+        self,
+        head: HttpHead,
+        parameters: Parameters,
+        proof: Proof,
+        need_peer: Callable[[], None],
+        reserve_reply: Callable[[int], None],
     ) -> ActionRequest:
         default = self._directory.account_default
         path = resolve_path(head.path)
@@ -278,6 +288,7 @@ class SqsService:
             peer=head.peer,
             principal=proof.principal,
             need_peer=need_peer,
+            reserve_reply=reserve_reply,
             invocation_id=head.header("amz-sdk-invocation-id"),
             trace=x_ray_trace((head.header("x-amzn-trace-id") or "").encode("utf-8", "surrogateescape")),
         )

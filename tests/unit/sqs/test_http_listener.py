@@ -12,7 +12,7 @@ import pytest
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.sqs.errors import SqsError
-from foqs.sqs.http_listener import SMALL_BODY_BYTES, SqsListener
+from foqs.sqs.http_listener import MESSAGE_COPIES, SMALL_BODY_BYTES, SqsListener, _HeldBytes
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.service import Proof
 from tests.support.aio import run
@@ -31,6 +31,7 @@ class Service:
         self.cancelled = asyncio.Event()
         self.before_reply: Callable[[], None] = lambda: None
         self.unsent = 0
+        self.received_bytes = 0
 
     def check_head(self, head: HttpHead) -> None:
         """Refuse nothing."""
@@ -45,9 +46,17 @@ class Service:
             self.called.set()
             await self.answer.wait()
 
-    async def serve(self, head: HttpHead, body: bytes, proof: Proof, need_peer: Callable[[], None]) -> HttpReply:
+    async def serve(
+        self,
+        head: HttpHead,
+        body: bytes,
+        proof: Proof,
+        need_peer: Callable[[], None],
+        reserve_reply: Callable[[int], None],
+    ) -> HttpReply:
         if body == b"receive":
             need_peer()
+            reserve_reply(self.received_bytes)
         self.called.set()
         try:
             await self.answer.wait()
@@ -270,6 +279,33 @@ def test_a_reply_is_unsent_only_if_its_client_has_disconnected() -> None:
             assert await read_to_end(reader) == b""
             assert port.service.unsent == 1
             writer.close()
+
+    story(main())
+
+
+def test_the_messages_of_replies_that_are_not_written_yet_have_room_or_are_refused() -> None:
+    async def main() -> None:
+        port = Port(rpc_options(in_flight_bytes_max=1 << 20))
+        budget, service = port.listener.budget, port.service
+        held = [_HeldBytes(peer, port.listener.unproved, budget) for peer in "ab"]
+        held[0].reserve_reply(100 << 20)
+        assert budget.reserved_bytes == budget.bytes_max // 2, "the largest receive has room"
+        service.received_bytes = (budget.bytes_max - budget.reserved_bytes) // MESSAGE_COPIES - 7
+        async with port.listening() as number:
+            reader, writer = await connect(number)
+            writer.write(post(7, 0) + b"receive")
+            await service.called.wait()
+            assert budget.reserved_bytes == budget.bytes_max - 7
+            with pytest.raises(SqsError) as refused:
+                held[1].reserve_reply(7)
+            assert refused.value.shape == "ServiceUnavailableException"
+            service.answer.set()
+            assert (await reader.readuntil(b"re")).startswith(b"HTTP/1.1 200")
+            await soon(lambda: budget.reserved_bytes == budget.bytes_max // 2)
+            writer.close()
+        for each in held:
+            each.release()
+        assert budget.reserved_bytes == 0
 
     story(main())
 
