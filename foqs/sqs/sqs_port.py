@@ -14,6 +14,7 @@ from foqs.access.authenticator import Authenticator
 from foqs.catalog.administration import Administration
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.config import Config
+from foqs.options.rpc_options import RpcOptions
 from foqs.queue.jobs.bulk_jobs import BulkJobs
 from foqs.rpc.methods import RpcService
 from foqs.rpc.tls_acceptor import TlsAcceptor
@@ -26,6 +27,11 @@ from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.service import SqsService, actions
 from foqs.telemetry.metrics import Metrics
+
+
+def receive_places(limits: RpcOptions) -> int:
+    """Return how many receives may wait. Each occupies a connection and a call; a quarter is left for other requests."""
+    return max(1, min(limits.connections_max, limits.calls_in_flight_max) * 3 // 4)
 
 
 class SqsPort:
@@ -70,7 +76,7 @@ class SqsPort:
         calls = InHostCalls(service, config.rpc.reply_grace_ms / 1_000)
         tasks = MoveTasks(directory, jobs, calls, timeout_s, loop.time)
         queues = QueueActions(directory, calls, tasks, timeout_s, now_s, loop.time)
-        waiting = WaitingCalls(min(config.rpc.connections_max, config.rpc.calls_in_flight_max), 0)
+        waiting = WaitingCalls(receive_places(config.rpc), 0)
         messages = MessageActions(directory, calls, timeout_s, now_s, waiting)
         sqs_service = SqsService(actions(queues, messages, tasks), directory, authenticator, now_s, trail)
         self._listener = SqsListener(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foqs.sqs.errors import SqsError
-from tests.support.builders import engine_settings
+from foqs.sqs.sqs_port import receive_places
+from tests.support.builders import engine_settings, rpc_options
 from tests.support.engines import World, run_in_world
 from tests.support.method_gate import start_task
 from tests.support.sqs_world import RECEIVES_WAITING_MAX, SqsWorld
@@ -26,3 +27,9 @@ def test_receives_of_one_account_that_wait_leave_half_of_the_places() -> None:
             assert [await poll for poll in polls] == [[]] * share
 
     run_in_world(story)
+
+
+def test_receives_that_wait_leave_connections_and_calls_for_sends_and_deletes() -> None:
+    assert receive_places(rpc_options(connections_max=100, calls_in_flight_max=1_000)) == 75
+    assert receive_places(rpc_options(connections_max=100, calls_in_flight_max=40)) == 30
+    assert receive_places(rpc_options(connections_max=1)) == 1
