@@ -366,7 +366,10 @@ struct Extension {
   1: optional string id,
   /** Required. */
   2: optional i64 token,
-  /** The lease ends this long from now. Missing: the item's lease duration. */
+  /**
+   * The lease ends this long from now. Missing: the item's lease duration. 0: the lease ends now. Then the item is as
+   * after a nack without a delay, but its token can still extend it.
+   */
   3: optional i64 lease_ms,
 }
 
@@ -1284,9 +1287,9 @@ service Foqs {
   OutcomesReply nack(1: NackRequest request) throws (1: CallFailed failed),
 
   /**
-   * Moves the end of leases. A token is valid while its lease lasts. It is also valid after the lease has ended, or was
-   * nacked without a delay, while the item is ready: then the item is leased again, with the same token and attempt.
-   * After a release, a redrive or another delivery it is STALE_LEASE.
+   * Moves the end of leases. A token is valid while its lease lasts. It stays valid after the lease has ended, while the
+   * item is ready: then the item is leased again, with the same token and attempt. After a nack, a release, a redrive or
+   * another delivery it is STALE_LEASE. So an extension that arrives late does not take back an item that was given back.
    */
   OutcomesReply extendLease(1: ExtendLeaseRequest request) throws (1: CallFailed failed),
 

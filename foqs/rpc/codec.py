@@ -316,15 +316,17 @@ def extension_event_parser(namespace: str, settings: NamespaceSettings) -> Calla
 
     def read(raw: Any) -> tuple[int, Event]:
         shard, number = parse_item_id(raw.id)
-        lease_ms = parse_extension_ms(raw.lease_ms, settings)
+        lease_ms = parse_extension_ms(raw.lease_ms, settings, 0)
         return shard, Event(EventKind.EXTEND, number, namespace, token=_parse_token(raw.token), lease_ms=lease_ms)
 
     return read
 
 
-def parse_extension_ms(lease_ms: int | None, settings: NamespaceSettings) -> int | None:
+def parse_extension_ms(lease_ms: int | None, settings: NamespaceSettings, lease_ms_min: int = 1) -> int | None:
     """Return the time from now to the new end of a lease; None means the item's own. Raises FoqsError."""
-    return None if lease_ms is None else validation.check_number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
+    return (
+        None if lease_ms is None else validation.check_number(lease_ms, lease_ms_min, settings.lease_ms_max, "lease_ms")
+    )
 
 
 def nack_event_parser(

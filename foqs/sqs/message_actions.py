@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -55,7 +55,7 @@ _SYSTEM_NAMES: Final = frozenset(
 log = logging.getLogger(__name__)
 
 _INVISIBLE_MS: Final = 1_000
-"""The lease of a message that is to be visible at once, until it is nacked."""
+"""The lease of a message that is received with VisibilityTimeout 0, until it is made visible."""
 _LARGE_BYTES: Final = 64 * 1024
 """A larger message takes some milliseconds to be read and hashed."""
 _BURIALS_MAX: Final = 10
@@ -296,11 +296,8 @@ class MessageActions:
 
     async def _make_visible(self, request: ActionRequest, queue: QueueName, deliveries: Sequence[Any]) -> None:
         """Make messages visible again at once. Those for which this fails become visible when their lease ends."""
-        nacks = [ttypes.Nack(id=raw_id(found.id), token=found.token, delay_ms=0) for found in deliveries]
-        namespace = self._directory.namespace_of(queue.account).encode()
-        nack = ttypes.NackRequest(namespace_name=namespace, nacks=nacks)
-        with suppress(FoqsError):
-            await self._calls.call("nack", nack, self._timeout_s, request.session)
+        ends = [ttypes.Extension(id=raw_id(found.id), token=found.token, lease_ms=0) for found in deliveries]
+        await self._settle_entries(request, queue, "extendLease", ends)
 
     def _received(
         self,
@@ -394,43 +391,17 @@ class MessageActions:
     async def _settle(
         self, request: ActionRequest, queue: QueueName, settlements: Sequence[_Settlement]
     ) -> list[FoqsError | None]:
-        """Return the error of each settlement. An item may be in several of them; a call names it once."""
+        """Return the error of each settlement, all of one method. An item may be in several of them; a call names it once."""
         errors: list[FoqsError | None] = [None] * len(settlements)
         places = list(range(len(settlements)))
         while places:
-            method = settlements[places[0]].method
             now: dict[str, int] = {}
             for place in places:
-                if settlements[place].method == method:
-                    now.setdefault(settlements[place].receipt.item_id, place)
+                now.setdefault(settlements[place].receipt.item_id, place)
             places = [place for place in places if place not in now.values()]
-            outcomes = await self._settle_distinct(request, queue, [settlements[place] for place in now.values()])
+            entries = [settlements[place].entry for place in now.values()]
+            outcomes = await self._settle_entries(request, queue, settlements[0].method, entries)
             for place, outcome in zip(now.values(), outcomes, strict=True):
-                errors[place] = outcome
-        return errors
-
-    async def _settle_distinct(
-        self, request: ActionRequest, queue: QueueName, settlements: Sequence[_Settlement]
-    ) -> list[FoqsError | None]:
-        method, entries = settlements[0].method, [settlement.entry for settlement in settlements]
-        errors = await self._settle_entries(request, queue, method, entries)
-        late = [place for place, error in enumerate(errors) if isinstance(error, StaleLease)]
-        if method == "nack" and late:
-            outcomes = await self._nack_visible(request, queue, [entries[place] for place in late])
-            for place, outcome in zip(late, outcomes, strict=True):
-                errors[place] = outcome
-        return errors
-
-    async def _nack_visible(
-        self, request: ActionRequest, queue: QueueName, nacks: Sequence[Any]
-    ) -> list[FoqsError | None]:
-        """Nack messages whose timeout has ended. A nack needs a lease, so they are leased again first, if nobody got them."""
-        extensions = [ttypes.Extension(id=nack.id, token=nack.token, lease_ms=_INVISIBLE_MS) for nack in nacks]
-        errors = await self._settle_entries(request, queue, "extendLease", extensions)
-        leased = [place for place, error in enumerate(errors) if error is None]
-        if leased:
-            outcomes = await self._settle_entries(request, queue, "nack", [nacks[place] for place in leased])
-            for place, outcome in zip(leased, outcomes, strict=True):
                 errors[place] = outcome
         return errors
 
@@ -454,7 +425,6 @@ class MessageActions:
 
 _REQUESTS: Final[Mapping[str, tuple[Callable[..., Any], str]]] = {
     "ack": (ttypes.AckRequest, "leases"),
-    "nack": (ttypes.NackRequest, "nacks"),
     "extendLease": (ttypes.ExtendLeaseRequest, "extensions"),
 }
 """The request of each call that settles deliveries, and the name of its list."""
@@ -510,10 +480,7 @@ def _deletion(parameters: Parameters, queue: QueueName) -> _Settlement:
 def _visibility_change(parameters: Parameters, queue: QueueName) -> _Settlement:
     seconds = parameters.visibility_timeout(is_required=True)
     receipt = _parse_receipt(parameters, queue)
-    item_id = receipt.item_id.encode()
-    if not seconds:
-        return _Settlement("nack", receipt, ttypes.Nack(id=item_id, token=receipt.token, delay_ms=0))
-    extension = ttypes.Extension(id=item_id, token=receipt.token, lease_ms=seconds * 1_000)
+    extension = ttypes.Extension(id=receipt.item_id.encode(), token=receipt.token, lease_ms=(seconds or 0) * 1_000)
     return _Settlement("extendLease", receipt, extension)
 
 

@@ -136,6 +136,8 @@ def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Outcome]]:
                 yield value, (LIMIT, field.path)
         return
     for value, code in BAD.get(field.name, ()):
+        if (method, field.name, value) == ("extendLease", "lease_ms", 0):
+            continue  # it ends the lease
         if method == "bulk" and field.name == "limit" and value == 0:
             continue  # it starts a walk and changes nothing
         yield value, (code, field.path)

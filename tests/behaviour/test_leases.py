@@ -91,15 +91,35 @@ async def test_ended_lease_can_be_extended_until_the_item_is_leased_again(site: 
     item = await site.client.item(id_)
     assert (item.state, item.attempt) == ("leased", 1)
     assert await site.client.dequeue({site.topic: ALL}) == []
-    assert_done(*await site.client.nack([Nack(delivery.id, delivery.token, delay_ms=0)]))
-    assert_done(*await site.client.extend([delivery]))  # given up, and nobody has got it yet
-    assert_done(*await site.client.nack([Nack(delivery.id, delivery.token, delay_ms=0)]))
+    for _ in range(2):  # the second one finds the item READY
+        assert_done(*await site.client.extend([delivery], lease_ms=0))
+        assert await site.states([id_]) == ["ready"]
+    assert_done(*await site.client.extend([delivery]))  # ended by its consumer, and not delivered since
+    assert_done(*await site.client.extend([delivery], lease_ms=0))
     again = await site.one()
     assert (again.id, again.attempt) == (id_, 2)
     assert [type(outcome.error) for outcome in await site.client.extend([delivery])] == [StaleLease]
     assert_done(*await site.client.release([again]))
     assert [type(outcome.error) for outcome in await site.client.extend([again])] == [StaleLease]
     assert_done(*await site.client.ack([again]))
+    await assert_gone(site, id_)
+
+
+@story
+async def test_extension_that_arrives_after_a_nack_changes_nothing(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic))
+    for attempt, delay_ms in ((1, 0), (2, 50)):
+        delivery = await site.one()
+        assert delivery.attempt == attempt
+        assert_done(*await site.client.nack([Nack(delivery.id, delivery.token, delay_ms=delay_ms)]))
+        await until_ready(site, id_)
+        for lease_ms in (None, 0, 60_000):
+            [late] = await site.client.extend([delivery], lease_ms=lease_ms)
+            assert type(late.error) is StaleLease
+    again = await site.one()
+    assert (again.id, again.attempt) == (id_, 3)
+    assert_done(*await site.client.nack([Nack(again.id, again.token, delay_ms=0)]))
+    assert_done(*await site.client.ack([again]))  # the work was done after all, and the item not delivered since
     await assert_gone(site, id_)
 
 
@@ -319,7 +339,7 @@ async def test_lease_of_an_extension_without_a_token_has_the_limits_of_an_extens
         with pytest.raises(kind) as refused:
             await site.client.extend_held_leases([id_], lease_ms=wrong)
         assert refused.value.field == "lease_ms"
-        [outcome] = await site.client.extend([delivery], lease_ms=wrong)
+        [outcome] = await site.client.extend([delivery], lease_ms=wrong or -2)
         assert type(outcome.error) is kind
     first, again = await site.client.extend_held_leases([id_, id_], lease_ms=longest)
     assert_done(first)

@@ -435,7 +435,7 @@ class Run:
             # Perhaps too late: the lease of a kept item may have ended, or another consumer may have the item.
             late = [each for each in old[-3:] if each.id not in {delivery.id for delivery in deliveries}]
             extended = list({each.id: each for each in (*late, *groups["extend"])}.values())
-            await self._call(client.extend(extended, lease_ms=rng.choice((None, 50, 700))))
+            await self._call(client.extend(extended, lease_ms=rng.choice((None, 0, 50, 700))))
             await asyncio.sleep(rng.uniform(0, 0.3))
         if groups.get("release"):
             await self._call(client.release(groups["release"]))

@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.support import access_rules, admin_rules, clock_bounds, explanation_rules, incarnations
 from tests.support.clock_bounds import ClockBounds
-from tests.support.history import CallEnd, Entry, Event, read
+from tests.support.history import CallEnd, Event, read
 from tests.support.item_histories import DESTROYING, ENDING, PAGES, ItemHistories, ItemHistory, sort_by_item
 
 
@@ -299,27 +299,14 @@ def _stale_tokens_do_nothing(item: ItemHistory, bounds: ClockBounds) -> Iterator
         for ended in item.acknowledged_operations("ack", "cancel", *ENDING):
             same = ended.call.op == "cancel" or ended.requested.get("token") == token
             if same and ended is not entry and ended.returned is not None and ended.returned.before(entry.invoked):
-                if ended.call.op == "nack" and _may_be_extended_between(item, token, ended, entry):
-                    continue
                 yield 6, f"{entry.call.name} succeeded with token {token} after {ended.call.name} had ended that lease"
     for token in sorted({entry.requested["token"] for entry in item.acknowledged_operations(*ENDING)}):
         ends = item.acknowledged_operations(*ENDING, token=token)
-        if item.possible_operations("extend", token=token):
-            continue
         if len(ends) > 1 and not any(a.returned and a.returned.before(b.invoked) for a in ends for b in ends):
             yield 6, f"the lease with token {token} was ended twice"
     for first, second in pairwise(item.receipts):
         if second.received.before(first.requested):
             yield 6, f"tokens went back: {second} came before {first}"
-
-
-def _may_be_extended_between(item: ItemHistory, token: int, ended: Entry, entry: Entry) -> bool:
-    """Return whether an extension, perhaps `entry` itself, can have leased the item again after it was nacked."""
-    return any(
-        (each.returned is None or not each.returned.before(ended.invoked))
-        and (entry.returned is None or not entry.returned.before(each.invoked))
-        for each in item.possible_operations("extend", token=token)
-    )
 
 
 def _at_most_once(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:

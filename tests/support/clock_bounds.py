@@ -214,7 +214,8 @@ def latest_ready_ms(item: ItemHistory, bounds: ClockBounds) -> float | None:
         if answered is not None or call.end is CallEnd.UNKNOWN or call.invoked.before(healed):
             held.append((call, answered, call.args.get("lease_ms") or lease))
     for entry in item.possible_operations("extend"):
-        held.append((entry.call, entry.returned, entry.requested.get("lease_ms") or lease))
+        asked = entry.requested.get("lease_ms")
+        held.append((entry.call, entry.returned, lease if asked is None else asked))
     for entry in item.possible_operations("nack", "release"):
         wait = requested_delay_ms(entry) if entry.call.op == "nack" else 0
         wait = bounds.backoff_ms_max if wait is None else wait

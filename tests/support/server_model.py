@@ -301,7 +301,7 @@ class _ModelRun:
             asked["delay_ms"] = rng.choice((None, 0, 150))
             asked["dead"] = rng.random() < 0.2
         elif kind is EventKind.EXTEND:
-            asked["lease_ms"] = rng.choice((None, 30, 500))
+            asked["lease_ms"] = rng.choice((None, 0, 30, 500))
         self._call(kind.value, [asked], lambda: [self._model.by_id(kind, asked)])
 
     def _drain(self, topic: str) -> None:

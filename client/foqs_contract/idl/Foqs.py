@@ -89,9 +89,9 @@ class Iface(object):
 
     def extendLease(self, request):
         """
-        Moves the end of leases. A token is valid while its lease lasts. It is also valid after the lease has ended, or was
-        nacked without a delay, while the item is ready: then the item is leased again, with the same token and attempt.
-        After a release, a redrive or another delivery it is STALE_LEASE.
+        Moves the end of leases. A token is valid while its lease lasts. It stays valid after the lease has ended, while the
+        item is ready: then the item is leased again, with the same token and attempt. After a nack, a release, a redrive or
+        another delivery it is STALE_LEASE. So an extension that arrives late does not take back an item that was given back.
 
         Parameters:
          - request
@@ -779,9 +779,9 @@ class Client(Iface):
 
     def extendLease(self, request):
         """
-        Moves the end of leases. A token is valid while its lease lasts. It is also valid after the lease has ended, or was
-        nacked without a delay, while the item is ready: then the item is leased again, with the same token and attempt.
-        After a release, a redrive or another delivery it is STALE_LEASE.
+        Moves the end of leases. A token is valid while its lease lasts. It stays valid after the lease has ended, while the
+        item is ready: then the item is leased again, with the same token and attempt. After a nack, a release, a redrive or
+        another delivery it is STALE_LEASE. So an extension that arrives late does not take back an item that was given back.
 
         Parameters:
          - request

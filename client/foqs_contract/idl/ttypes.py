@@ -2610,7 +2610,8 @@ class Extension(object):
     Attributes:
      - id: Required.
      - token: Required.
-     - lease_ms: The lease ends this long from now. Missing: the item's lease duration.
+     - lease_ms: The lease ends this long from now. Missing: the item's lease duration. 0: the lease ends now. Then the item is as
+    after a nack without a delay, but its token can still extend it.
 
     """
 

@@ -216,7 +216,7 @@ def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushC
             row = find_row(number)
             if (
                 row is not None
-                and (token == row.token or token == -row.token)  # negative: the item was released
+                and (token == row.token or token == -row.token)  # negative: the lease was nacked or released
                 and token > 0
                 and row.namespace == namespace
             ):

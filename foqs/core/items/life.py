@@ -68,7 +68,7 @@ class Event:
     `delay_ms` / `deliver_after_ms`: NACK and UPDATE. If both are None, a NACK backs off and an UPDATE keeps the time.
     `jitter`: NACK; a number in [0, 1) drawn by the caller, so that rules stay pure.
     `metadata`: NACK and UPDATE; None means unchanged.
-    `lease_ms`: DELIVER, EXTEND and a DUE with `has_waiter`; None means the item's own.
+    `lease_ms`: DELIVER, EXTEND and a DUE with `has_waiter`; None means the item's own. An EXTEND with 0 ends the lease.
     `priority`: UPDATE; None means unchanged.
     `has_waiter`: DUE; a dequeue waits for the item, which is leased to it instead of becoming READY.
     `topic`: MOVE; the topic of the new item.
@@ -342,29 +342,38 @@ def _ack(event: Event, row: Row, context: FlushContext) -> Transition:
 def _nack(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.token != row.token:
         return _stale_lease()
-    metadata = event.metadata
-    if event.dead:
-        return _to_dead(row, context, metadata)
-    if row.policy is DeliveryPolicy.AT_MOST_ONCE or _is_expired(row, context.now_ms):
-        return _DELETED
-    if _is_out_of_attempts(row):
-        return _to_dead(row, context, metadata)
     if event.deliver_after_ms is not None:
         after = event.deliver_after_ms
     elif event.delay_ms is not None:
         after = context.now_ms + event.delay_ms
     else:
         after = context.now_ms + backoff_ms(context.retry_policies[row.namespace], row.attempt, event.jitter)
-    after = min(max(after, context.now_ms), TIME_MS_MAX)
-    if after <= context.now_ms:
-        return _to_ready(row, deliver_after_ms=after, metadata=metadata)
-    due = after if row.expires_at_ms is None else min(after, row.expires_at_ms)
-    return _to_changed(row, State.DEFERRED, due, deliver_after_ms=after, metadata=metadata)
+    if event.dead:
+        nacked = _to_dead(row, context, event.metadata)
+    else:
+        nacked = _end_attempt(row, context, min(max(after, context.now_ms), TIME_MS_MAX), event.metadata)
+    if nacked.row is not None:
+        nacked.row.token = -row.token  # a renewal that is under way does not lease the item again
+    return nacked
+
+
+def _end_attempt(row: Row, context: FlushContext, after_ms: int, metadata: bytes | None = None) -> Transition:
+    """End a lease before its time. `after_ms`: when the item is delivered again."""
+    if row.policy is DeliveryPolicy.AT_MOST_ONCE or _is_expired(row, context.now_ms):
+        return _DELETED
+    if _is_out_of_attempts(row):
+        return _to_dead(row, context, metadata)
+    if after_ms <= context.now_ms:
+        return _to_ready(row, deliver_after_ms=after_ms, metadata=metadata)
+    due = after_ms if row.expires_at_ms is None else min(after_ms, row.expires_at_ms)
+    return _to_changed(row, State.DEFERRED, due, deliver_after_ms=after_ms, metadata=metadata)
 
 
 def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.token is not None and event.token != row.token:
         return _stale_lease()
+    if event.lease_ms == 0:
+        return _end_attempt(row, context, context.now_ms)
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
     end_ms = min(context.now_ms + lease, TIME_MS_MAX)
     # The holder does not learn of an extension by others, so theirs never takes time away from it.
@@ -372,13 +381,15 @@ def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
 
 
 def _extend_ready(event: Event, row: Row, context: FlushContext) -> Transition:
-    """Lease an item again to its last consumer, whose lease has ended or was nacked, and which nobody got since."""
+    """Lease an item again to its last consumer. Its lease has ended, and the item was not leased since."""
     if event.token is None:
         return _reject_extend(event, row, context)
     if event.token <= 0 or event.token != row.token:
         return _stale_lease()
     if _is_expired(row, context.now_ms):
         return _ttl_ended()
+    if event.lease_ms == 0:
+        return _UNCHANGED
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
     return _to_changed(row, State.LEASED, min(context.now_ms + lease, TIME_MS_MAX))
 
@@ -549,7 +560,13 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_R, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
     (_R, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
     (_R, EventKind.EXTEND): Rule(
-        _extend_ready, (("last token", _L), ("other token: STALE_LEASE", _R), ("TTL ended: NOT_FOUND", _R))
+        _extend_ready,
+        (
+            ("last token", _L),
+            ("last token, for 0 ms", _R),
+            ("other token: STALE_LEASE", _R),
+            ("TTL ended: NOT_FOUND", _R),
+        ),
     ),
     (_R, EventKind.RELEASE): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
     (_R, EventKind.CANCEL): Rule(_delete, (("", None),)),
@@ -582,7 +599,16 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
             ("other token: STALE_LEASE", _L),
         ),
     ),
-    (_L, EventKind.EXTEND): Rule(_extend, (("", _L), ("other token: STALE_LEASE", _L))),
+    (_L, EventKind.EXTEND): Rule(
+        _extend,
+        (
+            ("", _L),
+            ("for 0 ms", _R),
+            ("for 0 ms, attempts exhausted", _X),
+            ("for 0 ms, at most once or TTL ended", None),
+            ("other token: STALE_LEASE", _L),
+        ),
+    ),
     (_L, EventKind.RELEASE): Rule(_release, (("", _R), ("TTL ended", None), ("other token: STALE_LEASE", _L))),
     (_L, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_L, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _L),)),

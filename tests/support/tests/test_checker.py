@@ -135,6 +135,7 @@ BROKEN_HISTORIES: dict[str, tuple[int, HandWrittenHistory]] = {
         item().dequeue(20, 30, 1).dequeue(1100, 1110, 2).op("nack", 1120, 1130, 1),
     ),
     "ack with a superseded token": (6, item().dequeue(20, 30, 1).dequeue(1100, 1110, 2).op("ack", 1120, 1130, 1)),
+    "extend after nack": (6, item().dequeue(20, 30, 1).op("nack", 40, 50, 1).op("extend", 60, 70, 1)),
     "extend after release": (6, item().dequeue(20, 30, 1).op("release", 40, 50, 1).op("extend", 60, 70, 1)),
     "nack after nack": (6, item().dequeue(20, 30, 1).op("nack", 40, 50, 1).op("nack", 60, 70, 1)),
     "release after a nack and an extension before it": (

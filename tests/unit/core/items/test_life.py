@@ -111,6 +111,8 @@ def events(kind: EventKind) -> Iterator[Event]:
         if kind in (EventKind.EXTEND, EventKind.DELIVER):
             yield replace(event, lease_ms=1)
             yield replace(event, lease_ms=TIME_MS_MAX)
+        if kind is EventKind.EXTEND and token is not None:
+            yield replace(event, lease_ms=0)
         if kind is EventKind.MOVE:
             yield replace(event, topic=BASE.topic)
             yield replace(event, ttl_remaining_ms=7)
@@ -170,9 +172,10 @@ def test_an_error_never_comes_with_a_change(state: State, kind: EventKind) -> No
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
 def test_event_of_a_caller_that_changes_nothing_gets_an_error(state: State, kind: EventKind) -> None:
-    """Only the shard's own events may find nothing to do."""
-    for _, _, transition in transitions(state, kind):
-        if transition.effect is Effect.UNCHANGED and kind not in (EventKind.DUE, EventKind.DELIVER):
+    """Only the shard's own events, and the end of a lease that has ended, may find nothing to do."""
+    for event, _, transition in transitions(state, kind):
+        own = kind in (EventKind.DUE, EventKind.DELIVER) or event.lease_ms == 0
+        if transition.effect is Effect.UNCHANGED and not own:
             assert transition.error is not None
 
 
@@ -186,13 +189,13 @@ def test_a_changed_row_keeps_what_must_not_change(state: State, kind: EventKind)
         for name in (*lasting, "attempts_max", "payload_bytes"):
             assert getattr(new, name) == getattr(row, name), name
         leased = kind is EventKind.DELIVER or (event.has_waiter and new.state is State.LEASED)
-        is_given_up = kind in (EventKind.RELEASE, EventKind.REDRIVE)
+        is_given_up = kind in (EventKind.NACK, EventKind.RELEASE, EventKind.REDRIVE)
         assert new.token == (NEW if leased else -row.token if is_given_up else row.token)
         attempts = {EventKind.RELEASE: row.attempt - 1, EventKind.REDRIVE: 0}
         assert new.attempt == (row.attempt + 1 if leased else attempts.get(kind, row.attempt))
         if kind is not EventKind.REDRIVE:
             assert new.expires_at_ms == row.expires_at_ms
-        if kind not in (EventKind.NACK, EventKind.REDRIVE, EventKind.UPDATE):
+        if kind not in (EventKind.NACK, EventKind.REDRIVE, EventKind.UPDATE) and event.lease_ms != 0:
             assert new.deliver_after_ms == row.deliver_after_ms
         changed = kind in (EventKind.NACK, EventKind.UPDATE) and event.metadata is not None
         assert new.metadata == (event.metadata if changed else row.metadata)
@@ -252,14 +255,28 @@ def test_the_last_token_leases_a_ready_item_again_with_the_same_token_and_attemp
             assert transition.error is not None and transition.error.number is ErrorCode.STALE_LEASE
         elif is_expired:
             assert transition.error is not None and transition.error.number is ErrorCode.NOT_FOUND
+        elif event.lease_ms == 0:
+            assert transition.error is None and transition.effect is Effect.UNCHANGED
         else:
             lease_ms = row.lease_ms if event.lease_ms is None else event.lease_ms
             assert transition.row == replace(row, state=State.LEASED, due_ms=min(NOW + lease_ms, TIME_MS_MAX))
 
 
-@pytest.mark.parametrize("state", [State.LEASED, State.DEAD])
-def test_the_last_token_of_a_released_or_redriven_item_acks_it_and_does_not_extend_its_lease(state: State) -> None:
-    kind = EventKind.RELEASE if state is State.LEASED else EventKind.REDRIVE
+def test_an_extension_of_0_ms_does_what_a_nack_without_a_delay_does_but_keeps_the_token() -> None:
+    for row in rows(State.LEASED):
+        extend = Event(EventKind.EXTEND, row.id, "n", token=row.token, lease_ms=0)
+        nacked = apply_event(replace(extend, kind=EventKind.NACK, lease_ms=None, delay_ms=0), row, CONTEXT)
+        expected = nacked if nacked.row is None else replace(nacked, row=replace(nacked.row, token=row.token))
+        assert apply_event(extend, row, CONTEXT) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [(State.LEASED, EventKind.NACK), (State.LEASED, EventKind.RELEASE), (State.DEAD, EventKind.REDRIVE)],
+)
+def test_the_last_token_of_an_item_that_was_given_back_acks_it_and_does_not_extend_its_lease(
+    state: State, kind: EventKind
+) -> None:
     for event, row, transition in transitions(state, kind):
         if transition.row is None or event.token not in (OLD, None):
             continue
