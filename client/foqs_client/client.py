@@ -306,18 +306,8 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
             return Deliveries(reply.items or (), reply.unavailable_shards or 0)
         # The client itself asks all hosts, and knows best what it has dequeued from each.
         request.local_only = True
-        impaired = self._dequeue_parts.impaired_hosts
-        try:
-            reply = await self._call(_DEQUEUE, request, timeout_ms, host, self._late_dequeue_reply)
-        except errors.FoqsError as error:
-            if error.may_succeed_elsewhere:
-                impaired.add(host)
-            raise
+        reply = await self._call(_DEQUEUE, request, timeout_ms, host, self._late_dequeue_reply)
         deliveries = Deliveries(reply.items or (), reply.unavailable_shards or 0)
-        if deliveries.unavailable_shards:
-            impaired.add(host)
-        else:
-            impaired.discard(host)
         now = asyncio.get_running_loop().time()
         self._best_priorities.on_dequeue_reply(host, wants, reply.availability, now, has_items=bool(deliveries))
         return deliveries

@@ -24,10 +24,38 @@ from foqs_client.routing_table import Address
 from foqs_client.types import Deliveries, Delivery
 
 TIER_HOSTS_MAX: Final = 2
-"""The most hosts that are asked for the whole tier, in case that the first one has just died."""
+"""The maximum number of hosts that are asked for the whole tier, in case that the first one has just died."""
+IMPAIRMENTS_MAX: Final = 10_000
+"""The maximum number of marks that `Impairments` keeps."""
 
 DequeueFrom: TypeAlias = Callable[[Address, Mapping[str, int], int, int | None, int | None, int], Awaitable[Deliveries]]
 """Dequeues from one host: (host, wants, wait_ms, lease_ms, items_max, timeout_ms)."""
+
+
+class Impairments:
+    """Marks of hosts that may have had items of some topics and did not deliver them in the last dequeue of these topics.
+
+    An outage of one topic says nothing about another one, so each mark is of a host and the topics of a dequeue. Only
+    a later dequeue of the same topics removes it. The oldest marks are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[tuple[Address, tuple[str, ...]], None] = {}
+
+    def mark(self, host: Address, topics: tuple[str, ...]) -> None:
+        self._marks[host, topics] = None
+        if len(self._marks) > IMPAIRMENTS_MAX:
+            del self._marks[next(iter(self._marks))]
+
+    def on_empty_reply(self, host: Address, topics: tuple[str, ...], unavailable_shards: int) -> None:
+        """Mark a host, or remove its mark. A reply with items says nothing about shards."""
+        if unavailable_shards:
+            self.mark(host, topics)
+        else:
+            self._marks.pop((host, topics), None)
+
+    def is_marked(self, host: Address, topics: tuple[str, ...]) -> bool:
+        return (host, topics) in self._marks
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,7 +65,6 @@ class DequeueParts:
     Attributes:
         dequeue_from: dequeues the items that the host itself has.
         dequeue_by: dequeues the items of the tier by one host.
-        impaired_hosts: the hosts that could not deliver in the last dequeue, or not from all their shards.
     """
 
     polls: LongPolls
@@ -46,7 +73,7 @@ class DequeueParts:
     pool: ConnectionPool
     dequeue_from: DequeueFrom
     dequeue_by: DequeueFrom
-    impaired_hosts: set[Address] = field(default_factory=set)
+    impairments: Impairments = field(default_factory=Impairments)
 
 
 class RoutedDequeue:
@@ -63,6 +90,7 @@ class RoutedDequeue:
     ) -> None:
         self._parts = parts
         self._wants = wants
+        self._topics = tuple(wants)
         self._wait_ms = wait_ms
         self._timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
@@ -77,7 +105,7 @@ class RoutedDequeue:
     async def run(self) -> list[Delivery]:
         """Dequeue from the host that has the best item, else from the next. A long poll waits at all hosts.
 
-        If some hosts could not deliver, "no item" is the answer of a host for the whole tier.
+        If some hosts could not deliver and no other one had an item, one host is asked for the whole tier.
         """
         found = await self._search()
         return found if found or not self._may_have_missed_items() else await self._ask_for_tier()
@@ -86,16 +114,17 @@ class RoutedDequeue:
         """Return whether a shard may hold items that none of the asked hosts could deliver."""
         table = self._parts.router.routing_table
         return table is not None and (
-            table.has_other_shards
-            or len(self._hosts()) < len(table.hosts)
-            or not self._parts.impaired_hosts.isdisjoint(table.hosts)
+            table.has_other_shards or len(self._hosts()) < len(table.hosts) or any(map(self._is_impaired, table.hosts))
         )
+
+    def _is_impaired(self, host: Address) -> bool:
+        return self._parts.impairments.is_marked(host, self._topics)
 
     async def _ask_for_tier(self) -> list[Delivery]:
         """Dequeue by a host that asks the others too, and that knows the state of the tier's shards."""
         kind = self._short_poll
         failure: FoqsError | None = None
-        hosts = sorted(self._hosts(), key=self._parts.impaired_hosts.__contains__)
+        hosts = sorted(self._hosts(), key=self._is_impaired)
         for at in hosts[:TIER_HOSTS_MAX]:
             try:
                 return await self._parts.dequeue_by(at, self._wants, 0, kind.lease_ms, kind.items_max, self._left_ms())
@@ -173,7 +202,7 @@ class RoutedDequeue:
         )
 
     def _on_slow(self, at: Address) -> None:
-        self._parts.impaired_hosts.add(at)
+        self._parts.impairments.mark(at, self._topics)
         self._parts.router.on_unreachable(at)
 
     async def _ask_now(self, at: Address) -> list[Delivery]:
@@ -194,8 +223,16 @@ class RoutedDequeue:
 
     async def _ask(self, at: Address, wait_ms: int) -> list[Delivery]:
         # A slow host may need all of the call's time to commit the leases.
-        kind = self._long_poll
-        return await self._parts.dequeue_from(at, self._wants, wait_ms, kind.lease_ms, kind.items_max, self._left_ms())
+        kind, parts = self._long_poll, self._parts
+        try:
+            found = await parts.dequeue_from(at, self._wants, wait_ms, kind.lease_ms, kind.items_max, self._left_ms())
+        except FoqsError as error:
+            if error.may_succeed_elsewhere:
+                parts.impairments.mark(at, self._topics)
+            raise
+        if not found:
+            parts.impairments.on_empty_reply(at, self._topics, found.unavailable_shards)
+        return found
 
     def _left_ms(self) -> int:
         return max(1, self._timeout_ms - int((self._loop.time() - self._begun_s) * 1_000))
