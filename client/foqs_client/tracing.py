@@ -9,6 +9,7 @@ is no `Tracing`. Knows nothing of exporters.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from foqs_client.consumer.handler_runners import OnDone
     from foqs_client.consumer.job import Job
 
+log = logging.getLogger("foqs.client")
+
 SYSTEM: Final = "foqs"
 LINKS_MAX: Final = 100
-"""The most links of a span. A span of more items says only how many there are."""
+"""The maximum number of links of a span. A span of more items says only how many there are."""
 
 _TRACEPARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?", re.DOTALL)
 _OperationType = Literal["send", "receive", "process", "settle"]
@@ -92,12 +95,14 @@ class Tracing:
         try:
             yield received
         except FoqsError as error:
-            span = self._start_receive(received)
-            _set_error(span, error)
-            span.end()
+            with _errors_logged():
+                span = self._start_receive(received)
+                _set_error(span, error)
+                span.end()
             raise
         if received.deliveries:
-            self._start_receive(received).end()
+            with _errors_logged():
+                self._start_receive(received).end()
 
     def _start_receive(self, received: _Receive) -> Span:
         deliveries = received.deliveries
@@ -162,12 +167,11 @@ class Tracing:
         )
 
         def end(job: Job, error: BaseException | None) -> None:
-            try:
+            with _errors_logged():
                 if error is not None:
                     _set_error(span, error)
                 span.end()
-            finally:  # also if an exporter fails
-                on_done(job, error)
+            on_done(job, error)
 
         return end
 
@@ -202,12 +206,16 @@ class Tracing:
     ) -> Iterator[Span]:
         """Return a context manager of a span that is the current one."""
         span = self._tracer.start_span(name, kind=kind, attributes=attributes, links=links)
-        with self._trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        with self._trace.use_span(span, record_exception=False, set_status_on_exception=False):
             try:
                 yield span
             except BaseException as error:
-                _set_error(span, error)
+                with _errors_logged():
+                    _set_error(span, error)
                 raise
+            finally:
+                with _errors_logged():
+                    span.end()
 
     def _links(self, items: Sequence[Delivery | Job]) -> list[Link]:
         """Return a link to each trace context of these items; none if there are too many."""
@@ -264,6 +272,15 @@ class _Receive:
     def __init__(self, begun_ns: int) -> None:
         self.begun_ns = begun_ns
         self.deliveries: Sequence[Delivery] = ()
+
+
+@contextmanager
+def _errors_logged() -> Iterator[None]:
+    """Log an error of the tracer, such as that of an exporter: it must not change the result of a call or a handler."""
+    try:
+        yield
+    except Exception:
+        log.exception("a span could not be recorded")
 
 
 def _span_name(name: str, attributes: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from foqs.testing import FakeHost
-from foqs_client import Client, Delivery, Item, Nack, StaleLease, SyncClient
+from foqs_client import Client, Delivery, Item, Nack, StaleLease, SyncClient, Unavailable
 from foqs_client.background_loop import BackgroundLoop
 from foqs_client.consumer import Consumer, Job, Retry
 from foqs_client.tracing import make_tracing
@@ -241,7 +241,7 @@ def test_handler_in_a_process_has_a_span_until_it_ends() -> None:
     assert ends == [(job, error)]
 
 
-def test_end_of_a_handler_in_a_process_is_reported_even_if_its_span_cannot_be_ended() -> None:
+def test_span_that_cannot_be_ended_changes_no_result(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             raise ConnectionError("no collector")
@@ -252,10 +252,14 @@ def test_end_of_a_handler_in_a_process_is_reported_even_if_its_span_cannot_be_en
     assert tracing is not None
     ends: list[BaseException | None] = []
     job = Job(Delivery("3-1", 7, "mail"), lambda *_: None)
-    on_done = tracing.traced_end(job, lambda job, error: ends.append(error))
-    with pytest.raises(ConnectionError):
-        on_done(job, None)
+    tracing.traced_end(job, lambda job, error: ends.append(error))(job, None)
     assert ends == [None]
+    assert tracing.traced(lambda job: job.topic)(job) == "mail"
+    with tracing.receive() as received:
+        received.deliveries = [Delivery("3-1", 7, "mail")]
+    with pytest.raises(Unavailable), tracing.receive():
+        raise Unavailable("not now")
+    assert caplog.text.count("a span could not be recorded") == 4
 
 
 def test_error_whose_text_raises_is_on_the_span_and_stays_the_error() -> None:
