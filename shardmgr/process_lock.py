@@ -31,7 +31,7 @@ def reserved(lock_file: Path, what: Path) -> Iterator[None]:
         what: what it reserves, for the error.
 
     Raises:
-        NotReserved: another process holds it, or it cannot be created.
+        NotReserved: another process holds it, or it cannot be created or locked.
     """
     try:
         make_private_folder(lock_file.parent)
@@ -46,6 +46,10 @@ def reserved(lock_file: Path, what: Path) -> Iterator[None]:
         except BlockingIOError:
             raise NotReserved(
                 f"{what} is in use by {_holder(file)}, and only one process may use it; stop that one, or name another place"
+            ) from None
+        except OSError as error:
+            raise NotReserved(
+                f"{lock_file} cannot be locked ({error.strerror}); put {what} on a local disk, or on a file system with locks"
             ) from None
         with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
             file.truncate(0)

@@ -27,7 +27,7 @@ from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess, free_port, run_program, temporary_folder
 from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
-from shardmgr.private_files import make_private_folder
+from shardmgr.private_files import FOLDER_MODE, make_private_folder
 
 DATABASE: Final = "foqs"
 DESCRIPTION_FILE: Final = "cluster.json"
@@ -131,9 +131,10 @@ class LocalCluster:
     ) -> None:
         self.is_temporary = folder is None
         self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
+        is_new = self.is_temporary or not self.folder.exists()
         make_private_folder(self.folder)
-        if self.is_temporary or os.geteuid() == 0:
-            self.folder.chmod(0o711)  # MariaDB may run as another user
+        if is_new and (self.is_temporary or os.geteuid() == 0):
+            self.folder.chmod(FOLDER_MODE | 0o011)  # MariaDB may run as another user
         self._lock: IO[bytes] | None = None
         self._foqs = programs.foqs
         self._shards = shards

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from shardmgr.process_lock import NotReserved, reserved
 
 
-def test_second_holder_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+def test_second_holder_is_refused_with_the_id_of_the_first(tmp_path: Path) -> None:
     lock, data = tmp_path / "data" / "host.lock", tmp_path / "data"
     with reserved(lock, data):
         with (
@@ -30,6 +31,18 @@ def test_lock_file_that_a_dead_process_left_is_free(tmp_path: Path) -> None:
     lock.write_text("4194305\n")
     with reserved(lock, tmp_path):
         assert lock.read_text() == f"{os.getpid()}\n"
+
+
+def test_file_system_without_locks_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("shardmgr.process_lock.fcntl.flock", refuse)
+    with (
+        pytest.raises(NotReserved, match=r"cannot be locked .*put .* on a local disk"),
+        reserved(tmp_path / "host.lock", tmp_path),
+    ):
+        pass
 
 
 def test_lock_file_that_cannot_be_created_is_an_error_with_a_remedy(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -133,6 +134,16 @@ def test_every_host_has_a_valid_configuration_of_its_own(tmp_path: Path) -> None
             "db2": cluster.databases[1].port,
         }
         assert config.log.level == "debug"
+
+
+def test_a_folder_that_exists_keeps_its_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for mode in (0o1777, 0o750):
+        tmp_path.chmod(mode)
+        LocalCluster(tmp_path)
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
+    LocalCluster(tmp_path / "new")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o711
 
 
 def test_a_folder_serves_one_cluster_at_a_time(tmp_path: Path) -> None:
