@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from random import Random
 
@@ -22,6 +24,7 @@ from tests.support.aio import run
 from tests.support.child_handlers import (
     die_and_leave_a_holder,
     die_of_poison,
+    leave_a_program,
     start_processes,
     wait_for_a_program,
     work,
@@ -44,15 +47,21 @@ STUCK_S = 30.0
 def frozen(pid: int) -> Iterator[None]:
     """Freeze a process. What the block does must end before the process is thawed."""
     freeze(pid)
-    timer = threading.Timer(STUCK_S, thaw, (pid,))
+    was_thawed = threading.Event()
+
+    def end_wait() -> None:
+        was_thawed.set()
+        with suppress(ProcessLookupError):
+            thaw(pid)
+
+    timer = threading.Timer(STUCK_S, end_wait)
     timer.start()
     try:
         yield
-        assert not timer.finished.is_set(), "this waited for the frozen process"
+        assert not was_thawed.is_set(), "this waited for the frozen process"
     finally:
         timer.cancel()
-        with suppress(ProcessLookupError):
-            thaw(pid)
+        end_wait()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -205,6 +214,49 @@ def test_what_a_handler_has_started_ends_with_its_process(tmp_path: Path) -> Non
         assert isinstance(await ending, ProcessDied)
         await until(lambda: is_gone(int(note.read_text())))
         await runner.close()
+
+    run(story(), 120)
+
+
+def test_what_handlers_have_started_ends_with_their_processes_if_several_die_together(tmp_path: Path) -> None:
+    async def story() -> None:
+        runner = ProcessRunner(leave_a_program, 2, lambda text: None)
+        await runner.start()
+        notes = [tmp_path / name for name in ("one", "two", "three")]
+        endings = [asyncio.ensure_future(ended(runner, job(bytes(note)))) for note in notes[:2]]
+        await until(lambda: all(note.exists() for note in notes[:2]))
+        for note in notes:
+            note.with_suffix(".go").touch()
+        assert await asyncio.gather(*endings) == [None, None]
+        pids = runner.pids
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: all(map(is_gone, pids)))
+        assert (
+            await ended(runner, job(bytes(notes[2]))) is None
+        )  # by a new process, whose start may not reap the other one
+        await runner.close()
+        await until(lambda: all(is_gone(int(note.read_text())) for note in notes))
+
+    run(story(), 120)
+
+
+def test_items_are_given_back_while_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        lines: list[str] = []
+        runner = ProcessRunner(work, 1, lines.append)
+        await runner.start()
+        [pid] = runner.pids
+        monkeypatch.setattr(SpawnProcess, "start", refuse)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: is_gone(pid))
+        errors = await asyncio.gather(ended(runner, job()), ended(runner, job()))
+        assert [outcome_of(error, b"") for error in errors] == [RELEASED, RELEASED]
+        assert "a worker process cannot be started: the system refuses a process (Cannot allocate memory)" in lines
+        await runner.close()
+
+    def refuse(_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     run(story(), 120)
 

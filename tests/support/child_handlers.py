@@ -63,6 +63,13 @@ def wait_for_a_program(job: Job) -> None:
     program.wait()
 
 
+def leave_a_program(job: Job) -> None:
+    """Starts a program and notes its process id as above. Ends when there is also a file with the suffix `.go`."""
+    _note(job, subprocess.Popen(["sleep", "600"]).pid)
+    while not Path(job.payload.decode()).with_suffix(".go").exists():
+        time.sleep(0.01)
+
+
 def _note(job: Job, pid: int) -> None:
     path = Path(job.payload.decode())
     path.with_suffix(".new").write_text(str(pid))

@@ -49,9 +49,10 @@ def main(connection: Connection, reference: FunctionReference) -> None:
         # Not SIG_IGN, which programs that the handler starts would inherit.
         signal.signal(number, _do_nothing)
     _unblock()
-    # A signal to a forked process must wait until `_leave` has made it end the process.
-    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=lambda: _leave(connection))
-    # The parent ends a daemonic process at its exit. But such a process may have no children, and a handler may.
+    # Signals are blocked during a fork, so that one that arrives early ends the forked process after `_leave`.
+    worker_id = os.getpid()
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=lambda: _leave(connection, worker_id))
+    # A handler may start processes of `multiprocessing`, which a daemonic process may not.
     multiprocessing.current_process().daemon = False
     try:
         handler = attrgetter(reference.name)(import_module(reference.module))
@@ -92,11 +93,15 @@ def _listen(connection: Connection, jobs: queue.SimpleQueue[Job], send: Callable
             job.lost = True
 
 
-def _leave(connection: Connection) -> None:
-    """Make a process that the handler has forked one of its own: it has no parent to talk to, and ends by signals."""
-    connection.close()
-    for number in _PARENT_SIGNALS:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+def _leave(connection: Connection, worker_id: int) -> None:
+    """Make a process that the handler has forked one of its own: it has no parent to talk to, and ends by signals.
+
+    A process that it forks in turn keeps the handlers of signals that it has set.
+    """
+    if os.getppid() == worker_id:
+        connection.close()
+        for number in _PARENT_SIGNALS:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     _unblock()
 
 

@@ -19,6 +19,10 @@ REASON_PREFIX: Final = b"failed: "
 REASON_CHARACTERS_MAX: Final = 200
 
 
+class NotBegun(Exception):
+    """The handler of an item was not started, because no worker process can be started."""
+
+
 class OutcomeKind(enum.Enum):
     """How an item ends in this consumer."""
 
@@ -88,6 +92,8 @@ def outcome_of(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
         return DONE
     if isinstance(error, Discard):
         return DISCARDED
+    if isinstance(error, NotBegun):
+        return RELEASED
     try:
         # Both are made again, which checks their values: a subclass or a handler may have set others.
         if isinstance(error, Retry):

@@ -20,12 +20,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from multiprocessing import process as multiprocessing_process
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from typing import Any, Final
 
 from foqs_client.consumer.child_process import READY, FunctionReference, main
-from foqs_client.consumer.handler_outcome import describe_error
+from foqs_client.consumer.handler_outcome import NotBegun, describe_error
 from foqs_client.consumer.handler_runners import Handler, OnDone, report_end
 from foqs_client.consumer.job import Job
 from foqs_client.errors import InvalidArgument
@@ -84,7 +85,8 @@ class ProcessRunner:
         self._log = log
         self._jobs: queue.SimpleQueue[tuple[Job, OnDone] | None] = queue.SimpleQueue()
         self._workers = [
-            _WorkerProcess(self._reference, self._jobs, self._call_in_loop, log, n) for n in range(processes)
+            _WorkerProcess(self._reference, self._jobs, self._call_in_loop, self._on_start_failed, log, n)
+            for n in range(processes)
         ]
         self._loop: asyncio.AbstractEventLoop
 
@@ -130,6 +132,21 @@ class ProcessRunner:
         """The ids of the running processes."""
         return [child.pid for child in self._workers if child.pid is not None]
 
+    def _on_start_failed(self) -> None:
+        """Give the queued jobs back if no process runs: another worker may do them. Called in the thread of a process."""
+        if any(child.has_process for child in self._workers):
+            return
+        while True:
+            try:
+                work = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            if work is None:  # the sign to stop is for the threads
+                self._jobs.put(None)
+                return
+            job, on_done = work
+            self._call_in_loop(report_end, on_done, job, NotBegun())
+
     def _call_in_loop(self, call: Callable[..., object], *args: Any) -> None:
         """Make a call in the event loop, from a thread. Does nothing if the loop is closed."""
         with suppress(RuntimeError):
@@ -148,6 +165,7 @@ class _WorkerProcess:
         reference: FunctionReference,
         jobs: queue.SimpleQueue[tuple[Job, OnDone] | None],
         call_in_loop: Callable[..., None],
+        on_start_failed: Callable[[], None],
         log: Callable[[str], None],
         number: int,
     ) -> None:
@@ -155,6 +173,7 @@ class _WorkerProcess:
         self._reference = reference
         self._jobs = jobs
         self._call_in_loop = call_in_loop
+        self._on_start_failed = on_start_failed
         self._log = log
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -167,13 +186,17 @@ class _WorkerProcess:
         self._on_started: Callable[[str | None], None]
 
     @property
+    def has_process(self) -> bool:
+        return self._connection is not None
+
+    @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
     @property
     def pid(self) -> int | None:
-        process = self._process
-        return None if process is None else process.pid
+        with self._lock:
+            return None if self._process is None else self._process.pid
 
     def start(self, on_started: Callable[[str | None], None]) -> None:
         """Start the thread, which calls `on_started` with None or with why the process cannot work."""
@@ -204,6 +227,7 @@ class _WorkerProcess:
         while not self._stopping.is_set():
             if self._connection is None and (error := self._start_process()) is not None:
                 self._call_in_loop(self._log, f"a worker process cannot be started: {error}")
+                self._on_start_failed()
                 self._stopping.wait(REPLACE_S)
                 continue
             work = self._jobs.get()
@@ -267,9 +291,13 @@ class _WorkerProcess:
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 process.start()
+            except OSError as error:
+                ours.close()
+                return f"the system refuses a process ({error.strerror})"
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 theirs.close()
+            _keep_until_joined(process)
             with self._lock:
                 self._process, self._connection = process, ours
             kind, text = self._receive(ours)
@@ -302,6 +330,15 @@ class _WorkerProcess:
             with suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
+
+
+def _keep_until_joined(process: Any) -> None:
+    """Keep the id of a process until it is joined here.
+
+    The start of any process of `multiprocessing` reaps all its children that have ended. The id of the process would be
+    free then, and the processes of its group could not be killed any more.
+    """
+    multiprocessing_process._children.discard(process)  # type: ignore[attr-defined]
 
 
 def _has_ended(process: Any) -> bool:
