@@ -127,7 +127,7 @@ class _Call(Generic[T]):
         self._task.add_done_callback(self._on_task_done)
 
     def leave(self) -> None:
-        """End the call, because the caller was interrupted or has its error; called in the caller's thread."""
+        """End the call, because the caller was interrupted, or its result is an error; called in the caller's thread."""
         if self.result.cancel():
             self._loop.call_soon_threadsafe(self._cancel_task)
         else:

@@ -21,8 +21,8 @@ class UnsafeRights(Exception):
 def check_rights(file: object, status: os.stat_result) -> None:
     """Raise `UnsafeRights` if others than the owner may use a file of a secret.
 
-    A file of root may be readable by its group: root chose who is in it. So come the secrets of Kubernetes, which
-    belong to root and to the group of the container, and keys below /etc/ssl/private.
+    A file of root may be readable by its group: root chose who is in it. Examples are secrets of
+    Kubernetes, whose group is that of the container, and keys below /etc/ssl/private.
     """
     readable = stat.S_IRGRP if status.st_uid == _ROOT else 0
     mode = stat.S_IMODE(status.st_mode)

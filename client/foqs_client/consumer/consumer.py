@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
 from foqs_client.consumer.failure_backoff import FailureBackoff
-from foqs_client.consumer.handler_outcome import RELEASED, Counts, OutcomeKind, outcome_of
+from foqs_client.consumer.handler_outcome import RELEASED, Counts, HandlerOutcome, OutcomeKind, outcome_of
 from foqs_client.consumer.handler_runners import (
     Handler,
     HandlerRunner,
@@ -44,9 +44,9 @@ CONCURRENCY_DEFAULT: Final = 10
 IN_FLIGHT_MAX: Final = 10_000
 ITEMS_PER_CALL: Final = 500
 FETCH_CALLS_MAX: Final = 4
-"""The most dequeues without a wait that are in flight at a time."""
+"""The maximum number of dequeues without a wait that are in flight at a time."""
 HANDLER_TURNS: Final = 2
-"""The turns of the event loop after which handlers that never wait have ended: the next dequeue asks for their room too."""
+"""Handlers that never wait end within this number of turns of the event loop. The next dequeue asks for their room too."""
 POLL_S_MAX: Final = 1.0
 """The longest wait of a long poll. A stop must wait for the items of a poll that is in flight."""
 SETTLE_S_MAX: Final = 5.0
@@ -72,9 +72,9 @@ class Consumer:
             delivered again after the namespace's backoff.
         topics: topics, and patterns such as `email.*`; `*` is all topics. The consumer finds
             new topics that match while it runs.
-        concurrency: the most handlers that run at a time, 1 to 10,000.
-        in_flight: the most items that run or wait for a handler, `concurrency` to 10,000. None:
-            the concurrency, so no item waits here while another worker may be idle.
+        concurrency: the maximum number of handlers that run at a time, 1 to 10,000.
+        in_flight: the maximum number of items that run or wait for a handler, `concurrency` to
+            10,000. None: the concurrency, so no item waits here while another worker may be idle.
         processes: run the handler in this number of worker processes, which replaces
             `concurrency`. The handler must be a plain function at the top of a module. 0: none.
         weights: by topic or pattern: how many items are dequeued for one item of a topic of
@@ -159,7 +159,7 @@ class Consumer:
 
     @property
     def concurrency(self) -> int:
-        """The most handlers that run at once."""
+        """The maximum number of handlers that run at a time."""
         return self._in_flight.concurrency
 
     @property
@@ -343,17 +343,27 @@ class Consumer:
         if item.state is not HandlingState.RUNNING or self._is_closed:
             return
         stopping = self._stopping.is_set()
-        if stopping and isinstance(error, asyncio.CancelledError):
-            outcome = RELEASED
-        else:
-            outcome = outcome_of(error, item.delivery.metadata)
+        outcome = self._outcome_of(error, item, stopping=stopping)
         if self._in_flight.finish(item, outcome):
-            self._settler.settle(item)
+            try:
+                self._settler.settle(item)
+            except Exception:  # its lease ends by itself, and the item makes room
+                self._in_flight.mark_settle_failed(item)
+                raise
         if not stopping:
             self._start_handlers()
         self._wake.set()
         if outcome.error is not None:  # last, because a handler of the log may raise
             _log_failed_handler(item, outcome.error, error)
+
+    def _outcome_of(self, error: BaseException | None, item: InFlightItem, *, stopping: bool) -> HandlerOutcome:
+        if stopping and isinstance(error, asyncio.CancelledError):
+            return RELEASED
+        try:
+            return outcome_of(error, item.delivery.metadata)
+        except Exception as unusable:  # whatever a handler raises, its item is nacked
+            log.exception("the error of the handler of item %s cannot be read", item.delivery.id)
+            return HandlerOutcome(OutcomeKind.RETRIED, error=type(unusable).__name__)
 
     def _schedule_extension(self, job: Job, lease_ms: int) -> None:
         # A handler may call this from any thread.

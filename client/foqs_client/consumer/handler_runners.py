@@ -160,9 +160,11 @@ class TaskRunner:
 class ThreadRunner:
     """Runs plain functions in daemon threads, which do not delay the exit of the interpreter.
 
+    If the machine has fewer threads to spare, jobs wait for a thread. They count as running, and their leases are renewed.
+
     Args:
         handler: the function.
-        threads: the most threads.
+        threads: the maximum number of threads.
     """
 
     def __init__(self, handler: Handler, threads: int) -> None:
@@ -207,10 +209,13 @@ class ThreadRunner:
         while (work := self._jobs.get()) is not None:
             job, on_done = work
             error: BaseException | None = None
-            try:
-                call_sync(self._handler, job)
-            except BaseException as raised:
-                error = raised
+            if job.lost:  # released or lost while it waited for a thread: another worker may have the item
+                error = _cancelled()
+            else:
+                try:
+                    call_sync(self._handler, job)
+                except BaseException as raised:
+                    error = raised
             self._finished.append((on_done, job, error))
             if not self._is_notify_scheduled:
                 self._is_notify_scheduled = True

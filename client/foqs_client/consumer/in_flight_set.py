@@ -1,9 +1,9 @@
 """The items in flight of a consumer, and their leases: pure bookkeeping.
 
 Holds `InFlightSet` and `InFlightItem`. Always true: at most `items_max` items wait, run
-or are reserved for a dequeue. With those that are being settled there are at most as
-many, or twice the concurrency if that is more. At most `concurrency` handlers run. Every
-item ends once, in one way. A lost item is neither started nor settled. Times are seconds
+or are reserved for a dequeue. Items that are being settled count too: together at most
+`max(items_max, 2 * concurrency)`. At most `concurrency` handlers run. Every item ends
+once, in one way. A lost item is neither started nor settled. Times are seconds
 of one clock. Knows nothing of calls and handlers.
 
     add ▶ WAITING ──start──▶ RUNNING ──finish──▶ SETTLING ──settled──▶ GONE
@@ -95,8 +95,8 @@ class InFlightSet:
     """The items in flight of one consumer.
 
     Args:
-        items_max: the most items that wait, run or are reserved.
-        concurrency: the most running handlers.
+        items_max: the maximum number of items that wait, run or are reserved.
+        concurrency: the maximum number of running handlers.
         lease_ms: the lease duration of every delivery; None: the items' own.
 
     Attributes:

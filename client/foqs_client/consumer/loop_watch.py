@@ -46,7 +46,7 @@ def watch_loop(running: RunningTasks) -> Callable[[], None]:
     watch.running.append(running)
 
     def end() -> None:
-        watch.running.remove(running)
+        watch.running[:] = [other for other in watch.running if other is not running]  # equal ones are not the same
         if not watch.running:
             watch.stop()
             if _watches.get(thread_id) is watch:
@@ -72,7 +72,7 @@ class LoopWatch:
         self._beat_count = 0
         self._stopped = threading.Event()
         self._beat()
-        # Without a thread to spare the worker does its work, and only this line of the log is missing.
+        # If no thread can be started, the worker works without this watch.
         with suppress(RuntimeError):
             threading.Thread(target=self._watch, name="foqs-loop-watch", daemon=True).start()
 

@@ -18,7 +18,7 @@ _INTERVAL_S: Final = 2.0
 
 
 def say(text: str) -> None:
-    """Print a line. What is printed of items and errors cannot begin another one or move the cursor."""
+    """Print one line. Control characters, as in the texts of items and errors, are escaped."""
     print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -15,6 +15,7 @@ from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.testing import FakeHost
 from foqs_client import Client, Deliveries, InvalidArgument, Item, Nack, Outcome, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
+from foqs_client.consumer.handler_outcome import HandlerOutcome
 from foqs_client.consumer.handler_runners import TaskRunner
 from tests.support.aio import run
 from tests.support.child_handlers import wrong_end
@@ -452,6 +453,27 @@ def test_internal_error_ends_the_consumer(call: str) -> None:
         consumer = Consumer(client, handle, ["t"], lease_ms=LEASE_MS, concurrency=1, in_flight=4, rng=Random(1))
         with pytest.raises(ZeroDivisionError):
             await consumer.run()
+
+    play(story)
+
+
+def test_item_whose_outcome_cannot_be_read_is_nacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
+        monkeypatch.undo()  # only once
+        raise ZeroDivisionError
+
+    async def story(fake: FakeHost, client: Client) -> None:
+        async def handle(job: Job) -> None:
+            attempts.append(job.attempt)
+            if job.attempt == 2:
+                consumer.stop()
+
+        attempts: list[int] = []
+        await client.enqueue([Item("t")])
+        monkeypatch.setattr("foqs_client.consumer.consumer.outcome_of", broken)
+        consumer = Consumer(client, handle, ["t"], rng=Random(1))
+        counts = await consumer.run()
+        assert (counts.retried, counts.done, attempts) == (1, 1, [1, 2])
 
     play(story)
 

@@ -234,6 +234,20 @@ def test_threads_that_cannot_start_leave_their_jobs_to_the_others(monkeypatch: p
     run(main())
 
 
+def test_job_that_is_lost_while_it_waits_for_a_thread_is_not_started() -> None:
+    async def main() -> None:
+        started: list[str] = []
+        runner = ThreadRunner(lambda job: started.append(job.id), 1)
+        lost, kept = jobs(2)
+        lost.lost = True
+        errors = await ended(runner, [lost, kept])
+        await runner.close()
+        assert started == [kept.id]
+        assert [type(error) for error in errors.values()] == [asyncio.CancelledError, type(None)]
+
+    run(main())
+
+
 def test_threads_report_every_job_once() -> None:
     async def main() -> None:
         def handle(job: Job) -> None:
