@@ -224,6 +224,19 @@ def late_extension_by_anybody() -> None:
     _rule(EventKind.EXTEND, State.READY, extend)
 
 
+def extension_after_a_nack() -> None:
+    """An extension leases an item again that its consumer has nacked."""
+
+    def nack(event: Event, row: Row, moment: FlushContext) -> Transition:
+        transition = original(event, row, moment)
+        if transition.row is not None:
+            transition.row.token = row.token
+        return transition
+
+    original = life.TABLE[State.LEASED, EventKind.NACK].decide
+    _rule(EventKind.NACK, State.LEASED, nack)
+
+
 def at_most_once_ignored() -> None:
     """An at-most-once item is delivered again when its lease ends."""
     decide = life.TABLE[State.LEASED, EventKind.DUE].decide
@@ -425,6 +438,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "extensions-unwritten": Bug(extensions_unwritten, (5,)),
     "token-ignored": Bug(token_ignored, (6,)),
     "late-extension-by-anybody": Bug(late_extension_by_anybody, (6,)),
+    "extension-after-a-nack": Bug(extension_after_a_nack, (6,)),
     "tokens-without-epoch": Bug(tokens_without_epoch, (6,)),
     "at-most-once-ignored": Bug(at_most_once_ignored, (7,)),
     "clock-followed-at-once": Bug(clock_followed_at_once, (5, 9)),

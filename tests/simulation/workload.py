@@ -441,6 +441,8 @@ class Run:
             await self._call(client.release(groups["release"]))
         if groups.get("nack"):
             await self._call(client.nack([_nack(rng, delivery) for delivery in groups["nack"]]))
+            if rng.random() < 0.2:  # a renewal was under way when the handler failed
+                await self._call(client.extend(groups["nack"]))
         done = groups.get("ack", []) + groups.get("extend", [])
         if rng.random() < 0.2 and old:
             done.append(old.pop(rng.randrange(len(old))))
