@@ -23,6 +23,8 @@ from foqs_contract.backoff import Backoff
 E = TypeVar("E")
 
 ENTRIES_PER_CALL: Final = 500
+CALL_FIELDS: Final = ("namespace_name", "timeout_ms")
+"""If a host refuses one of these fields, it refuses each entry of the call."""
 
 
 class SettlementQueue(Generic[E]):
@@ -102,10 +104,10 @@ class SettlementQueue(Generic[E]):
                 return batch
             outcomes = [Outcome(error)]
         except InvalidArgument as error:
-            if half := len(batch) // 2:
+            if error.field not in CALL_FIELDS and (half := len(batch) // 2):
                 # One entry may be wrong. It is found by halves, and the others are sent.
                 return [*await self._send_batch(batch[:half]), *await self._send_batch(batch[half:])]
-            outcomes = [Outcome(error)]
+            outcomes = [Outcome(error)] * len(batch)
         except FoqsError as error:
             outcomes = [Outcome(error)] * len(batch)
         return self._on_outcomes(batch, outcomes)

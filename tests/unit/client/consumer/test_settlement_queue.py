@@ -118,6 +118,28 @@ def test_host_that_does_not_reply_delays_no_other_host() -> None:
     run_virtual(main)
 
 
+def test_call_that_is_refused_as_a_whole_is_not_sent_in_halves() -> None:
+    async def main() -> None:
+        sizes: list[int] = []
+        refused: list[int] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            sizes.append(len(entries))
+            raise InvalidArgument("too long", field="timeout_ms")
+
+        def on_outcomes(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
+            refused.extend(entries)
+            return ()
+
+        queue = SettlementQueue(call, on_outcomes, unexpected, Random(1))
+        for entry in range(500):
+            queue.put(entry)
+        await queue.wait_empty()
+        assert (sizes, refused) == ([500], list(range(500)))
+
+    run_virtual(main)
+
+
 def test_refused_entry_harms_no_other_entry_of_its_batch() -> None:
     async def main() -> None:
         calls = 0
