@@ -276,6 +276,21 @@ def test_process_that_dies_without_an_item_costs_no_attempt() -> None:
     run(story(), 120)
 
 
+def test_process_that_another_part_of_the_program_has_joined_is_replaced() -> None:
+    async def story() -> None:
+        lines: list[str] = []
+        runner = ProcessRunner(work, 1, lines.append)
+        await runner.start()
+        [pid] = runner.pids
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(os.waitpid, pid, 0)
+        assert await ended(runner, job()) is None
+        assert lines == ["a worker process ended while it had no item"]
+        await runner.close()
+
+    run(story(), 120)
+
+
 def problems_of_processes() -> list[str]:
     """Let the poison kill worker processes, while the others wait, until nothing is left. Return what is wrong."""
     found: list[str] = []

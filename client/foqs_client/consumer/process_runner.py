@@ -325,8 +325,10 @@ class _WorkerProcess:
         with self._lock:
             self._process = None
         code = process.exitcode
+        if code is None:  # another part of the program has joined it
+            return "ended"
         process.close()
-        if code is not None and code < 0:
+        if code < 0:
             with suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
