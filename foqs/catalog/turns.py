@@ -1,7 +1,8 @@
 """The turns of changes that wait for one another.
 
 Always true: one holder at a time; namespaces take turns by weight, so many changes of one
-delay those of the others by one change. Knows nothing of what is changed.
+delay those of the others by one change; a waiter that was cancelled leaves nothing behind.
+Knows nothing of what is changed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from foqs.core.flush.fair_queue import FairQueue
+from foqs.core.flush.fair_queue import FairScheduler
 
 
 class Turns:
@@ -20,8 +21,15 @@ class Turns:
     """
 
     def __init__(self, weight: Callable[[str], int]) -> None:
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(weight)
+        self._scheduler = FairScheduler(weight)
+        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}
+        """The waiters of each namespace in the scheduler, first come first."""
         self._is_held = False
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of changes that wait."""
+        return sum(map(len, self._waiting.values()))
 
     async def acquire(self, namespace: str) -> None:
         """Wait for a turn of the namespace. The caller must `release` it."""
@@ -29,19 +37,29 @@ class Turns:
             self._is_held = True
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.push(namespace, 1.0, turn)
+        waiting = self._waiting.setdefault(namespace, {})
+        waiting[turn] = None
+        self._scheduler.add(namespace)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.release()  # the turn had come
+            else:
+                del waiting[turn]
             raise
 
     def release(self) -> None:
         """Give the turn to the next one that waits."""
-        while self._waiting:
-            turn = self._waiting.pop()
-            if not turn.done():
+        scheduler = self._scheduler
+        while scheduler:
+            waiting = self._waiting[scheduler.first()]
+            if waiting:
+                turn = next(iter(waiting))
+                del waiting[turn]
+                scheduler.charge(1.0)
                 turn.set_result(None)
                 return
+            del self._waiting[scheduler.first()]
+            scheduler.remove_first()
         self._is_held = False
