@@ -53,7 +53,7 @@ STALLED_S: Final = 1.0
 FULL_PROBE_S: Final = 1.0
 """After a refusal for want of room an empty flush is tried this often, so that an idle shard notices when there is room."""
 FULL_S: Final = 5.0
-"""A refusal for want of room stands this long, unless new items are written: a full disk may still have room for small writes."""
+"""A refusal for want of room stands this long: an almost full disk takes small writes between refusals."""
 
 _REFUSAL_LOG_INTERVAL_S: Final = 1.0
 """The least time between two log lines about refused writes."""
@@ -93,6 +93,8 @@ class Writer:
         """Why the database has no room for writes; None if it has."""
         self._full_at_s = 0.0
         """When it last refused a write for want of room."""
+        self._room_probe: asyncio.TimerHandle | None = None
+        """The next flush that tries whether there is room; at most one is planned."""
         self._owned = owned
         self._shard = owned.shard
         self._store = owned.store
@@ -375,19 +377,24 @@ class Writer:
 
     def _on_refused_as_full(self, reason: str) -> None:
         self._full_at_s = self._stopwatch_s()
-        if self.full_reason is None:
-            asyncio.get_running_loop().call_later(FULL_PROBE_S, self._probe_room)
         self.full_reason = reason
+        if self._room_probe is None:
+            self._probe_room_later()
 
-    def _on_committed_while_full(self, batch: Batch) -> None:
-        if batch.inserts or self._stopwatch_s() - self._full_at_s >= FULL_S:
+    def _on_committed_while_full(self) -> None:
+        """Say that there is room if nothing was refused for a while. A disk that is almost full takes small writes."""
+        if self._stopwatch_s() - self._full_at_s >= FULL_S:
             log.info("shard %d: the database has room again", self._shard)
             self.full_reason = None
 
+    def _probe_room_later(self) -> None:
+        self._room_probe = asyncio.get_running_loop().call_later(FULL_PROBE_S, self._probe_room)
+
     def _probe_room(self) -> None:
+        self._room_probe = None
         if self.full_reason is not None and not self.is_ended:
             self.request_flush()
-            asyncio.get_running_loop().call_later(FULL_PROBE_S, self._probe_room)
+            self._probe_room_later()
 
     def _bisect_later(self, batch: Batch) -> None:
         """Queue refused inserts before all others. Their callers may withdraw them meanwhile."""
@@ -437,7 +444,7 @@ class Writer:
         if batch.key_slots:
             self._pending_key_slots = ()
         if self.full_reason is not None:
-            self._on_committed_while_full(batch)
+            self._on_committed_while_full()
         if not self._finished and not self._committed:
             # They are reported when the next flush is on its way to the database: nothing is awaited before.
             asyncio.get_running_loop().call_soon(self._report_commits)

@@ -12,7 +12,7 @@ from foqs.queue.outage import NothingDeliverable, Outage, with_given_up_lease
 from foqs.shard.writer import FULL_S, STALLED_S
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreError, StoreLost, WriteRefused
-from tests.support.builders import engine_settings
+from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, start_task
 
@@ -23,10 +23,12 @@ class Database:
     """Lets the database of some shards fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.flush_count = 0
         self._errors: dict[int, StoreError] = {}
         flush, read_owner = MemoryStore.flush, MemoryStore.read_owner
 
         async def failing_flush(store: MemoryStore, *arguments: Any) -> None:
+            self.flush_count += 1
             if (error := self._errors.get(store._shard)) is not None:
                 raise error
             await flush(store, *arguments)
@@ -230,6 +232,25 @@ def test_a_full_disk_is_an_outage_and_the_host_is_not_ready_until_there_is_room(
         await world.until(lambda: engine.is_ready, within_s=2 * FULL_S)
         await world.until(lambda: all(shard.undeliverable_reason is None for shard in engine.shards.values()))
         assert (await caller.get(count=9, wait_ms=WAIT_MS)).items
+
+    run_in_world(story)
+
+
+def test_a_disk_that_is_almost_full_is_probed_once_a_second_and_the_host_stays_unready(database: Database) -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(engine_settings(1))
+        caller = Caller(world, engine)
+        for _ in range(20):
+            database.fail(WriteRefused("the disk is full", is_full=True), 1)
+            await caller.enqueue([new_item()])
+            database.heal()
+            await caller.put()
+            assert not engine.is_ready
+        database.fail(WriteRefused("the disk is full", is_full=True), 1)
+        await world.pass_s(1.5)
+        begun = database.flush_count
+        await world.pass_s(10)
+        assert database.flush_count - begun <= 15
 
     run_in_world(story)
 
