@@ -203,7 +203,9 @@ class Shard:
         """Rebuild the memory from rows; afterwards `run` serves. Raises `StoreLost`."""
         settings, owner = self._settings, self._owner
         database_ms = await self._sample_clock(self._store)
-        clock = self._shard_clock = self._database_clock.start_shard_clock(database_ms, owner.clock_ms, owner.offset_ms)
+        clock = self._shard_clock = self._database_clock.start_shard_clock(
+            database_ms, owner.clock_ms, owner.offset_ms, owner.arrival_ms
+        )
         self._end_clock = partial(self._database_clock.end_shard_clock, clock)
         self.numbers = ItemNumbers(self.epoch, self._host.arrivals, lambda call: self._writer.is_writing(call))
         store = self._store
@@ -225,6 +227,7 @@ class Shard:
         self._writer = Writer(
             OwnedStore(self.number, self._store, self._owner),
             self._shard_clock,
+            self._database_clock,
             self._intake,
             self.memory,
             FlushPace(

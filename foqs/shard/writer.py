@@ -26,6 +26,7 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
 from foqs.core.items.life import FlushContext
+from foqs.core.timing.database_clock import DatabaseClock
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.shard.host_services import HostServices
 from foqs.shard.owned_store import OwnedStore, OwnershipGivenUp, ShardLost
@@ -71,6 +72,7 @@ class Writer:
         self,
         owned: OwnedStore,
         shard_clock: ShardClock,
+        database_clock: DatabaseClock,
         intake: Intake,
         memory: ShardMemory,
         pace: FlushPace,
@@ -101,6 +103,7 @@ class Writer:
         self._epoch = owned.owner.epoch
         self._nonce = owned.owner.nonce
         self._shard_clock = shard_clock
+        self._database_clock = database_clock
         self._intake = intake
         self._retry_policies = host.namespaces.retry_policies
         self._backoff = host.backoff
@@ -500,7 +503,8 @@ class Writer:
 
     async def _flush_once(self, batch: Batch, first_attempt_ms: int, now_ms: int, offset_ms: int) -> FlushPlan:
         """Run one transaction of a batch. Resolves an unknown outcome; raises a retryable `WriteRefused` if nothing was written."""
-        fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms)
+        arrival_ms = self._database_clock.last_arrival_ms
+        fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms, arrival_ms)
         moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies)
         get: FindRow = self._memory.cache.get
         if batch.dues:

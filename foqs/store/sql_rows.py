@@ -52,7 +52,7 @@ MUTABLE_COLUMNS: Final = (
 LEASE_COLUMNS: Final = ("state", "due_ms", "token", "attempt")
 """A lease writes these columns; the first lease of an item also writes `first_delivered_at_ms`."""
 
-OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection", "offset_ms")
+OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection", "offset_ms", "arrival_ms")
 """The order of `Owner`'s fields."""
 
 COLUMNS_WITH_PAYLOAD: Final = ", ".join(COLUMNS)

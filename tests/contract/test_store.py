@@ -435,7 +435,7 @@ def test_shards_do_not_see_each_other(bench: Bench) -> None:
 def test_reopening_sees_rows_owner_and_clock(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store(), epoch=4)
-        owned.clock_ms, owned.offset_ms = 99, -HOURS_MS
+        owned.clock_ms, owned.offset_ms, owned.arrival_ms = 99, -HOURS_MS, HOURS_MS
         await owned.write(inserts=[make_row(1)])
         await owned.store.close()
         again = bench.store()
@@ -443,8 +443,8 @@ def test_reopening_sees_rows_owner_and_clock(bench: Bench) -> None:
         assert await contents(Ownership(again, 4)) == {1: make_row(1)}
         before = await again.take_over(5, OTHER)
         assert (before.epoch, before.nonce, before.flush) == (5, OTHER, 0)
-        assert (before.clock_ms, before.offset_ms) == (99, -HOURS_MS)
-        assert ((await again.read_owner()).clock_ms, (await again.read_owner()).offset_ms) == (99, -HOURS_MS)
+        assert (before.clock_ms, before.offset_ms, before.arrival_ms) == (99, -HOURS_MS, HOURS_MS)
+        assert replace(await again.read_owner(), connection=before.connection) == before
 
     bench.run(story())
 

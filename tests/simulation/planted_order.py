@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from foqs.core.timing.arrivals import Arrivals
 from foqs.core.timing.database_clock import DatabaseClock
 from tests.simulation.planted import Bug
 from tests.simulation.planting import plant
@@ -13,12 +14,13 @@ from tests.simulation.planting import plant
 def arrival_clock_behind_items() -> None:
     """A host that takes a shard over does not look at the time of its last items."""
 
-    def start(self: DatabaseClock, database_ms: int, saved_ms: int, offset_ms: int) -> object:
-        clock = original(self, database_ms, saved_ms, offset_ms)
+    def start(self: DatabaseClock, database_ms: int, *saved: int) -> object:
+        clock = original(self, database_ms, *saved)
         self._arrival_clock = self._clock(database_ms - 400)
         return clock
 
     original = plant(DatabaseClock, "start_shard_clock", start)
+    plant(Arrivals, "record_earlier_items", lambda self, database, last_ms: None)
 
 
 def clock_for_each_shard() -> None:

@@ -54,10 +54,11 @@ class Ownership:
     number: int = 1
     clock_ms: int = 0
     offset_ms: int = 0
+    arrival_ms: int = 0
 
     @property
     def fence(self) -> Fence:
-        return Fence(self.epoch, self.nonce, self.number, self.clock_ms, self.offset_ms)
+        return Fence(self.epoch, self.nonce, self.number, self.clock_ms, self.offset_ms, self.arrival_ms)
 
     @property
     def past(self) -> Fence:

@@ -42,6 +42,8 @@ class Owner:
     """The database connection of the owner. A takeover that it blocks kills it."""
     offset_ms: int = 0
     """The shard clock's time minus the database's clock at the last write."""
+    arrival_ms: int = 0
+    """The place in the order of the last item that the owner had accepted at the last write, whatever its shard."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,6 +55,7 @@ class Fence:
     flush: int
     clock_ms: int
     offset_ms: int = 0
+    arrival_ms: int = 0
 
     @property
     def token(self) -> int:

@@ -5,7 +5,7 @@ database. So their clocks agree to the microsecond once each has corrected the
 difference with which it started. Reads no clock itself.
 
 The *arrival clock* follows the same estimate. Its time is the place of a new item in the
-order of delivery, whatever its shard. It never goes back while the host runs.
+order of delivery, whatever its shard. No place is behind that of an item before it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class DatabaseClock:
         self._slew_permille = slew_permille
         self._skew_ms_max = skew_ms_max
         self._arrivals = arrivals
+        self._number = arrivals.add_database()
         self._ahead_us: int | None = None
         """The database's clock minus the steady clock, as estimated; None before the first sample."""
         self._shard_clocks: list[ShardClock] = []
         self._arrival_clock: ShardClock
-        self._last_arrival_ms = 0
 
     def on_sample(self, database_ms: int, requested_at_ms: int) -> None:
         """Record a sample of the database's clock, read at some moment since `requested_at_ms` of the steady clock.
@@ -57,20 +57,19 @@ class DatabaseClock:
             for clock in (self._arrival_clock, *self._shard_clocks):
                 clock.follow(self._ahead_us)
 
-    def start_shard_clock(self, database_ms: int, saved_ms: int, offset_ms: int) -> ShardClock:
-        """Return the clock of a shard that was taken over. Arguments are those of `initial_time_ms`, of a sample just recorded.
+    def start_shard_clock(self, database_ms: int, saved_ms: int, offset_ms: int, saved_arrival_ms: int) -> ShardClock:
+        """Return the clock of a shard that was taken over. The arrival clock starts with the first one.
 
-        The arrival clock starts with the first one, and is never behind the items of a shard.
+        Args:
+            database_ms, saved_ms, offset_ms: those of `initial_time_ms`, of a sample just recorded.
+            saved_arrival_ms: the place of the last item that the former owner had accepted at its last
+                write; 0 for a version that placed its items on the shard clock.
         """
         assert self._ahead_us is not None
         clock = self._clock(initial_time_ms(database_ms, saved_ms, offset_ms, self._skew_ms_max))
-        # A shard clock is behind the arrival clock by the skew at most, and its time is saved with the items.
-        latest_item_ms = saved_ms + self._skew_ms_max
         if not self._shard_clocks:
-            first_ms = max(initial_time_ms(database_ms, saved_ms, offset_ms, 0), latest_item_ms)
-            self._arrival_clock = self._clock(first_ms)
-        elif latest_item_ms > self._arrival_clock.now_ms():
-            self._arrival_clock = self._clock(latest_item_ms)
+            self._arrival_clock = self._clock(initial_time_ms(database_ms, saved_ms, offset_ms, 0))
+        self._arrivals.record_earlier_items(self._number, max(saved_ms, saved_arrival_ms))
         self._arrivals.start_sequences(self._arrival_clock.now_ms())
         self._shard_clocks.append(clock)
         return clock
@@ -81,10 +80,13 @@ class DatabaseClock:
             self._shard_clocks.remove(clock)
 
     def arrival_ms(self) -> int:
-        """Return the time of an item that is accepted now; never less than that of an item before it."""
-        now_ms = max(self._last_arrival_ms, self._arrival_clock.now_ms())
-        self._last_arrival_ms = now_ms = self._arrivals.in_order_ms(now_ms)
-        return now_ms
+        """Return the place of an item that is accepted now; never less than that of an item before it."""
+        return self._arrivals.next_ms(self._number, self._arrival_clock.now_ms())
+
+    @property
+    def last_arrival_ms(self) -> int:
+        """The place of the last item: where the next owner of each shard goes on."""
+        return self._arrivals.last_ms(self._number)
 
     def _clock(self, start_ms: int) -> ShardClock:
         assert self._ahead_us is not None

@@ -70,7 +70,13 @@ class ShardTables:
         self.purge_markers.difference_update(writes.purge_markers_removed)
         for marker in writes.purge_markers_added:
             self.purge_markers = {other for other in self.purge_markers if other[:2] != marker[:2]} | {marker}
-        self.owner = replace(self.owner, flush=fence.flush, clock_ms=fence.clock_ms, offset_ms=fence.offset_ms)
+        self.owner = replace(
+            self.owner,
+            flush=fence.flush,
+            clock_ms=fence.clock_ms,
+            offset_ms=fence.offset_ms,
+            arrival_ms=fence.arrival_ms,
+        )
 
     def put(self, row: Row) -> None:
         """Add or replace a row."""

@@ -120,7 +120,7 @@ MIGRATIONS: Final = (
     Migration(
         8,
         "an item's group, its trace context and the time of its first delivery; a table of timers in place of an index "
-        "of all dues, because the owner remembers when leases end",
+        "of all dues, because the owner remembers when leases end; the place in the order of the last accepted item",
         # INSTANT changes no row, however many the table has; all columns are added, or none. An owner of version 7
         # writes no timers, so the constraint refuses it before they are filled. See docs/design/upgrades.md.
         (
@@ -129,7 +129,8 @@ MIGRATIONS: Final = (
             f"ADD COLUMN first_delivered_at_ms BIGINT NOT NULL DEFAULT {NOT_DELIVERED_MS}, ALGORITHM = INSTANT",
             _TIMER,
             "ALTER TABLE {owner} ADD COLUMN timers_epoch BIGINT NOT NULL DEFAULT 0, "
-            f"ADD COLUMN timers_filled_to BIGINT NOT NULL DEFAULT {NOT_FILLED}, ALGORITHM = INSTANT",
+            f"ADD COLUMN timers_filled_to BIGINT NOT NULL DEFAULT {NOT_FILLED}, "
+            "ADD COLUMN arrival_ms BIGINT NOT NULL DEFAULT 0, ALGORITHM = INSTANT",
         ),
         rolls=True,
         exclude=(

@@ -114,7 +114,7 @@ class Statements:
         insert = f"INSERT INTO {item} ({', '.join(BOUND_COLUMNS)}) VALUES "
         self._insert = {count: (insert + ", ".join([row] * count)).encode() for count in INSERT_ROW_COUNTS}
         self._fence = (
-            f"UPDATE {self._owner} SET flush = ?, clock_ms = ?, offset_ms = ? "
+            f"UPDATE {self._owner} SET flush = ?, clock_ms = ?, offset_ms = ?, arrival_ms = ? "
             "WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ?"
         ).encode()
         self._add_topics = f"INSERT INTO {self._topic} (namespace, topic) VALUES ".encode()
@@ -182,10 +182,8 @@ class Statements:
 
     def fence(self, fence: Fence) -> BoundStatement:
         """Begin a flush: matches no row if another owner wrote since; otherwise locks the owner row."""
-        return bind(
-            self._fence,
-            (fence.flush, fence.clock_ms, fence.offset_ms, fence.epoch, fence.nonce.encode(), fence.flush - 1),
-        )
+        times = fence.clock_ms, fence.offset_ms, fence.arrival_ms
+        return bind(self._fence, (fence.flush, *times, fence.epoch, fence.nonce.encode(), fence.flush - 1))
 
     # ---------------------------------------------------------------- the writes
 

@@ -130,6 +130,11 @@ MIGRATIONS: Final = (
             "DROP INDEX item_due",
         ),
     ),
+    Migration(
+        8,
+        "the place in the order of the last item that the owner had accepted",
+        ("ALTER TABLE owner ADD COLUMN arrival_ms INTEGER NOT NULL DEFAULT 0",),
+    ),
 )
 
 ADD_OWNER: Final = (
@@ -160,7 +165,10 @@ READ_OWNER: Final = f"SELECT {', '.join(OWNER_COLUMNS)} FROM owner WHERE one = 1
 SET_OWNER: Final = "UPDATE owner SET epoch = ?, nonce = ?, flush = ?, connection = ? WHERE one = 1"
 """Takes over, after the row was read under the write lock."""
 
-FENCE: Final = "UPDATE owner SET flush = ?, clock_ms = ?, offset_ms = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
+FENCE: Final = (
+    "UPDATE owner SET flush = ?, clock_ms = ?, offset_ms = ?, arrival_ms = ? "
+    "WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
+)
 """Begins a flush: matches no row if another owner wrote since."""
 
 READ_ROW: Final = f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE id = ?"

@@ -279,7 +279,8 @@ class SqliteStore:
 
 
 def _write_fence(db: sqlite3.Connection, fence: Fence) -> None:
-    values = (fence.flush, fence.clock_ms, fence.offset_ms, fence.epoch, fence.nonce, fence.flush)
+    times = fence.clock_ms, fence.offset_ms, fence.arrival_ms
+    values = (fence.flush, *times, fence.epoch, fence.nonce, fence.flush)
     if db.execute(sql.FENCE, values).rowcount != 1:
         seen = owner_of(db.execute(sql.READ_OWNER).fetchone())
         raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")

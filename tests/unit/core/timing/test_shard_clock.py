@@ -27,7 +27,7 @@ class Clocks:
     def time(self, start_ms: int = START_MS, slew: int = SLEW) -> ShardClock:
         self.database = DatabaseClock(self.monotonic_ms, slew, 0, Arrivals(0))
         self.database.on_sample(self.database_ms, self.steady_ms)
-        return self.database.start_shard_clock(self.database_ms, 1, start_ms - self.database_ms)
+        return self.database.start_shard_clock(self.database_ms, 1, start_ms - self.database_ms, 0)
 
     def pass_ms(self, ms: int) -> None:
         self.steady_ms += ms
