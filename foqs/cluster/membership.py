@@ -68,7 +68,7 @@ class Membership:
         self.nonce = nonce
         self._had_shards = False
         """The tier has had shards since this host started."""
-        self._unserved: frozenset[int] = frozenset()
+        self._unserved: Sequence[int] = ()
         self._unserved_source: ClusterView | None = None
         """The reading of which `_unserved` is."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -162,22 +162,29 @@ class Membership:
                 retry_after_ms=_RETRY_MS,
             )
 
-    def unserved_shards(self) -> frozenset[int]:
-        """Return the shards of this host's tier that no host serves, without those of this host. Raises as `owners`."""
-        owners, view = self.owners(), self.agent.view
-        if view is not self._unserved_source:
-            assert view is not None
-            members = {member.nonce: member for member in view.members}
-            assignments = view.plan.assignments
+    def unserved_shards(self) -> Sequence[int]:
+        """Return the shards of this host's tier that no host serves, lowest first, without those of this host.
+
+        It is computed once for each reading of the plan, because each empty dequeue asks. Raises as `owners`.
+        """
+        view = self.agent.view
+        if view is None or view is not self._unserved_source:
+            self._unserved = self._find_unserved(self.owners())
             self._unserved_source = view
-            self._unserved = frozenset(
-                number
-                for number, nonce in owners.items()
-                if nonce != self.nonce
-                and ownership_state_of(number, assignments.get(number), members.get(nonce or ""))
-                != OwnershipState.OWNED.value
-            )
         return self._unserved
+
+    def _find_unserved(self, owners: Mapping[int, str | None]) -> Sequence[int]:
+        view = self.agent.view
+        assert view is not None
+        members = {member.nonce: member for member in view.members}
+        assignments = view.plan.assignments
+        return sorted(
+            number
+            for number, nonce in owners.items()
+            if nonce != self.nonce
+            and ownership_state_of(number, assignments.get(number), members.get(nonce or ""))
+            != OwnershipState.OWNED.value
+        )
 
     async def read_tier_shards(self, deadline: float) -> frozenset[int]:
         """Read all shards of this host's tier now; `deadline` is on the loop's clock. Raises Unavailable."""

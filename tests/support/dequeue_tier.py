@@ -63,8 +63,8 @@ class FakeGossip:
     def may_deliver(self, peer: Peer, topics: Collection[TopicName]) -> bool:
         return any(peer in self._availabilities.get(topic, {}) for topic in topics)
 
-    def silent_s(self, peer: Peer, now_s: float) -> float:
-        return 3_600.0 if peer.view.name in self.silent else 0.0
+    def is_silent(self, peer: Peer, now_s: float) -> bool:
+        return peer.view.name in self.silent
 
     def best_peers(self, topic: TopicName) -> Sequence[FixedAvailability]:
         availabilities = self._availabilities.get(topic)

@@ -33,7 +33,7 @@ RETRY_AFTER_S: Final = 0.25
 UNRESPONSIVE_RETRY_AFTER_S: Final = 2.0
 """The same for a peer that did not answer: each attempt costs its caller all of `REPLY_TIMEOUT_S`."""
 REFUSAL_S: Final = 2.0
-"""That a peer could not deliver counts for this long. After it, the peer's gossip says more."""
+"""How long a peer's refusal counts. Later its gossip is newer."""
 RETRY_ENTRIES_MAX: Final = 10_000
 """The most (peer, topic) pairs with a retry time, or a refusal; beyond it, all are forgotten and may be asked again."""
 

@@ -8,8 +8,8 @@ a shard that no host serves, may hold anything. Knows nothing of calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Final, Protocol
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs.cluster.peers import Peer
@@ -17,9 +17,6 @@ from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
 from foqs.queue.outage import Outage
 from foqs_contract.errors import Unavailable
-
-SILENT_S: Final = 5.0
-"""A host that has not answered gossip for this long cannot be expected to deliver. It is several gossip intervals."""
 
 
 class PeerReports(Protocol):
@@ -30,19 +27,19 @@ class PeerReports(Protocol):
         ...
 
     def may_deliver(self, peer: Peer, topics: Collection[TopicName]) -> bool:
-        """Return whether the peer has items of these topics that are READY, or may become READY."""
+        """Return whether the peer has items of these topics that are READY, or may become READY; True if it is not known."""
         ...
 
-    def silent_s(self, peer: Peer, now_s: float) -> float:
-        """Return for how long a peer has not answered; 0 if it has never answered."""
+    def is_silent(self, peer: Peer, now_s: float) -> bool:
+        """Return whether a peer has not answered for long."""
         ...
 
 
 class UnservedShards(Protocol):
     """The plan, as `foqs.cluster.membership.Membership` knows it."""
 
-    def unserved_shards(self) -> Collection[int]:
-        """Return the shards of the tier that no host serves. Raises Unavailable if the tier's shards are not known."""
+    def unserved_shards(self) -> Sequence[int]:
+        """Return the shards of the tier that no host serves, lowest first. Raises Unavailable if the tier's shards are not known."""
         ...
 
 
@@ -88,7 +85,7 @@ class TierOutages:
     def _outage_of(self, peer: Peer, topics: Collection[TopicName], now_s: float) -> Outage | None:
         """Return the outage of a peer; whole if it can deliver nothing of these topics."""
         view, reports = peer.view, self._peer_reports
-        if view.shard_count and reports.silent_s(peer, now_s) > SILENT_S:
+        if view.shard_count and reports.is_silent(peer, now_s):
             return Outage(view.shard_count, True, f"host {view.name} does not answer")
         shards = reports.unavailable_shards(peer)
         refusal = self._peer_dequeues.refusal(peer, topics)
@@ -101,7 +98,7 @@ class TierOutages:
 
     def _unserved_outage(self) -> Outage | None:
         try:
-            unserved = sorted(self._plan.unserved_shards())
+            unserved = self._plan.unserved_shards()
         except Unavailable as error:
             return Outage(1, True, error.message, error.retry_after_ms or 0)
         return Outage(len(unserved), True, f"shard {unserved[0]} is not served now") if unserved else None

@@ -41,7 +41,7 @@ class Gossip:
         is_fully_served: Callable[[], bool],
         rng: Random,
     ) -> None:
-        self.view = GossipView(options.peer_topics_max)
+        self.view = GossipView(options.peer_topics_max, options.gossip_interval_ms / 1_000)
         self.local_topics = LocalTopics(
             engine.shards, ChangeLog(rng.getrandbits(_VERSION_BITS), options.topic_tombstones_max)
         )

@@ -21,6 +21,9 @@ from foqs.core.memory.sorted_names import SortedNames
 _RESYNC_FREE_DIVISOR: Final = 10
 """Truncated topics are requested again when one in this many places is free."""
 
+SILENT_S: Final = 5.0
+"""A host that has not answered for this long, or for three gossip intervals, cannot be expected to deliver."""
+
 
 class PeerTopicStats(NamedTuple):
     """The items of a topic at one host, by state.
@@ -116,12 +119,14 @@ class GossipView:
 
     Args:
         topics_max: the limit over all peers; a topic at two peers counts twice.
+        interval_s: the time between two reports of a peer.
     """
 
-    def __init__(self, topics_max: int) -> None:
+    def __init__(self, topics_max: int, interval_s: float = 1.0) -> None:
         self.on_items_available: Callable[[Collection[TopicName]], None] = _ignore
         """Called with topics of which a peer now has more or better READY items than before."""
         self._topics_max = topics_max
+        self._silent_after_s = max(SILENT_S, 3 * interval_s)
         self._peer_views: dict[Peer, _PeerView] = {}
         self._topic_count = 0
 
@@ -289,17 +294,19 @@ class GossipView:
         return sum(view.unavailable_shards for view in self._peer_views.values())
 
     def may_deliver(self, peer: Peer, topics: Collection[TopicName]) -> bool:
-        """Return whether the peer has items of these topics that are READY, or may become READY."""
+        """Return whether the peer has items of these topics that are READY, or may become READY; True if it is not known."""
         view = self._peer_views.get(peer)
-        if view is None:
-            return False
-        found = [stats for topic in topics if (stats := view.topic_stats(topic)) is not None]
-        return any(stats.counts_lag or stats.ready or stats.deferred or stats.leased for stats in found)
+        if view is None or view.complete_as_of_s is None:
+            return True
+        found = [view.topic_stats(topic) for topic in topics]
+        if view.is_truncated and None in found:
+            return True
+        return any(stats and (stats.counts_lag or stats.ready or stats.deferred or stats.leased) for stats in found)
 
-    def silent_s(self, peer: Peer, now_s: float) -> float:
-        """Return for how long a peer has not answered; 0 if it has never answered."""
+    def is_silent(self, peer: Peer, now_s: float) -> bool:
+        """Return whether a peer has not answered for long. One that has never answered is not silent yet."""
         view = self._peer_views.get(peer)
-        return 0.0 if view is None else now_s - view.as_of_s
+        return view is not None and now_s - view.as_of_s > self._silent_after_s
 
     def complete_as_of_s(self, peer: Peer) -> float | None:
         """Return the time of a peer's view on the loop's clock; None before the first full listing ends."""

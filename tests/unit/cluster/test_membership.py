@@ -14,6 +14,15 @@ from shardmgr.model import Assignment, ClusterView, Layout, Plan, ShardSpec
 from tests.support.local_ensemble import LocalEnsemble
 
 
+def new_membership() -> Membership:
+    clock = SystemClock()
+    registry = LocalEnsemble(None, clock.monotonic_ms).registry(6_000)
+    config = Config.model_validate(
+        {"cluster": {"zookeeper": "nowhere:1"}, "databases": {"then": {"url": "mysql://u@h/d"}}}
+    )
+    return Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0)
+
+
 @pytest.mark.parametrize("items", [0, 1, 1_023])
 def test_load_below_one_flush_is_announced_as_zero(items: float) -> None:
     assert coarse_load(items) == 0.0
@@ -45,15 +54,23 @@ def test_draining_and_obsolete_shards_are_closed(
     spec: ShardSpec | None, drained: Collection[int], gone: Collection[int]
 ) -> None:
     """New items in an obsolete shard would be stored in tables that no host reads any more."""
-    clock = SystemClock()
-    registry = LocalEnsemble(None, clock.monotonic_ms).registry(6_000)
-    config = Config.model_validate(
-        {"cluster": {"zookeeper": "nowhere:1"}, "databases": {"then": {"url": "mysql://u@h/d"}}}
-    )
-    membership = Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0)
+    membership = new_membership()
     assert membership.closed_shards() == (frozenset(), frozenset())
     layout = Layout({2: ShardSpec(2, "then"), 3: ShardSpec(3, "then")} | ({} if spec is None else {1: spec}))
     mine = Assignment("one", "nonce-one", 4, "then")
     others = Assignment("two", "nonce-two", 4, "elsewhere")
     membership.agent.view = ClusterView(layout, Plan({1: mine, 2: mine, 3: others}, {1: 4, 2: 4, 3: 4}), ())
     assert membership.closed_shards() == (frozenset(drained), frozenset(gone))
+
+
+def test_unserved_shards_are_found_once_for_each_reading_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    membership = new_membership()
+    layout = Layout({number: ShardSpec(number, "then") for number in (3, 1, 2)})
+    plan = Plan({2: Assignment("one", "nonce-one", 4, "then")}, {2: 4})
+    membership.agent.view = ClusterView(layout, plan, ())
+    assert list(membership.unserved_shards()) == [1, 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(membership, "owners", lambda: pytest.fail("read again"))
+        assert list(membership.unserved_shards()) == [1, 3]
+    membership.agent.view = ClusterView(layout, Plan({}, {}), ())
+    assert list(membership.unserved_shards()) == [1, 2, 3]

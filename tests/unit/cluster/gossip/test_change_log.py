@@ -301,6 +301,29 @@ def test_view_of_a_host_is_incomplete_before_its_last_page() -> None:
     assert view.complete_as_of_s(one) == 2.0
 
 
+def test_what_is_not_known_of_a_peer_may_be_delivered() -> None:
+    one, two, view = peer("one"), peer("two"), GossipView(1)
+    known, other = [("n", "a")], [("n", "b")]
+    assert view.may_deliver(one, known), "no report"
+    view.apply_reply(one, reply(ready("a", 0), full=True, more=True), 1.0)
+    assert view.may_deliver(one, other), "half a report"
+    view.apply_reply(one, reply(), 2.0)
+    assert not view.may_deliver(one, known)
+    assert not view.may_deliver(one, other)
+    view.apply_reply(two, reply(ready("b", 1), full=True), 2.0)
+    assert view.may_deliver(two, other), "left out of a full view"
+
+
+def test_a_peer_is_silent_after_three_intervals_and_not_before_five_seconds() -> None:
+    one = peer("one")
+    for interval_s, silent_after_s in ((1.0, 5.0), (60.0, 180.0)):
+        view = GossipView(10, interval_s)
+        assert not view.is_silent(one, 1_000.0), "it has never answered"
+        view.apply_reply(one, reply(full=True), 100.0)
+        assert not view.is_silent(one, 100.0 + silent_after_s)
+        assert view.is_silent(one, 100.1 + silent_after_s)
+
+
 def test_continuation_pages_do_not_advance_the_time_of_the_view() -> None:
     one, view = peer(), GossipView(100)
     view.apply_reply(one, reply(ready("a", 1), full=True), 1.0)
