@@ -244,13 +244,15 @@ class MessageActions:
     async def _dequeue_while_current(
         self, request: ActionRequest, queue: QueueName, entry: QueueEntry, count: int, wait_ms: int, visibility_s: int
     ) -> list[Any] | None:
-        """Return deliveries; None if the wait ended because the queue or the grant has changed."""
+        """Return deliveries; None if the queue or the grant has changed since the receive began, or changes during the wait."""
+        if not self._is_current(request, queue, entry):
+            return None  # it changed while dead letters were moved
         if not wait_ms:
             return await self._dequeue(request, queue, count, 0, visibility_s)
         loop = asyncio.get_running_loop()
 
         def on_change() -> None:
-            if not (wait.expired() or self._may_wait(request, queue, entry)):
+            if not (wait.expired() or self._is_current(request, queue, entry)):
                 wait.reschedule(loop.time())
 
         try:
@@ -260,7 +262,7 @@ class MessageActions:
         except TimeoutError:
             return None
 
-    def _may_wait(self, request: ActionRequest, queue: QueueName, entry: QueueEntry) -> bool:
+    def _is_current(self, request: ActionRequest, queue: QueueName, entry: QueueEntry) -> bool:
         try:
             request.check_grant()
             return self._directory.is_current(queue, entry)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from foqs.sqs.dead_letters import DeadLetters
 from foqs.sqs.errors import SqsError
 from foqs_contract.errors import PermissionDenied
 from tests.support.builders import engine_settings
 from tests.support.engines import World, run_in_world
-from tests.support.method_gate import start_task
-from tests.support.sqs_world import SqsWorld
+from tests.support.method_gate import MethodGate, closed, start_task
+from tests.support.sqs_world import SqsWorld, policy
 
 SOON_S = 1.0
 """Less than a wait, more than a change needs."""
@@ -56,6 +57,29 @@ def test_a_receive_takes_nothing_of_a_new_queue_with_the_name_of_a_deleted_one()
             await poll
         await world.pass_s(1.5)  # the visibility timeout of the new queue
         assert len(await sqs.receive("mail")) == 1
+
+    run_in_world(story)
+
+
+def test_a_receive_takes_nothing_of_a_queue_that_changed_while_dead_letters_were_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = MethodGate(monkeypatch, DeadLetters, "bury", on_the_way_back=True)
+
+    async def story(world: World) -> None:
+        sqs = SqsWorld(world, await world.engine(engine_settings(1)))
+        await sqs.create("dead")
+        await sqs.create("mail", VisibilityTimeout="300", RedrivePolicy=policy("dead", 1))
+        await sqs.send("mail", "letter")
+        await sqs.receive_times(world, "mail", 1)
+        with closed(gate):
+            poll = waiting(sqs, "mail")
+            await world.until(lambda: bool(gate.held))
+            await sqs.call("SetQueueAttributes", QueueUrl="mail", Attributes={"VisibilityTimeout": "1"})
+            await sqs.send("mail", "fresh")
+        assert await poll == []
+        [message] = await sqs.receive("mail")
+        assert message["Attributes"]["ApproximateReceiveCount"] == "1"
 
     run_in_world(story)
 
