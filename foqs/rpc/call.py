@@ -150,7 +150,8 @@ class RpcCall:
             else:
                 connection = self._connection
                 if len(body) > connection.reply_bytes_max:
-                    self._reply_failure(reply_too_long(self.method, len(body), connection.reply_bytes_max))
+                    bytes_max, is_undone = connection.reply_bytes_max, on_unsent is not None
+                    self._reply_failure(reply_too_long(self.method, len(body), bytes_max, is_undone=is_undone))
                 else:
                     self._finish("OK")
                     seqid = self._seqid
@@ -244,10 +245,12 @@ def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: 
     return frame_reply(head, seqid, encode_struct(head.is_compact, reply, method.result_spec))
 
 
-def reply_too_long(method: ServerMethod, reply_bytes: int, reply_bytes_max: int) -> FoqsError:
+def reply_too_long(method: ServerMethod, reply_bytes: int, reply_bytes_max: int, *, is_undone: bool) -> FoqsError:
     """Return the error for a reply that is not sent. The options let no reply of a call that writes become so long."""
     text = f"the reply would have {reply_bytes} bytes, more than {reply_bytes_max}; ask for fewer items"
-    return UnknownOutcome(f"{text}; the call has taken effect") if method.writes else LimitExceeded(text)
+    if not method.writes:
+        return LimitExceeded(text)
+    return UnknownOutcome(f"{text}; {'its items are released' if is_undone else 'the call has taken effect'}")
 
 
 def deadline_error(method: ServerMethod) -> FoqsError:

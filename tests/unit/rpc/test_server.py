@@ -407,7 +407,9 @@ def test_reply_over_the_limit_fails_and_its_items_are_released() -> None:
             raw.send(call("enqueue", enqueue("t", "t", payload=b"x" * 10_000)))
             await raw.reply("enqueue")
             raw.send(call("dequeue", wants(2)))
-            assert (await raw.reply("dequeue"))[1].failed.error.code == ErrorCode.UNKNOWN_OUTCOME
+            error = (await raw.reply("dequeue"))[1].failed.error
+            assert error.code == ErrorCode.UNKNOWN_OUTCOME
+            assert error.message.endswith("; its items are released")
             assert len(queue.released) == 2
             await raw.close()
 
