@@ -70,6 +70,8 @@ _ATTEMPTS_MAX: Final = 10
 _RETRY_MS: Final = 1_000
 
 DocumentChange = Callable[[Document], Document]
+ChangeListener = Callable[[Collection[str]], None]
+"""Called with the names of the namespaces that are new, changed or gone."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -126,7 +128,7 @@ class Administration:
         self._turns = Turns(namespaces.weight_of)
         """Of changes and readings: one at a time."""
         self._running_changes: set[asyncio.Task[Document]] = set()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[ChangeListener] = []
 
     # -------------------------------------------------------------- life cycle
 
@@ -165,7 +167,7 @@ class Administration:
         finally:
             self._turns.release()
 
-    def add_change_listener(self, listener: Callable[[], None]) -> None:
+    def add_change_listener(self, listener: ChangeListener) -> None:
         """Register a listener that is called after each change of the document."""
         self._listeners.append(listener)
 
@@ -220,8 +222,9 @@ class Administration:
             self._enqueue_counts.forget(
                 name for name, old in before.items() if name not in after or after[name].incarnation != old.incarnation
             )
+            changed = frozenset(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
             for listener in self._listeners:
-                listener()
+                listener(changed)
             if resumed:
                 self._on_topics_resumed(resumed)
 

@@ -65,7 +65,7 @@ class KeySlotSync:
         self._last_error = ""
         self._has_untried_work = False
         """Whether slots are to be recorded or assigned and that was not tried yet."""
-        admin.add_change_listener(self.on_change)
+        admin.add_change_listener(lambda changed: self.on_change())
 
     @property
     def is_settled(self) -> bool:

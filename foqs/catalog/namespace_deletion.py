@@ -39,7 +39,7 @@ class CatalogEditor(Protocol):
         self, change: Callable[[Document], Document], deadline: float, *, is_known_empty: bool = False
     ) -> None: ...
 
-    def add_change_listener(self, listener: Callable[[], None]) -> None: ...
+    def add_change_listener(self, listener: Callable[[Collection[str]], None]) -> None: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,7 +76,7 @@ class NamespaceDeletions:
         self._change_event = asyncio.Event()
         editor.add_change_listener(self._on_document_changed)
 
-    def _on_document_changed(self) -> None:
+    def _on_document_changed(self, changed_names: Collection[str]) -> None:
         now_s = self._loop.time()
         self._marked_at_s = {
             name: self._marked_at_s.get(name, now_s) for name in self._namespaces.names_being_deleted()

@@ -315,11 +315,12 @@ class QueueService:
         namespace = next(iter(dequeue.topics))[0]
         return not self.is_draining and self._namespaces.is_current(namespace, dequeue.settings)
 
-    def end_outdated_waits(self) -> None:
+    def end_outdated_waits(self, changed: Collection[str]) -> None:
         """End the dequeues that wait for a namespace that was deleted or has other settings. Their callers ask again."""
-        for dequeue in self.waiters.all_waiters():
-            if not self.may_wait(dequeue):
-                dequeue.end_wait()
+        for namespace in changed:
+            for dequeue in self.waiters.for_namespace(namespace):
+                if not self.may_wait(dequeue):
+                    dequeue.end_wait()
 
     def add_waiter(self, dequeue: Dequeue) -> None:
         self.waiters.add(dequeue)

@@ -495,12 +495,13 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------------ the end
 
-    def refuse_waits(self) -> None:
-        """Fail the dequeues that wait for items of a namespace on which the peer has no grant any more."""
+    def refuse_waits(self, namespaces: Collection[bytes]) -> None:
+        """Fail the dequeues that wait for items of one of these namespaces, if the peer has no grant on it any more."""
         session = self.session
         if session is None or not self._waiting_count:
             return
-        for call in [call for call in self.calls if call.waiting_place is not None]:
+        waiting = [call for call in self.calls if call.waiting_place is not None]
+        for call in [call for call in waiting if call.method.namespace_of(call.request) in namespaces]:
             try:
                 session.authorize(call.method, call.request)
             except FoqsError as error:

@@ -8,6 +8,7 @@ of what a call does.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.rpc.client_connection import SILENCE_BEFORE_CLOSE_S, Connection
@@ -38,10 +39,11 @@ class RpcServer(ServerState[Connection]):
                 connection.end_calls()
                 connection.close()
 
-    def refuse_waits(self) -> None:
-        """Fail the dequeues that wait for items which their principals may not dequeue any more: a grant has changed."""
-        for connection in list(self.connections):
-            connection.refuse_waits()
+    def refuse_waits(self, changed: Collection[str]) -> None:
+        """Fail dequeues that wait for items of these namespaces without a grant: it may have been taken away."""
+        namespaces = frozenset(name.encode() for name in changed)
+        for connection in list(self.connections) if namespaces else ():
+            connection.refuse_waits(namespaces)
 
     async def stop(self, deadline: float) -> None:
         """End all connections; calls in flight have until `deadline`, on the loop's clock.

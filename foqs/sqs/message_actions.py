@@ -257,7 +257,7 @@ class MessageActions:
 
         try:
             async with asyncio.timeout(None) as wait:
-                with self._directory.watching(on_change):
+                with self._directory.watching(self._directory.namespace_of(queue.account), on_change):
                     return await self._dequeue(request, queue, count, wait_ms, visibility_s)
         except TimeoutError:
             return None

@@ -8,7 +8,7 @@ found; such readings begin at most once in `READ_INTERVAL_S`, one after the othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -42,7 +42,8 @@ class QueueDirectory:
         self._next_reading: asyncio.Future[CatalogError | None] | None = None
         """The reading that has not begun yet, for which callers wait."""
         self._last_began_at_s = time_s() - READ_INTERVAL_S
-        self._watchers: dict[Callable[[], None], None] = {}
+        self._watchers: dict[str, dict[Callable[[], None], None]] = {}
+        """By namespace."""
         admin.add_change_listener(self._on_catalog_changed)
         self.account_default = next(iter(options.accounts))
 
@@ -86,17 +87,21 @@ class QueueDirectory:
         )
 
     @contextmanager
-    def watching(self, on_change: Callable[[], None]) -> Iterator[None]:
-        """Call `on_change` after each change of the catalog, during the block."""
-        self._watchers[on_change] = None
+    def watching(self, namespace: str, on_change: Callable[[], None]) -> Iterator[None]:
+        """Call `on_change` after each change of the namespace in the catalog, during the block."""
+        watchers = self._watchers.setdefault(namespace, {})
+        watchers[on_change] = None
         try:
             yield
         finally:
-            del self._watchers[on_change]
+            del watchers[on_change]
+            if not watchers:
+                self._watchers.pop(namespace, None)
 
-    def _on_catalog_changed(self) -> None:
-        for on_change in list(self._watchers):
-            on_change()
+    def _on_catalog_changed(self, changed: Collection[str]) -> None:
+        for namespace in changed:
+            for on_change in list(self._watchers.get(namespace, ())):
+                on_change()
 
     async def change(self, queue: QueueName, change: QueueChange, deadline: float, *, is_administrator: bool) -> None:
         """Store the change of a queue's entry; see `Administration.change_part`. Raises `FoqsError`, and what `change` raises."""

@@ -383,10 +383,12 @@ def test_dequeues_that_wait_fail_when_the_grant_of_their_principal_is_taken_away
             waiting = ttypes.DequeueRequest("default", wanted, wait_ms=20_000, timeout_ms=30_000)
             connection.send(call("dequeue", waiting, 7) + call("dequeue", ttypes.DequeueRequest("default", wanted), 8))
         await soon(lambda: queue.running == 4)
-        host.server.refuse_waits()
+        host.server.refuse_waits(["default"])
         assert queue.cancelled == []
         grants.table.clear()
-        host.server.refuse_waits()
+        host.server.refuse_waits(["another"])
+        assert queue.cancelled == []
+        host.server.refuse_waits(["default"])
         seqid, reply = await orders.reply("dequeue")
         assert (seqid, reply.failed.error.code) == (7, ErrorCode.PERMISSION_DENIED)
         assert queue.cancelled == ["dequeue"]

@@ -131,7 +131,7 @@ def test_a_receive_that_ends_takes_no_notice_of_further_changes() -> None:
         await world.pass_s(SOON_S)
         sqs.is_granted = False
         for _ in range(3):
-            sqs.on_catalog_changed()
+            sqs.on_catalog_changed(["default"])
             await asyncio.sleep(0)
         with pytest.raises(PermissionDenied):
             await poll

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from itertools import pairwise
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ class Catalog:
     def document(self) -> Document:
         return self.applied
 
-    def add_change_listener(self, listener: Callable[[], None]) -> None:
+    def add_change_listener(self, listener: Callable[[Collection[str]], None]) -> None:
         """Nothing changes by itself."""
 
     async def refresh(self) -> None:
