@@ -43,8 +43,8 @@ class RpcOptions(Options):
     connections_max: int = option(
         1_000,
         "connections",
-        "Further connections are answered OVERLOADED and closed. Each connection costs a file descriptor and "
-        "a few buffers.",
+        "A further connection takes the place of one that has not authenticated, or is answered OVERLOADED and "
+        "closed. Each connection costs a file descriptor and a few buffers.",
         1,
         100_000,
     )

@@ -6,7 +6,7 @@ import ipaddress
 from typing import Final
 
 _IPV6_HOST_BITS: Final = 64
-"""Whoever has one address of IPv6 has a network of this size."""
+"""A host with one IPv6 address usually has its whole /64."""
 
 
 def peer_network(peer: object) -> str:

@@ -247,7 +247,7 @@ def signing_key(secret: str, day: str, region: str, service: str) -> bytes:
 
 
 def resolve_path(path: str) -> str:
-    """Return a path without dots and empty segments. It is what is signed, so nothing else of a path may have a meaning."""
+    """Return a path without dots and empty segments. The signature covers this form, so only this form may be routed."""
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
