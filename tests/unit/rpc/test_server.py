@@ -265,7 +265,10 @@ def test_long_polls_of_one_namespace_leave_room_for_all_calls_of_others() -> Non
                 await noisy.message()
             for _ in range(4):
                 await quiet.message()
-            assert host.server.waiting_calls.call_count == host.server.waiting_calls.byte_count == 0
+            quiet.send(call("dequeue", poll("x" * 300), 5))
+            assert (await quiet.reply("dequeue"))[1].failed.error.code == ErrorCode.INVALID_ARGUMENT
+            waiting = host.server.waiting_calls
+            assert waiting.call_count == waiting.byte_count == waiting.owner_count == 0
             await noisy.close()
             await quiet.close()
 
