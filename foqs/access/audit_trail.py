@@ -24,6 +24,12 @@ TARGET_CHARS_MAX: Final = 4_000
 REFUSED_LINES_PER_SECOND_MAX: Final = 10
 """More lines about refused calls of one principal are not written to the log: it may send them without end."""
 _DONE: Final = frozenset(("OK", "UNKNOWN_OUTCOME"))
+_CHARS_MAX: Final = {
+    "principal": VALUE_CHARS_MAX,
+    "peer": VALUE_CHARS_MAX,
+    "namespace": VALUE_CHARS_MAX,
+    "target": TARGET_CHARS_MAX,
+}
 _PLAIN_VALUE: Final = re.compile(r"[^\s=,\"]+")
 
 log = logging.getLogger("foqs.audit")
@@ -33,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, frozen=True)
 class AuditEntry:
-    """One change, or one that was refused.
+    """One change, or one that was refused. Its texts are cut: a peer whose call is denied may have sent any.
 
     Attributes:
         at_ms: when it ended, in milliseconds since 1970-01-01 UTC by this host's clock.
@@ -53,13 +59,19 @@ class AuditEntry:
     target: str
     outcome: str
 
+    def __post_init__(self) -> None:
+        for name, chars_max in _CHARS_MAX.items():
+            text: str | None = getattr(self, name)
+            if text is not None:
+                object.__setattr__(self, name, _shorten(text, chars_max))
+
 
 Share: TypeAlias = tuple[str | None, bool]
 """The entries that displace each other: a principal, and whether they are refused calls."""
 
 
 def share_of(principal: str | None, outcome: str) -> Share:
-    """Return the share of an entry. Refused calls displace no change of the same principal: it could hide one so."""
+    """Return the share of an entry. A principal cannot hide a change by refused calls: they are another share."""
     return principal, outcome not in _DONE
 
 
@@ -129,10 +141,9 @@ def choose_newest(entries: Sequence[_T], limit: int, share: Callable[[_T], Hasha
 
 def target_value(text: str) -> str:
     """Return a value as a target shows it: nothing in it looks like another part of the target."""
-    shown = text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 3]}..."
+    shown = _shorten(text, VALUE_CHARS_MAX)
     return shown if _PLAIN_VALUE.fullmatch(shown) and shown.isprintable() else json.dumps(shown)
 
 
-def shorten_target(text: str) -> str:
-    """Return a description of a change's target as an entry keeps it."""
-    return text if len(text) <= TARGET_CHARS_MAX else f"{text[: TARGET_CHARS_MAX - 3]}..."
+def _shorten(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[: chars_max - 3]}..."

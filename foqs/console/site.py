@@ -17,7 +17,7 @@ from foqs.options.console_url import ConsoleUrl
 
 
 class CookieFlags(TypedDict):
-    """What is said of a cookie when it is set, and when it is deleted."""
+    """The attributes of the cookie, the same when it is set and when it is deleted."""
 
     path: str
     secure: bool
@@ -64,7 +64,8 @@ class Site:
         # A browser can send such a header too. The proxy adds its own after it, or replaces it.
         named = ",".join(request.headers.getall("X-Forwarded-For", [])).rpartition(",")[2].strip()
         try:
-            return f"{peer} for {ipaddress.ip_address(named)}"
+            # The scope of an address, after its %, may be any text.
+            return f"{peer} for {ipaddress.ip_address(named.partition('%')[0])}"
         except ValueError:
             return peer
 

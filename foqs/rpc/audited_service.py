@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from foqs.access.audit_trail import AuditEntry, AuditTrail, shorten_target, target_value
+from foqs.access.audit_trail import AuditEntry, AuditTrail, target_value
 from foqs.access.call_permissions import Scope
 from foqs.queue.port import PendingCall
 from foqs.rpc.methods import Caller, CallerSession, MethodHandler, OnDenied, RpcService, ServerMethod
@@ -71,11 +71,21 @@ class AuditedService:
         return handle
 
     def _noting_denial(self, method: ServerMethod) -> OnDenied:
-        return lambda request, session, peer: self._note(method, request, session, peer, PermissionDenied.code)
+        return lambda request, session, peer: self._trail.record(
+            self._entry(method, request, session, peer, PermissionDenied.code)
+        )
 
     def _note(self, method: ServerMethod, request: Any, session: CallerSession | None, peer: str, outcome: str) -> None:
+        entry = self._entry(method, request, session, peer, outcome)
+        # A cursor proves nothing: its caller may have made it up.
+        if not (_is_later_page(request) and self._is_walk_noted(entry)):
+            self._trail.record(entry)
+
+    def _entry(
+        self, method: ServerMethod, request: Any, session: CallerSession | None, peer: str, outcome: str
+    ) -> AuditEntry:
         namespace = _namespace(method, request)
-        entry = AuditEntry(
+        return AuditEntry(
             at_ms=self._now_ms(),
             principal=None if session is None else session.principal_name,
             peer=peer,
@@ -84,9 +94,6 @@ class AuditedService:
             target=describe(request),
             outcome=outcome,
         )
-        # A cursor proves nothing: its caller may have made it up.
-        if not (_is_later_page(request) and self._is_walk_noted(entry)):
-            self._trail.record(entry)
 
     def _is_walk_noted(self, page: AuditEntry) -> bool:
         """Return whether an earlier page of the same change is in the trail."""
@@ -166,7 +173,7 @@ class _NotingCaller:
 
 def describe(request: Any) -> str:
     """Return what a request concerns, as `name=value` pairs. Payloads, metadata and documents are not shown."""
-    return shorten_target(" ".join(_pairs(request, "")))
+    return " ".join(_pairs(request, ""))
 
 
 def _pairs(struct: Any, prefix: str) -> list[str]:

@@ -22,6 +22,7 @@ TEXT_CHARS_MAX: Final = 32_768
 
 # It begins with a literal and no part of it crosses a slash. So no text makes it search the same characters again and again.
 _URL_PASSWORD: Final = re.compile(r"(?P<head>://[^\s:/]*):[^\s/]*@")
+_SPLITTING: Final = re.compile(r'[\s"]')
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -46,12 +47,15 @@ def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """Writes `2025-01-31T10:00:00.000Z INFO foqs.shard message key=value`, without colours."""
+    """Writes `2025-01-31T10:00:00.000Z INFO foqs.shard message key=value`, without colours.
+
+    A value with a space or a quotation mark is quoted, so that no part of it looks like another field.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_format_time(record)} {record.levelname} {record.name} {_plain_text(record.getMessage())}"
         for name, value in extra_fields(record).items():
-            line += f" {name}={value}"
+            line += f" {name}={_quoted(str(value))}"
         if record.exc_info:
             line += f" exception={_plain_text(self.formatException(record.exc_info))}"
         return printable(line)  # a logged text cannot forge a line or move the cursor
@@ -76,6 +80,10 @@ class JsonFormatter(logging.Formatter):
 def _format_time(record: logging.LogRecord) -> str:
     moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _quoted(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False) if _SPLITTING.search(value) else value
 
 
 def _plain_value(value: object) -> object:

@@ -228,21 +228,31 @@ def test_target_names_what_is_concerned_and_shows_no_content(request_: Any, targ
 
 @pytest.mark.parametrize("name", sorted(NOTED))
 def test_every_request_can_be_described_and_shows_no_struct_as_a_whole(name: str) -> None:
-    request = _filled(*METHODS[name].request_spec)
+    request = _filled(b"x", *METHODS[name].request_spec)
     assert "(" not in re.sub(r"\(\d+\)", "", describe(request))
 
 
-def _filled(struct: Any, spec: Any) -> Any:
+@pytest.mark.parametrize("name", sorted(NOTED))
+def test_entry_of_a_denied_call_is_short_whatever_was_sent(name: str) -> None:
+    trail = AuditTrail()
+    on_denied = AuditedService(Service(answer), trail, lambda: 77).methods[name.encode()].on_denied
+    assert on_denied is not None
+    on_denied(_filled(b"x" * (1 << 20), *METHODS[name].request_spec), Session(), "10.0.0.1:5")
+    [entry] = trail.newest()
+    assert len(repr(entry)) < 10_000
+
+
+def _filled(text: bytes, struct: Any, spec: Any) -> Any:
     """Return a struct with a value in each field."""
-    return struct(**{field[2]: _value(field[1], field[3]) for field in filter(None, spec)})
+    return struct(**{field[2]: _value(field[1], field[3], text) for field in filter(None, spec)})
 
 
-def _value(kind: int, more: Any) -> Any:
+def _value(kind: int, more: Any, text: bytes) -> Any:
     if kind == TType.STRUCT:
-        return _filled(*more)
+        return _filled(text, *more)
     if kind == TType.LIST:
-        return [_value(more[0], more[1])]
-    return {TType.BOOL: True, TType.STRING: b"x"}.get(kind, 1)
+        return [_value(more[0], more[1], text)]
+    return {TType.BOOL: True, TType.STRING: text}.get(kind, 1)
 
 
 def test_long_target_is_cut_and_no_part_of_it_hides_another() -> None:

@@ -60,6 +60,12 @@ def test_log_on_a_terminal_is_one_plain_line_per_event() -> None:
     assert "\x1b" not in line
 
 
+def test_value_cannot_look_like_another_field() -> None:
+    stream = written("text")
+    LOGGER.info("purgeTopic: OK", extra={"peer": 'a principal="boss"', "target": "topic=mail"})
+    assert stream.getvalue().endswith(r' purgeTopic: OK peer="a principal=\"boss\"" target=topic=mail' + "\n")
+
+
 @pytest.mark.parametrize(("style", "stream"), [("json", Terminal()), ("text", io.StringIO())])
 def test_chosen_style_wins_over_the_terminal(style: str, stream: io.StringIO) -> None:
     written(style, stream)
