@@ -54,6 +54,12 @@ def check_database_tls(options: DatabaseTlsOptions, section: str) -> None:
             f"set {section}.tls to verify_identity or verify_ca, or leave this empty",
             f"{section}.tls_ca_file",
         )
+    if options.tls == "verify_ca" and not options.tls_ca_file:
+        raise InvalidOption(
+            f"{section}.tls is verify_ca, and anybody can get a certificate of one of the system's CAs",
+            f"name the CA of the server, or set {section}.tls to verify_identity",
+            f"{section}.tls_ca_file",
+        )
     if bool(options.tls_cert_file) != bool(options.tls_key_file):
         absent = "tls_key_file" if options.tls_cert_file else "tls_cert_file"
         raise InvalidOption("a certificate and its key go together", "set both, or neither", f"{section}.{absent}")

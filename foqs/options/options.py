@@ -194,11 +194,13 @@ class StoreOptions(Options):
         "disabled, required, verify_ca or verify_identity",
         "TLS to a MySQL or MariaDB server. disabled: statements and payloads cross the network readably, so only for a "
         "server on this machine or in a network that you trust. required: encrypted, but anybody may pretend to be the "
-        "server. verify_ca: its certificate must be of the CA. verify_identity: it must also name the host of the url, "
+        "server. verify_ca: its certificate must be of the CA in tls_ca_file. verify_identity: it must also name the host of the url, "
         "as those of managed databases do. A server that offers no TLS is refused.",
     )
     tls_ca_file: str = option(
-        "", "path", "The CA of the server's certificate, PEM. Empty: the CAs of the system. Read at the start."
+        "",
+        "path",
+        "The CA of the server's certificate, PEM. Empty: the CAs of the system, with verify_identity only. Read at the start.",
     )
     tls_cert_file: str = option(
         "",
