@@ -362,7 +362,8 @@ class Host:
             figures=self._console_figures(),
         )
         console = Console(
-            settings, lambda authenticated, address: self._rpc_server.connection(authenticated, f"console {address}")
+            settings,
+            lambda authenticated, address: self._rpc_server.connection(authenticated, f"console {address}".strip()),
         )
         self._console_port = await console.start(server.console_host, server.console_port)
         self._console = console

@@ -245,13 +245,13 @@ class Counted:
 
 async def _count(visit: Visit, only: ItemFilter, key: str) -> Counted | None:
     """Count the items that match; None if that goes on. The form that looks again has the same key."""
-    client = visit.client
 
     async def read() -> Counted:
-        try:
-            return Counted((await client.count(only, timeout_ms=1_000 * COUNT_S_MAX)).items)
-        except DeadlineExceeded:
-            return Counted(None)
+        with visit.use_client() as client:
+            try:
+                return Counted((await client.count(only, timeout_ms=1_000 * COUNT_S_MAX)).items)
+            except DeadlineExceeded:
+                return Counted(None)
 
     place = (visit.rights.authenticated, visit.namespace, only, key)
     found: Counted | None = await visit.shared.counts.get(place, read, COUNT_WAIT_S)

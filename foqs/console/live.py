@@ -218,8 +218,9 @@ class LiveHub:
         part = stream.part
         events: dict[str, str] = {"problem": ""}
         try:
-            async with asyncio.timeout(PART_TIMEOUT_S):
-                values = await part.values(visit)
+            with visit:
+                async with asyncio.timeout(PART_TIMEOUT_S):
+                    values = await part.values(visit)
             events["live"] = self._draw(part.template, visit, values)
             point = part.point(visit) if part.point is not None else None
             if point is not None:

@@ -2,14 +2,16 @@
 
 Always true: a client's calls are those of one principal, and the host checks them like
 any others; there is at most one client for a principal, the address of its browser, and a
-namespace. A client reaches its host over a socket pair, so no port and no certificate is involved.
+namespace; a client in use is not closed, and few others are kept. A client reaches its
+host over a socket pair, so no port and no certificate is involved.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 from foqs.access.authenticator import AuthenticatedPrincipal
@@ -19,20 +21,22 @@ from foqs_client.host_connector import ProtocolFactory
 Accept: TypeAlias = Callable[[AuthenticatedPrincipal | None, str], asyncio.BaseProtocol]
 """Returns the host's protocol of a connection whose peer is this principal, at a browser with this address.
 
-The principal is None if the host does not authenticate.
+The principal is None if the host does not authenticate; the address is empty if the call needs none.
 """
 CLIENTS_MAX: Final = 64
+"""Beyond this, clients are closed as soon as nobody uses them."""
 IDLE_S: Final = 60.0
 TIMEOUT_MS: Final = 10_000
 _URL: Final = "foqs://localhost"
 
 
 class _Entry:
-    __slots__ = ("client", "used_at_s")
+    __slots__ = ("client", "used_at_s", "user_count")
 
-    def __init__(self, client: Client, used_at_s: float) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.used_at_s = used_at_s
+        self.user_count = 0
+        self.used_at_s = 0.0
 
 
 class LocalClients:
@@ -47,17 +51,19 @@ class LocalClients:
         self._entries: dict[tuple[AuthenticatedPrincipal | None, str, str], _Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def client(self, authenticated: AuthenticatedPrincipal | None, namespace: str, address: str) -> Client:
-        """Return a client whose calls are those of the principal, at this address, in the namespace. Do not close it."""
-        now_s = asyncio.get_running_loop().time()
-        key = authenticated, namespace, address
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            entry = _Entry(self._open(authenticated, namespace, address), now_s)
-        entry.used_at_s = now_s
+    @contextmanager
+    def use(self, authenticated: AuthenticatedPrincipal | None, namespace: str, address: str) -> Iterator[Client]:
+        """Use a client whose calls are those of the principal, at this address, in the namespace. Do not close it."""
+        loop, key = asyncio.get_running_loop(), (authenticated, namespace, address)
+        entry = self._entries.pop(key, None) or _Entry(self._open(authenticated, namespace, address))
         self._entries[key] = entry  # the last used one is the last of all
-        self._close_unused(now_s)
-        return entry.client
+        entry.user_count += 1
+        try:
+            yield entry.client
+        finally:
+            entry.user_count -= 1
+            entry.used_at_s = loop.time()
+            self._close_unused(entry.used_at_s)
 
     def _open(self, authenticated: AuthenticatedPrincipal | None, namespace: str, address: str) -> Client:
         async def connect(
@@ -72,8 +78,8 @@ class LocalClients:
 
     def _close_unused(self, now_s: float) -> None:
         for key, entry in list(self._entries.items()):
-            if len(self._entries) <= CLIENTS_MAX and now_s - entry.used_at_s < IDLE_S:
-                return
+            if entry.user_count or (len(self._entries) <= CLIENTS_MAX and now_s - entry.used_at_s < IDLE_S):
+                continue
             del self._entries[key]
             closing = asyncio.ensure_future(entry.client.close())
             self._closing.add(closing)

@@ -264,7 +264,8 @@ class Console:
                 asked = (self._site.path(request.path_qs) or "") if request.method == "GET" else ""
                 raise web.HTTPSeeOther(self._site.link("/login", next=asked))
             values: MultiMapping[Any] = request.query if request.method != "POST" else await _form(request)
-            return await serve(self._visit(request, rights, values))
+            with self._visit(request, rights, values) as visit:
+                return await serve(visit)
 
         return handle
 

@@ -36,14 +36,16 @@ async def topic_line(visit: Visit, name: str, counts: Topic | None) -> Read | No
     """Return the `PriorityLine` of a topic; None if no item is ready."""
     if counts is None or not counts.ready:
         return None
-    client, ready = visit.client, counts.ready
-
-    async def page(cursor: str | None, limit: int) -> tuple[list[Waiting], str | None]:
-        found = await client.peek(name, "ready", limit, cursor)
-        return [Waiting(item.priority, item.age_ms or 0) for item in found.items], found.next_cursor
+    ready = counts.ready
 
     async def read() -> PriorityLine:
-        return await read_priority_line(page, ready)
+        with visit.use_client() as client:
+
+            async def page(cursor: str | None, limit: int) -> tuple[list[Waiting], str | None]:
+                found = await client.peek(name, "ready", limit, cursor)
+                return [Waiting(item.priority, item.age_ms or 0) for item in found.items], found.next_cursor
+
+            return await read_priority_line(page, ready)
 
     return Read(await visit.shared.lines.get((visit.namespace, name), read, WAIT_S))
 
@@ -52,11 +54,13 @@ async def topic_calendar(visit: Visit, name: str, counts: Topic | None, unit: st
     """Return the `Calendar` of a topic; None if no item is deferred."""
     if counts is None or not counts.deferred:
         return None
-    client, deferred, now_s = visit.client, counts.deferred, visit.shared.now_s
+    deferred, now_s = counts.deferred, visit.shared.now_s
 
     async def read() -> Calendar:
         now_ms = _ms(now_s())
-        return await read_calendar(DeferredItems(client, name, now_s).page, intervals(unit, now_ms), deferred, now_ms)
+        with visit.use_client() as client:
+            items = DeferredItems(client, name, now_s)
+            return await read_calendar(items.page, intervals(unit, now_ms), deferred, now_ms)
 
     return Read(await visit.shared.calendars.get((visit.namespace, name, unit), read, WAIT_S))
 

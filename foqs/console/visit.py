@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from aiohttp import web
 from multidict import MultiMapping
@@ -70,7 +71,7 @@ class Rights:
 
 @dataclass(slots=True)
 class Visit:
-    """A request with its principal.
+    """A request with its principal. Within a `with` block it may make calls.
 
     Attributes:
         path: that of the page, without the prefix of the site.
@@ -93,6 +94,8 @@ class Visit:
     site: Site
     path: str = field(init=False)
     namespace: str = field(init=False)
+    _client: Client | None = field(init=False, default=None)
+    _held: ExitStack = field(init=False, default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         self.path = self.site.path(self.request.path) or "/"
@@ -106,10 +109,25 @@ class Visit:
                 "you have no permission on this namespace; a principal with ADMIN on it can grant one"
             )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        self._client = None
+
     @property
     def client(self) -> Client:
-        """The client of the principal in the namespace."""
-        return self.clients.client(self.rights.authenticated, self.namespace, self.site.browser_address(self.request))
+        """The client of the principal in the namespace, until the visit ends."""
+        if self._client is None:
+            self._client = self._held.enter_context(self.use_client())
+        return self._client
+
+    def use_client(self) -> AbstractContextManager[Client]:
+        """Return the client of the principal in the namespace for a read that other pages share."""
+        # Only what a form does is noted with an address. Pages share a client, wherever their browsers are.
+        address = self.site.browser_address(self.request) if self.request.method == "POST" else ""
+        return self.clients.use(self.rights.authenticated, self.namespace, address)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a field without the spaces around it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,7 +60,7 @@ def visit_of(
 
     request = make_mocked_request("GET" if form is None else "POST", path)
     values: MultiDict[str] = MultiDict(request.query if form is None else form)
-    clients = cast(Any, SimpleNamespace(client=lambda *_: client))
+    clients = cast(Any, SimpleNamespace(use=lambda *_: nullcontext(client)))
     shared = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s))
     return Visit(request, Rights(None, lambda principal, name: ()), values, clients, shared, ["default"], render, site)
 

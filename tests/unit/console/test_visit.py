@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -35,3 +37,21 @@ def test_a_namespace_without_a_permission_is_refused_before_there_is_a_client_fo
         namespace("secret", ["mail"])
     with pytest.raises(NamespaceNotFound):
         namespace("absent", ["mail"], is_admin=True)
+
+
+def test_pages_share_a_client_and_a_form_is_sent_from_its_address() -> None:
+    used: list[tuple[Any, ...]] = []
+
+    def use(*key: Any) -> Any:
+        used.append(key)
+        return nullcontext("client")
+
+    clients = cast(Any, SimpleNamespace(use=use))
+    unused = cast(Any, None)
+    transport = cast(Any, SimpleNamespace(get_extra_info=lambda name: ("10.0.0.1", 1), is_closing=lambda: False))
+    for method in ("GET", "POST"):
+        request = make_mocked_request(method, "/", transport=transport)
+        rights = Rights(None, lambda principal, name: ())
+        with Visit(request, rights, MultiDict(), clients, unused, ["default"], unused, Site()) as visit:
+            assert visit.client is visit.client
+    assert used == [(None, "default", ""), (None, "default", "10.0.0.1")]
