@@ -26,6 +26,7 @@ from foqs.console import figure_formats, formats
 from foqs.console.audit_page import AUDIT_PAGES
 from foqs.console.bulk_pages import BULK_PAGES
 from foqs.console.cluster_pages import CLUSTER_PAGES, CLUSTER_PARTS
+from foqs.console.failing_logins import FailingLogins
 from foqs.console.item_pages import ITEM_PAGES
 from foqs.console.listener import ConsoleListener
 from foqs.console.live import STREAM_PATH, LiveHub, LivePart
@@ -48,8 +49,6 @@ from foqs_client import FoqsError
 log = logging.getLogger(__name__)
 
 SESSION_S: Final = 12 * 3600
-FAILING_LOGINS_MAX: Final = 10
-"""The answers to wrong tokens that are delayed at once."""
 BODY_BYTES_MAX: Final = 65_536
 HEADER_BYTES_MAX: Final = 8_192
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -141,7 +140,8 @@ class Console:
         self._shared = SharedFigures(settings.figures, settings.now_s, time.thread_time)
         self._hub = LiveHub(self._shared.totals, self._draw, time.thread_time)
         self._tasks: list[asyncio.Task[None]] = []
-        self._failing_logins = 0
+        authenticator = settings.authenticator
+        self._failing_logins = FailingLogins(0.0 if authenticator is None else authenticator.limits.failure_delay_s)
         self._runner: web.AppRunner | None = None
         self._listener: ConsoleListener
 
@@ -348,6 +348,10 @@ class Console:
         secret = self._settings.secret.value
         if secret is None:
             return self._error_page(request, 503, "The secret of the sessions cannot be read; the host's log says why.")
+        if not self._failing_logins.may_log_in(self._site.browser_network(request)):
+            return self._error_page(
+                request, 429, "Too many logins from your address fail; wait a second and try again."
+            )
         authenticated = authenticator.authenticate_token(str(form.get("token", "")).strip().encode())
         if authenticated is None:
             response = await self._refuse_login(request, authenticator, path)
@@ -357,16 +361,10 @@ class Console:
         raise self._with_cookie(web.HTTPSeeOther(self._site.link(path)), authenticated, secret)
 
     async def _refuse_login(self, request: web.Request, authenticator: Authenticator, path: str) -> web.Response:
-        """Return the answer to a wrong token, after a delay, so that guessing takes long. Few of them wait at once."""
+        """Return the answer to a wrong token, after a delay, so that guessing takes long."""
         authenticator.observer.authentication_failed()
         self._listener.warn(self._site.browser_address(request), "a login with a wrong token")
-        if self._failing_logins >= FAILING_LOGINS_MAX:
-            return self._error_page(request, 429, "Too many logins fail at the moment; wait a second and try again.")
-        self._failing_logins += 1
-        try:
-            await asyncio.sleep(authenticator.limits.failure_delay_s)
-        finally:
-            self._failing_logins -= 1
+        await self._failing_logins.delay(self._site.browser_network(request))
         problem = "This token belongs to no principal."
         return self._render("login.html", status=403, title="Log in", next=path, problem=problem)
 

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from foqs.options.console_url import ConsoleUrl
+from foqs.runtime.peer_network import peer_network
 
 
 class CookieFlags(TypedDict):
@@ -58,16 +59,24 @@ class Site:
 
     def browser_address(self, request: web.BaseRequest) -> str:
         """Return the address that a request came from; behind a proxy, the proxy's and the one that it names."""
-        peer = request.remote or "unknown"
+        peer, named = request.remote or "unknown", self._named_address(request)
+        return peer if named is None else f"{peer} for {named}"
+
+    def browser_network(self, request: web.BaseRequest) -> str:
+        """Return the peer of a request, for limits: see `peer_network`. Behind a proxy, the one that it names."""
+        return peer_network((self._named_address(request) or request.remote, 0))
+
+    def _named_address(self, request: web.BaseRequest) -> str | None:
+        """Return the address that a proxy names; None if there is no proxy, or it names none."""
         if self.url is None:
-            return peer
+            return None
         # A browser can send such a header too. The proxy adds its own after it, or replaces it.
         named = ",".join(request.headers.getall("X-Forwarded-For", [])).rpartition(",")[2].strip()
         try:
             # The scope of an address, after its %, may be any text.
-            return f"{peer} for {ipaddress.ip_address(named.partition('%')[0])}"
+            return str(ipaddress.ip_address(named.partition("%")[0]))
         except ValueError:
-            return peer
+            return None
 
     @property
     def cookie_name(self) -> str:

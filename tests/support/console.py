@@ -34,11 +34,13 @@ class Browser:
 
     Attributes:
         context: for https; None: http.
+        address: its own, of loopback.
     """
 
     port: int
     context: ssl.SSLContext | None = None
     cookies: dict[str, str] = field(default_factory=dict)
+    address: str = "127.0.0.1"
 
     def get(self, path: str, headers: dict[str, str] | None = None, **query: str) -> Answer:
         return self.send("GET", f"{path}?{urlencode(query)}" if query else path, headers=headers)
@@ -55,7 +57,7 @@ class Browser:
 
     def send(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
         connection: http.client.HTTPConnection = (
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30, source_address=(self.address, 0))
             if self.context is None
             else http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=self.context)
         )

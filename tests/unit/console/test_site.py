@@ -76,3 +76,10 @@ def test_behind_a_proxy_the_address_is_the_proxys_and_the_one_that_it_names(head
     asked = request(X_Forwarded_For=header)
     assert site("https://tools.example/").browser_address(asked) == address
     assert site("").browser_address(asked) == "127.0.0.1"
+
+
+def test_limits_of_peers_are_those_of_the_address_that_the_proxy_names() -> None:
+    asked = request(X_Forwarded_For="2001:db8::7:1")
+    assert site("https://tools.example/").browser_network(asked) == "2001:db8::"
+    assert site("https://tools.example/").browser_network(request()) == "127.0.0.1"
+    assert site("").browser_network(asked) == "127.0.0.1"
