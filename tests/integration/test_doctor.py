@@ -379,6 +379,12 @@ def test_files_that_every_user_may_read_are_reported_unless_their_folder_is_clos
     found = check_files(config)
     assert (found.state, found.remedy) == ("warning", f"chmod 700 {folder}")
     assert str(files[0]) in found.detail
+    shared = folder.parent / "shared files"
+    shared.mkdir()
+    catalog = shared / "catalog.json"
+    catalog.touch(0o644)
+    elsewhere = load(None, {**on_files(folder), "FOQS_CATALOG__FILE": str(catalog)})
+    assert check_files(elsewhere).remedy == f"chmod 700 {folder}; chmod 600 '{catalog}'"
     folder.chmod(0o750)
     assert check_files(config).state == "ok"
 

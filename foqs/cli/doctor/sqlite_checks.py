@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -59,7 +60,7 @@ def _check_schema(folder: Path, place: StoreLocation) -> Iterator[Finding]:
         try:
             header = read_header(path)
         except OSError as error:
-            remedy = f"let this user read and write it: chown {_user_id()} {path}"
+            remedy = f"let this user read and write it: chown {_user_id()} {shlex.quote(str(path))}"
             yield Finding("Schema", "bad", f"{path} cannot be read: {error.strerror}", remedy)
             return
         if header is None or (header.application_id not in (0, sql.APPLICATION_ID)):
@@ -90,20 +91,26 @@ def _check_readable_files(config: Config) -> Finding:
         return _inaccessible_finding(*locked)
     loose = [place for place in found if _others_may_write(place)]
     if loose:
-        remedy = f"chmod o-w {' '.join(map(str, loose[:_SHOWN_MAX]))}"
+        remedy = f"chmod o-w {' '.join(shlex.quote(str(place)) for place in loose[:_SHOWN_MAX])}"
         return Finding("Files", "bad", f"every user of this machine may change {_list_paths(loose)}", remedy)
     exposed = [place for place in found if place.is_file() and _others_may_read(place)]
     if exposed:
-        folders = " ".join(sorted({str(place.parent) for place in exposed}))
         detail = f"every user of this machine may read {_list_paths(exposed)}"
-        return Finding("Files", "warning", detail, f"chmod 700 {folders}")
+        return Finding("Files", "warning", detail, _closing_commands(exposed, folder))
     return Finding(
         "Files", "ok", f"{len(found)} files and folders are accessible to this user" if found else "none yet"
     )
 
 
+def _closing_commands(exposed: Sequence[Path], folder: Path) -> str:
+    """Return the commands after which nobody else reads the files. Other folders than that of the data are not FOQS' own."""
+    inside = [f"chmod 700 {shlex.quote(str(folder))}"] if any(place.parent == folder for place in exposed) else []
+    others = [shlex.quote(str(place)) for place in exposed if place.parent != folder]
+    return "; ".join([*inside, *([f"chmod 600 {' '.join(others)}"] if others else [])])
+
+
 def _inaccessible_finding(*places: Path) -> Finding:
-    remedy = f"give it to the user of the host: chown -R {_user_id()} {places[0]}"
+    remedy = f"give it to the user of the host: chown -R {_user_id()} {shlex.quote(str(places[0]))}"
     return Finding("Files", "bad", f"this user may not read and write {_list_paths(places)}", remedy)
 
 
