@@ -7,6 +7,8 @@ exit code is 0 ok, 1 error, 2 usage or configuration, 3 unreachable, 4 not found
 
 from __future__ import annotations
 
+import errno
+import sys
 from typing import Any, Final
 
 import click
@@ -42,12 +44,24 @@ from foqs.runtime.plain_python import is_compiled
 RENAMED_COMMANDS: Final = {"why": "explain"}
 """Old names of commands, with their present names."""
 
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 SERVICES: Final = frozenset({"dev", "host", "worker"})
 """Commands that serve until they are stopped. All others show results, and do nothing if they cannot."""
 
 
 class RootGroup(click.Group):
     """Ends each command with the exit code of its failure."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the program. Output that cannot be written, as on a full disk, ends it with a sentence, whatever wrote it."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            if error.errno not in _UNWRITABLE or error.filename is not None:
+                raise
+            print_message(f"Error: the output cannot be written: {error.strerror}")
+            sys.exit(1)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

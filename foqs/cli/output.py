@@ -1,15 +1,13 @@
 """The output of the command line: data on standard output, messages on standard error.
 
 Always true: `-o json` and `-o jsonl` hold every field of every row and nothing
-else; a table shows ids and values in full, and no item can move the reader's
-cursor, in messages neither. Data that cannot be written ends the command with a
-sentence. Knows nothing of commands.
+else; a table shows ids and values in full; no item can move the reader's
+cursor, and no message can either. Knows nothing of commands.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import logging
@@ -17,7 +15,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import click
@@ -58,22 +56,10 @@ def check_output() -> None:
         raise StreamFailed("standard output is closed, so nothing can be shown; redirect it, as in: > /dev/null")
 
 
-@contextlib.contextmanager
-def _writing_data() -> Iterator[None]:
-    """Run code that writes to standard output. Raises `StreamFailed`; a reader that has left ends the command as click does."""
-    check_output()
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise StreamFailed(f"standard output cannot be written: {error.strerror}") from None
-
-
 def write_data(text: str = "", *, nl: bool = True) -> None:
-    """Write data to standard output. Raises `StreamFailed`."""
-    with _writing_data():
-        click.echo(text, nl=nl)
+    """Write data to standard output. Raises `StreamFailed`, or OSError, with which the program ends."""
+    check_output()
+    click.echo(text, nl=nl)
 
 
 def show_banner(lines: Sequence[str]) -> None:
@@ -157,8 +143,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
         table.add_column(title, overflow="fold", width=width)
     for line in cells:
         table.add_row(*map(Text, line))
-    with _writing_data():
-        console.print(table)
+    console.print(table)
     if plain is not None:
         write_data("\n".join(line.rstrip() for line in plain.getvalue().splitlines()))
 

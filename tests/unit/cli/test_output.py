@@ -98,13 +98,23 @@ class ReaderGone(io.StringIO):
 
 
 @pytest.mark.parametrize("form", ["table", "json", "jsonl"])
-@pytest.mark.parametrize(("stream", "reason"), [(None, "is closed"), (FullDisk(), "No space left on device")])
-def test_output_that_cannot_be_written_ends_the_command_with_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, form: Format, stream: io.StringIO | None, reason: str
-) -> None:
-    monkeypatch.setattr(sys, "stdout", stream)
-    with pytest.raises(StreamFailed, match=reason):
+def test_closed_output_ends_the_command_with_a_sentence(monkeypatch: pytest.MonkeyPatch, form: Format) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(StreamFailed, match="is closed"):
         show([ROW], COLUMNS, form)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["enqueue", "--help"], ["config", "default"], ["version", "-o", "table"]]
+)
+def test_output_that_cannot_be_written_ends_the_program_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", FullDisk())
+    with pytest.raises(SystemExit) as ended:
+        root.main(arguments, prog_name="foqs")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "Error: the output cannot be written: No space left on device\n"
 
 
 def test_reader_that_has_left_is_not_a_failure_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def _connection(options: argparse.Namespace) -> Connection:
 
 
 def _show(found: Any) -> None:
-    print(json.dumps(found, default=str))  # noqa: T201
+    print(json.dumps(found, default=str), flush=True)  # noqa: T201
 
 
 def _show_outcomes(outcomes: Mapping[tuple[str, str], int], good: Sequence[str]) -> int:
