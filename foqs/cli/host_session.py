@@ -64,7 +64,7 @@ class HostSession:
 
     Attributes:
         timeout_ms: of each call.
-        is_namespace_named: whether the user names the namespace; otherwise it is the default.
+        is_namespace_named: whether the command line names the namespace, and not the environment or nobody.
     """
 
     address: str
@@ -95,25 +95,35 @@ class HostSession:
 
 
 def run_until_signal(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop of its own. SIGTERM and SIGHUP cancel it, as Ctrl-C does, and then end the process."""
+    """Run a coroutine in an event loop of its own. SIGTERM and SIGHUP cancel it, as Ctrl-C does, and then end the process.
+
+    A second signal ends the process at once, also while a write waits for a reader.
+    """
     received: list[int] = []
 
     async def run_work() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
-        def on_signal(number: int) -> None:
+        def on_signal(number: int, _frame: object) -> None:
             received.append(number)
-            task.cancel()
+            if len(received) > 1:
+                raise SystemExit(128 + number)
+            loop.call_soon_threadsafe(task.cancel)
 
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, on_signal, number)
-        return await work
+        heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+        former = {number: signal.signal(number, on_signal) for number in heeded}
+        try:
+            return await work
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
 
     try:
         return asyncio.run(run_work())
     except asyncio.CancelledError:
+        if not received:
+            raise
         raise SystemExit(128 + received[0]) from None
 
 
@@ -261,7 +271,7 @@ def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
             region=client_region or None,
         )
         context = click.get_current_context()
-        is_named = context.get_parameter_source("namespace") is not ParameterSource.DEFAULT
+        is_named = context.get_parameter_source("namespace") is ParameterSource.COMMANDLINE
         session = HostSession(address, namespace, form, timeout, context.obj or connect, is_named)
         command(session, **arguments)
 

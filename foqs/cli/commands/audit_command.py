@@ -32,15 +32,17 @@ _COLUMNS: Final[list[Column]] = [
     epilog="\b\nExamples:\n  foqs audit\n  foqs audit -n orders --limit 1000 -o jsonl\n  foqs audit --watch",
 )
 @renamed_option("--only", "-n")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="The most changes.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="The maximum number of changes."
+)
 @watch_option
 @host_call_options
 def audit(session: HostSession, limit: int, watch_ms: int | None) -> None:
     """Show what administrators changed: who, when, where, and how it ended. The newest is first.
 
-    With -n, only changes of that namespace. Changes that were refused are shown too. Each host remembers its last
-    1,000 changes until it stops; its log has all of them. If there are more than the limit, each principal has an
-    equal part.
+    With -n, only changes of that namespace; FOQS_NAMESPACE has no effect. Calls that were refused are shown too. Each
+    host remembers its last 1,000 entries until it stops. Its log has every change, and of refused calls at most 10 a
+    second for each principal. If there are more entries than the limit, principals have equal parts of the list.
     """
     only = session.namespace if session.is_namespace_named else None
 

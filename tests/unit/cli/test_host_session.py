@@ -1,10 +1,14 @@
-"""Tests of the sentences in which a command reports an error of a call."""
+"""Tests of how a command ends: the sentence about an error of a call, and signals."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+
 import pytest
 
-from foqs.cli.host_session import error_sentence
+from foqs.cli.host_session import error_sentence, run_until_signal
 from foqs_client import Overloaded, Unavailable, Unreachable
 
 
@@ -35,3 +39,32 @@ def test_pause_before_the_next_try_is_said_once() -> None:
     assert error_sentence(closing) == "UNAVAILABLE: shard 3 is closing; try again in 50 ms."
     crowded = Overloaded("the host has too many calls", retry_after_ms=50)
     assert error_sentence(crowded) == "OVERLOADED: the host has too many calls. Try again in 50 ms."
+
+
+def test_signal_cancels_the_work_and_ends_the_process() -> None:
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    with pytest.raises(SystemExit) as ended:
+        run_until_signal(work())
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_second_signal_ends_work_that_blocks_the_loop() -> None:
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the second signal had no effect")
+
+    with pytest.raises(SystemExit) as ended:
+        run_until_signal(work())
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_work_that_is_cancelled_by_no_signal_fails_as_it_is() -> None:
+    async def work() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        run_until_signal(work())

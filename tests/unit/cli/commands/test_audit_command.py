@@ -39,11 +39,11 @@ def test_changes_are_written_as_json(run: Run, client: FakeClient) -> None:
     assert "No host remembers a change of orders." in run("audit", "-n", "orders").stderr
 
 
-def test_namespace_of_the_environment_is_a_named_one(
+def test_namespace_of_the_environment_hides_no_change(
     run: Run, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.answers["audit"] = AuditPage([ENTRY], ())
-    run("audit")
     monkeypatch.setenv("FOQS_NAMESPACE", "default")
     run("audit")
+    run("audit", "-n", "default")
     assert [arguments for _, arguments, _ in client.calls] == [(100, None), (100, "default")]
