@@ -96,7 +96,7 @@ class LiveStream:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield what to send, until the stream ends."""
-        while not self._is_ended:
+        while not (self._is_ended and not self._waiting):
             try:
                 async with asyncio.timeout(PING_S):
                     await self._changed.wait()
@@ -154,12 +154,13 @@ class LiveHub:
         return stream
 
     def _make_room(self, owner: str | None) -> bool:
-        """End the oldest stream of the principal that has the most. Return False if the new one would get as many."""
+        """End the oldest stream of the principal that has the most. Return False if the new one's would have as many."""
         counts = Counter(stream.owner for stream in self._streams)
         largest = max(counts, key=counts.__getitem__)
         if counts[largest] <= counts[owner] + 1:
             return False
         oldest = next(stream for stream in self._streams if stream.owner == largest)
+        oldest.offer("problem", "others have opened pages, and this host keeps up few; load it again")
         oldest.end()
         self.drop(oldest)
         return True

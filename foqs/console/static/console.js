@@ -76,6 +76,7 @@
   let source = null;
   let isPaused = false;
   let waiting = null;
+  let problem = "";
 
   const say = (text) => {
     if (state.textContent !== text) state.textContent = text;
@@ -93,7 +94,10 @@
     // A hidden page holds no connection: a browser has few for one host.
     if (source || isPaused || document.hidden) return;
     source = new EventSource(live.dataset.stream);
-    source.addEventListener("open", () => say("This page updates itself."));
+    source.addEventListener("open", () => {
+      problem = "";
+      say("This page updates itself.");
+    });
     source.addEventListener("live", (event) => {
       waiting = event.data;
       show();
@@ -102,10 +106,11 @@
       if (charts) addPoint(JSON.parse(event.data));
     });
     source.addEventListener("problem", (event) => {
-      say(event.data ? `Not up to date: ${event.data}` : "This page updates itself.");
+      problem = event.data;
+      say(problem ? `Not up to date: ${problem}` : "This page updates itself.");
     });
     source.addEventListener("error", () => {
-      say("Not up to date: the host does not answer.");
+      say(`Not up to date: ${problem || "the host sends no updates"}`);
       if (source && source.readyState === EventSource.CLOSED) {
         close();
         setTimeout(open, RETRY_MS);

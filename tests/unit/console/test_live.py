@@ -315,6 +315,7 @@ def test_principals_share_the_streams_of_a_host_however_many_pages_one_of_them_o
         pages = [world.open("a", modest) for _ in range(STREAMS_MAX // 2)]
         assert len(world.hub) == STREAMS_MAX
         await first.reading
+        assert first.texts("problem") == ["others have opened pages, and this host keeps up few; load it again"]
         await asyncio.gather(*(page.reading for page in others[: STREAMS_MAX // 2 - 1]))
         assert not any(page.reading.done() for page in (*others[STREAMS_MAX // 2 - 1 :], *pages))
         assert world.hub.open(world.part, world.visit, "modest") is None
