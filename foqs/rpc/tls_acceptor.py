@@ -81,10 +81,16 @@ class TlsAcceptor:
             self._server.peer_log.warn(peer, f"closed: there are {len(self._handshakes)} TLS handshakes already")
         elif not self._server.is_stopping:
             # The transport has read nothing yet; it is aborted below, and the handshake uses a copy of the socket.
-            handshake = self._server.loop.create_task(self._handshake(accepted.get_extra_info("socket").dup(), peer))
+            copy = accepted.get_extra_info("socket").dup()
+            handshake = self._server.loop.create_task(self._handshake(copy, peer))
             self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            handshake.add_done_callback(lambda ended: self._on_handshake_ended(ended, copy))
         accepted.abort()
+
+    def _on_handshake_ended(self, handshake: asyncio.Task[None], accepted: socket.socket) -> None:
+        self._handshakes.discard(handshake)
+        if handshake.cancelled():  # perhaps before it began, so no transport closes the socket
+            accepted.close()
 
     async def _handshake(self, accepted: socket.socket, peer: str) -> None:
         with accepted.dup() as alert_socket:

@@ -7,8 +7,10 @@ import contextlib
 import logging
 import socket
 import ssl
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -126,6 +128,25 @@ def test_calls_go_through_tls(runner: asyncio.Runner, authority: Authority) -> N
     secure = Secure(authority)
     secure.run(runner, main)
     assert secure.failed == 0
+
+
+def test_handshake_that_is_cancelled_before_it_begins_leaves_no_socket_open(
+    runner: asyncio.Runner, authority: Authority
+) -> None:
+    async def main(host: ServedQueue) -> None:
+        assert host.acceptor is not None
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        extra = {"socket": theirs, "peername": ("10.0.0.1", 5)}
+        with ours, warnings.catch_warnings(record=True) as left_open:
+            warnings.simplefilter("always", ResourceWarning)
+            host.acceptor.on_accepted(cast(Any, SimpleNamespace(get_extra_info=extra.get, abort=theirs.close)))
+            host.acceptor.close()
+            ours.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(ours, 1) == b""
+        assert [str(warning.message) for warning in left_open] == []
+
+    Secure(authority).run(runner, main)
 
 
 @pytest.mark.parametrize(
