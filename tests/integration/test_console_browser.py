@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 from foqs_client import Item
 from tests.integration.test_console import OpenHost, calls, kill_items, put
 from tests.support.console import Browser as Console
+from tests.support.console import unique
 from tests.support.event_stream import EventStream
 from tests.support.poll import until
 
@@ -255,15 +256,17 @@ def test_an_open_page_follows_the_queue_and_can_be_paused(host: OpenHost, browse
 
 def test_a_table_with_the_focus_is_updated(host: OpenHost, browser: BrowserThread) -> None:
     """A click on a table gives it the focus, so that the keyboard can scroll it."""
+    name = unique("focused-table")
     put(host, Item("busy", b"x"))
 
     def watch(opened: Browser) -> None:
         page = opened.new_page()
         page.goto(url(host))
+        expect(page.locator("#live")).not_to_contain_text(name)
         page.locator("#live").get_by_role("group").click(position={"x": 2, "y": 2})
         assert page.locator(":focus").get_attribute("role") == "group"
-        put_meanwhile(host, *[Item("busiest", b"x")] * 400)
-        expect(page.locator("#live")).to_contain_text("busiest", timeout=SHOWN_MS)
+        put_meanwhile(host, *[Item(name, b"x")] * 400)
+        expect(page.locator("#live")).to_contain_text(name, timeout=SHOWN_MS)
         page.close()
 
     browser.run(watch)

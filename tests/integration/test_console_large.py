@@ -147,9 +147,11 @@ def test_a_ranking_of_all_topics_is_whole_after_a_while(host: LargeHost) -> None
 def test_calls_are_answered_while_a_ranking_is_read(host: LargeHost) -> None:
     browser = Browser(host.console_port)
 
-    def is_being_read() -> bool:
-        return "still being read" in browser.get("/topics", order="ready", prefix="t0").text
+    def is_being_read(prefix: str) -> bool:
+        return "still being read" in browser.get("/topics", order="ready", prefix=prefix).text
 
-    assert is_being_read()
-    assert put(host, Item("during", b"x"))
-    assert is_being_read()
+    def is_answered_meanwhile(prefix: str) -> bool:
+        return is_being_read(prefix) and bool(put(host, Item("during", b"x"))) and is_being_read(prefix)
+
+    # A reading may end just after the call.
+    assert any(map(is_answered_meanwhile, ("t0", "t", "")))

@@ -12,7 +12,7 @@ from foqs_client import Client, Item, Namespace
 from perf.lib.machine import cpu_s
 from tests.integration.test_auth import ORDERS
 from tests.integration.test_console import GuardedConsole, OpenHost, calls, logged_in, put
-from tests.support.console import Browser
+from tests.support.console import Browser, unique
 from tests.support.event_stream import EventStream
 from tests.support.poll import until
 
@@ -27,26 +27,35 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenHost]:
 
 
 @pytest.fixture
+def own_host(tmp_path: Path) -> Iterator[OpenHost]:
+    """A host of one test, which fills or stops it."""
+    with OpenHost(tmp_path / "host") as found:
+        found.start()
+        yield found
+
+
+@pytest.fixture
 def browser(host: OpenHost) -> Browser:
     return Browser(host.console_port)
 
 
 def test_the_part_of_a_page_is_sent_when_it_changes(host: OpenHost, browser: Browser) -> None:
-    put(host, Item("watched", b"x"))
-    with EventStream(browser, "/topic?topic=watched") as stream:
+    name = unique("watched")
+    put(host, Item(name, b"x"))
+    with EventStream(browser, f"/topic?topic={name}") as stream:
         assert (stream.status, stream.headers.get_content_type()) == (200, "text/event-stream")
         assert "frame-ancestors 'none'" in stream.headers["Content-Security-Policy"]
         assert stream.headers["X-Accel-Buffering"] == "no"
         assert "<dd>1</dd>" in (stream.next("live") or "")
-        put(host, *[Item("watched", b"x")] * 2)
+        put(host, *[Item(name, b"x")] * 2)
         until(lambda: "<dd>3</dd>" in (stream.next("live") or ""), "the page shows three items")
         point = json.loads(stream.next("point") or "")
         assert point[1:5] == [3, 0, 0, 0]
 
 
-@pytest.mark.parametrize("page", ["/", "/topics?order=ready", "/topics?prefix=w", "/cluster"])
+@pytest.mark.parametrize("page", ["/", "/topics?order=ready", "/topics?prefix=live-page", "/cluster"])
 def test_each_live_page_has_a_stream_of_what_it_shows(host: OpenHost, browser: Browser, page: str) -> None:
-    put(host, Item("watched", b"x"))
+    put(host, Item("live-page", b"x"))
     whole = browser.get(page)
     assert 'id="live"' in whole.body
     with EventStream(browser, page) as stream:
@@ -82,20 +91,20 @@ def test_a_page_about_nothing_says_why(browser: Browser) -> None:
 
 
 def test_pages_of_all_namespaces_are_kept_up_to_date(host: OpenHost, browser: Browser) -> None:
-    calls(host, lambda client: client.create_namespace(Namespace("shop")))
-    with EventStream(browser, "/topic?namespace=shop&topic=t") as shop, EventStream(browser, "/") as overview:
-        put(host, *[Item("t", b"x")] * 3, namespace="shop")
+    name = unique("shop")
+    calls(host, lambda client: client.create_namespace(Namespace(name)))
+    with EventStream(browser, f"/topic?namespace={name}&topic=t") as shop, EventStream(browser, "/") as overview:
+        assert (shop.status, overview.status) == (200, 200)
+        put(host, *[Item("t", b"x")] * 3, namespace=name)
         until(lambda: "<dd>3</dd>" in (shop.next("live") or ""), "the page of the namespace shows its items")
         assert overview.next("point") is not None
 
 
-def test_a_host_with_open_pages_stops_in_time(tmp_path: Path) -> None:
-    with OpenHost(tmp_path / "host") as host:
-        host.start()
-        with EventStream(Browser(host.console_port), "/") as stream:
-            assert stream.next("live") is not None
-            assert host.stop() == 0
-            assert stream.next("live") is None
+def test_a_host_with_open_pages_stops_in_time(own_host: OpenHost) -> None:
+    with EventStream(Browser(own_host.console_port), "/") as stream:
+        assert stream.next("live") is not None
+        assert own_host.stop() == 0
+        assert stream.next("live") is None
 
 
 def test_streams_follow_the_rights_of_their_principal(tmp_path: Path) -> None:
@@ -115,7 +124,9 @@ def test_streams_follow_the_rights_of_their_principal(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_ten_open_pages_cost_at_most_a_twentieth_of_a_core(host: OpenHost, browser: Browser) -> None:
+def test_ten_open_pages_cost_at_most_a_twentieth_of_a_core(own_host: OpenHost) -> None:
+    host, browser = own_host, Browser(own_host.console_port)
+
     async def fill(client: Client) -> None:
         for start in range(0, 2_000, 500):
             await client.enqueue([Item(f"cost-{start + n}", b"x") for n in range(500)])
@@ -149,7 +160,8 @@ def test_ten_open_pages_cost_at_most_a_twentieth_of_a_core(host: OpenHost, brows
     assert eleven / seconds <= 0.05 + 0.01  # the host itself, without pages, takes up to 1 %
 
 
-def test_a_browser_that_leaves_is_forgotten(host: OpenHost, browser: Browser) -> None:
+def test_a_browser_that_leaves_is_forgotten(own_host: OpenHost) -> None:
+    browser = Browser(own_host.console_port)
     for _ in range(150):  # more than may be open
         EventStream(browser, "/").close()
 

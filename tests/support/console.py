@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import urlencode
+from uuid import uuid4
 
 OWN_FORM = {"Sec-Fetch-Site": "same-origin"}
 
@@ -72,6 +73,11 @@ class Browser:
             name, _, value = line.partition(";")[0].partition("=")
             self.cookies[name] = value.strip('"')
         return answer
+
+
+def unique(word: str) -> str:
+    """Return a name that no other test, and no former run of this one, has used."""
+    return f"{word}-{uuid4().hex[:12]}"
 
 
 def hidden_fields(answer: Answer, action: str) -> dict[str, str]:
