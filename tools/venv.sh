@@ -1,5 +1,5 @@
 #!/bin/bash
-# Fills a virtual environment: `venv.sh FOLDER PYTHON REQUIREMENT`. It makes the folder anew if it is of another Python,
+# Fills a virtual environment: `venv.sh FOLDER PYTHON REQUIREMENT`. It makes the folder again if it is of another Python,
 # and installs only if pyproject.toml or constraints.txt changed since.
 set -euo pipefail
 folder=$1 python=$2 requirement=$3

@@ -1,9 +1,8 @@
 """Reads secrets from files.
 
 Always true: the file of a secret is a regular file of this process's user or of
-root, and nobody else may read or write it, except that the group of a file of root
-may read it; no error text holds any of its
-content. Knows nothing of what a secret is for.
+root. Only its owner may write it; only its owner, and the group of a file of root, may
+read it. No error text holds any of its content. Knows nothing of what a secret is for.
 """
 
 from __future__ import annotations

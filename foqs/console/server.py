@@ -252,7 +252,9 @@ class Console:
         prefix = self._site.prefix
         if request.path == prefix:
             raise web.HTTPFound(self._site.link("/"))
-        text = f"The console is at {prefix}/, as server.console_url says. A proxy in front of it passes paths on as they are."
+        text = "The console has no such page."
+        if prefix:
+            text = f"The console is at {prefix}/, as server.console_url says. A proxy in front of it passes paths on as they are."
         return self._error_page(request, 404, text)
 
     def _handler(self, serve: Serve) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -17,6 +17,7 @@ _URL: Final = re.compile(
     r"(?P<prefix>(?:/(?!\.{1,2}(?:/|$))[a-z0-9._~-]+)*)/?",
     re.ASCII | re.IGNORECASE,
 )
+PORT_MAX: Final = 65_535
 _USUAL_PORT: Final = {"http": ":80", "https": ":443"}
 
 
@@ -41,7 +42,7 @@ def parse_console_url(text: str) -> ConsoleUrl | None:
     if not text:
         return None
     match = _URL.fullmatch(text)
-    if match is None:
+    if match is None or int((match["port"] or ":80")[1:]) > PORT_MAX:
         raise InvalidOption(
             f"{text!r} is not a URL that begins with http:// or https:// and has at most a port and a path",
             "write https://queue.example/ or https://tools.example/foqs/",

@@ -287,7 +287,7 @@ DEPRECATED_METRICS: tuple[DeprecatedMetric, ...] = ()
 _PAGE_HEADER: Final = """\
 # Metrics
 
-The HTTP port shows these metrics at `/metrics`, in Prometheus' text format, beside `process_*` (memory, CPU, open files) of the process. A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard start again with each ownership. The gauges of one scrape show one moment; its counters are read one after the other. [configs/alerts.yml](../configs/alerts.yml) has alerts on the metrics; [runbook.md](runbook.md) says what to do about each.
+The HTTP port shows these metrics at `/metrics`, in Prometheus' text format, beside `process_*` (memory, CPU, open files) of the process. A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard start again with each ownership. The gauges of one scrape show one moment; its counters are read one after the other. On loopback the port answers only requests whose `Host` is `localhost` or an address; others are 403. A proxy in front of it sends such a `Host`. [configs/alerts.yml](../configs/alerts.yml) has alerts on the metrics; [runbook.md](runbook.md) says what to do about each.
 
 """
 

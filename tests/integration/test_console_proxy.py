@@ -90,7 +90,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedConsole
 
 @contextmanager
 def visitor(opened: Browser, proxied: ProxiedConsole, *, with_scripts: bool = True) -> Iterator[Page]:
-    """Log in at a page of nginx. Whatever the browser then asks for must be there, and below the prefix."""
+    """Log in at a page of nginx. Everything that the browser asks for then must be there, and below the prefix."""
     context = opened.new_context(ignore_https_errors=True, java_script_enabled=with_scripts)
     page = context.new_page()
     wrong: list[str] = []

@@ -39,6 +39,7 @@ def test_a_url_has_the_origin_that_browsers_send(text: str, host: str, origin: s
         "https://ann@queue.example/",
         "https://queue.example:/",
         "https://queue.example:x/",
+        "https://queue.example:65536/",
         "https://queue.example/a//b",
         "https://queue.example/a//",
         "https://queue.example/../a",
