@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
-import secrets
 import signal
 import threading
 import time
@@ -30,7 +28,7 @@ from foqs.catalog.file_catalog import FileCatalog
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.catalog.registry_catalog import RegistryCatalog
-from foqs.cluster.connections import peer_pool_opener, registry_from_config
+from foqs.cluster.connections import peer_pool_opener
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.membership import Membership
 from foqs.cluster.peers import Peers
@@ -56,14 +54,13 @@ from foqs.rpc.methods import RpcService
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
-from foqs.runtime.clock import Clock, SystemClock
 from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
 from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.sqs_port import SqsPort
-from foqs.store import factories
 from foqs.store.port import StoreUnusable
+from foqs.surroundings import Surroundings
 from foqs.telemetry.cluster_samples import cluster_samples, job_samples, tier_samples
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
@@ -124,7 +121,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None] | None = None
     with contextlib.ExitStack() as reservations:
         for lock_file, what in config.lock_files.items():
             reservations.enter_context(reserved(lock_file, what))
-        return await Host(config).run(on_ready)
+        return await Host(config, Surroundings.of(config)).run(on_ready)
 
 
 class _StopRequested(Exception):
@@ -132,24 +129,20 @@ class _StopRequested(Exception):
 
 
 class Host:
-    """A host process from its start to its stop.
+    """A host process from its start to its stop."""
 
-    Args:
-        clock: the machine's clock by default.
-    """
-
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, surroundings: Surroundings) -> None:
         self._config = config
         self._metrics = Metrics()
         self._stop_requested = asyncio.Event()
-        rng = random.Random(secrets.randbits(128))
-        self._clock = clock = clock or SystemClock()
-        nonce = self._nonce = secrets.token_hex(16)
-        self._membership = _make_membership(config, nonce, clock, rng, self._own_load)
+        rng = surroundings.rng
+        self._clock = clock = surroundings.clock
+        nonce = self._nonce = surroundings.nonce
+        self._membership = _make_membership(config, surroundings, self._own_load)
         membership = self._membership
         self._engine = Engine(
             engine_settings(config),
-            factories.shard_store_factory(config, clock),
+            surroundings.open_store,
             LocalCoordinator(_make_epoch_book(config.coordinator_file)) if membership is None else membership.agent,
             _make_catalog(config)
             if membership is None
@@ -578,13 +571,12 @@ class _MemoryEpochBook:
         pass
 
 
-def _make_membership(
-    config: Config, nonce: str, clock: Clock, rng: random.Random, load: Callable[[], float]
-) -> Membership | None:
+def _make_membership(config: Config, surroundings: Surroundings, load: Callable[[], float]) -> Membership | None:
     """Return None for a host without a cluster."""
     if not config.cluster.zookeeper:
         return None
-    return Membership(config, registry_from_config(config, clock), nonce, clock, rng, load)
+    registry = surroundings.make_registry()
+    return Membership(config, registry, surroundings.nonce, surroundings.clock, surroundings.rng, load)
 
 
 def _make_catalog(config: Config) -> Catalog:

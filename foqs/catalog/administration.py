@@ -358,9 +358,12 @@ class Administration:
             except FoqsError as error:
                 raise InvalidArgument(f"namespaces.{name}.{error.field}: {error.message}", field="json") from None
         incarnation = self._new_incarnation()
-        await self._change(
-            lambda before: changes.restore(before, imported, incarnation=incarnation), deadline, from_empty=True
-        )
+        try:
+            await self._change(
+                lambda before: changes.restore(before, imported, incarnation=incarnation), deadline, from_empty=True
+            )
+        except InvalidArgument as error:
+            raise InvalidArgument(error.message, field="json") from None
 
     def _new_incarnation(self) -> int:
         """Return a random number, so that not even a catalog that was lost had it before."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from foqs.catalog.namespaces import Namespaces
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TIME_MS_MAX, TopicName
 from foqs.core.memory.order_samples import NOTHING, Displacement
@@ -35,10 +36,13 @@ class OrderProbe:
         stopwatch_s: returns monotonic seconds.
     """
 
-    def __init__(self, meter: OrderMeter, peers: Peers, stopwatch_s: Callable[[], float]) -> None:
+    def __init__(
+        self, meter: OrderMeter, namespaces: Namespaces, peers: Peers, stopwatch_s: Callable[[], float]
+    ) -> None:
         self.failure_count = 0
         """Requests to peers that failed or were not answered."""
         self._meter = meter
+        self._namespaces = namespaces
         self._peers = peers
         self._stopwatch_s = stopwatch_s
         self._tasks: set[asyncio.Task[None]] = set()
@@ -48,6 +52,7 @@ class OrderProbe:
         """Serve `rankItem`; see `MethodHandler`."""
         namespace = codec.parse_name(request.namespace_name, "namespace_name")
         topic = codec.parse_name(request.topic, "topic")
+        self._namespaces.settings_of(namespace)
         priority, after_ms = request.priority or 0, request.deliver_after_ms or 0
         if not 0 <= after_ms <= TIME_MS_MAX:
             raise InvalidArgument(f"this is not the time of an item; give 0 to {TIME_MS_MAX}", field="deliver_after_ms")

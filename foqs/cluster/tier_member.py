@@ -19,6 +19,7 @@ from foqs.cluster.order_probe import OrderProbe
 from foqs.cluster.peers import Peers
 from foqs.cluster.shared_limits import TierLimits
 from foqs.cluster.shared_rates import TierRates
+from foqs.cluster.unknown_namespaces import UnknownNamespaces
 from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.engine import Engine
 from foqs.rpc.queue_handlers import QueueHandlers
@@ -63,7 +64,7 @@ class TierMember:
             options.gossip_interval_ms / 1_000,
         )
         self.rates.attach(self.gossip.exchange)
-        self.order_probe = OrderProbe(engine.queue.order_meter, peers, stopwatch_s)
+        self.order_probe = OrderProbe(engine.queue.order_meter, engine.namespaces, peers, stopwatch_s)
         self.enqueue_forwarder = EnqueueForwarder(methods[b"enqueue"].handle, peers)
         availability, view = engine.queue.availability, self.gossip.view
         self.dequeue_forwarder = DequeueForwarder(
@@ -73,19 +74,19 @@ class TierMember:
             view,
             tier_shards,
         )
-        self.service = TierService(
-            local,
-            {
-                b"enqueue": self.enqueue_forwarder.handle,
-                b"restoreItems": RestoreForwarder(methods[b"restoreItems"].handle, peers).handle,
-                b"dequeue": self.dequeue_forwarder.handle,
-                b"rankItem": self.order_probe.handle,
-                **self.gossip.handlers(local),
-                **audit_calls(methods, peers),
-                **by_id_handlers(methods, peers),
-                **ScatterGather(methods, peers, tier_shards, engine.queue.limits.delivery_bytes_max).handlers,
-            },
-        )
+        handlers = {
+            **{name: method.handle for name, method in methods.items()},
+            b"enqueue": self.enqueue_forwarder.handle,
+            b"restoreItems": RestoreForwarder(methods[b"restoreItems"].handle, peers).handle,
+            b"dequeue": self.dequeue_forwarder.handle,
+            b"rankItem": self.order_probe.handle,
+            **self.gossip.handlers(local),
+            **audit_calls(methods, peers),
+            **by_id_handlers(methods, peers),
+            **ScatterGather(methods, peers, tier_shards, engine.queue.limits.delivery_bytes_max).handlers,
+        }
+        unknown_namespaces = UnknownNamespaces(engine.namespaces, engine.admin.refresh)
+        self.service = TierService(local, unknown_namespaces.delayed(methods, handlers))
 
     async def run(self) -> None:
         """Exchange gossip with the peers until cancelled."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Type
 from foqs.host import Host
 from foqs.options.config import load
 from foqs.options.options import DAY_MS, HOUR_MS
+from foqs.surroundings import Surroundings
 from foqs.testing.host_loop import HostLoop
 from foqs.testing.memory_network import MemoryNetwork
 from foqs.testing.virtual_loop import VirtualClock
@@ -141,7 +142,8 @@ class FakeHost:
 
     async def _start(self) -> None:
         wall_origin_ms = time.time_ns() // 1_000_000 - int(self._loop.time() * 1_000)
-        self._host = Host(self._config, VirtualClock(self._loop, wall_origin_ms=wall_origin_ms))
+        clock = VirtualClock(self._loop, wall_origin_ms=wall_origin_ms)
+        self._host = Host(self._config, Surroundings.of(self._config, clock))
         await self._host.start()
         async with asyncio.timeout(_START_S_MAX):
             while not self._host.is_ready:  # noqa: ASYNC110 - its own time, which does not wait

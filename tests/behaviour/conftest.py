@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.behaviour.sites import OPTIONS, Open, fake_site, host_site, sync_site
-from tests.behaviour.wires import OpenWire, fake_wire, host_wire
+from tests.behaviour import sites, wires
+from tests.behaviour.sites import OPTIONS, Stage, fake_site, host_site, sync_site, tier_site
+from tests.behaviour.wires import WireStage, fake_wire, host_wire, tier_wire
 from tests.support.mysql9 import running
 from tests.support.processes import RestartableHost
+from tests.support.virtual_tier import VirtualTier, virtual_tier
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,12 @@ def mysql9_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartabl
     yield from _on_server("mysql9", tmp_path_factory)
 
 
+@pytest.fixture(scope="session")
+def tier() -> Iterator[VirtualTier]:
+    with virtual_tier(OPTIONS) as started:
+        yield started
+
+
 def _on_server(kind: str, folders: pytest.TempPathFactory) -> Iterator[RestartableHost]:
     with running(kind) as server:
         url = f"mysql://root@127.0.0.1:{server.port}/{server.database()}"
@@ -45,29 +53,37 @@ def _running(folder: Path, url: str) -> Iterator[RestartableHost]:
     params=[
         "fake",
         "sync",
+        "tier",
         pytest.param("sqlite", marks=pytest.mark.process),
         pytest.param("mariadb", marks=[pytest.mark.process, pytest.mark.mysql]),
         pytest.param("mysql9", marks=[pytest.mark.process, pytest.mark.mysql]),
     ]
 )
-def open_site(request: pytest.FixtureRequest) -> Open:
+def stage(request: pytest.FixtureRequest) -> Stage:
     if request.param == "fake":
-        return fake_site
+        return sites.stage(fake_site)
     if request.param == "sync":
-        return sync_site
+        return sites.stage(sync_site)
+    if request.param == "tier":
+        tier: VirtualTier = request.getfixturevalue("tier")
+        return sites.stage(lambda: tier_site(tier), tier.run)
     host: RestartableHost = request.getfixturevalue(f"{request.param}_host")
-    return lambda: host_site(host)
+    return sites.stage(lambda: host_site(host))
 
 
 @pytest.fixture(
     params=[
         "fake",
+        "tier",
         pytest.param("sqlite", marks=pytest.mark.process),
         pytest.param("mariadb", marks=[pytest.mark.process, pytest.mark.mysql]),
     ]
 )
-def open_wire(request: pytest.FixtureRequest) -> OpenWire:
+def wire_stage(request: pytest.FixtureRequest) -> WireStage:
     if request.param == "fake":
-        return fake_wire
+        return wires.wire_stage(fake_wire)
+    if request.param == "tier":
+        tier: VirtualTier = request.getfixturevalue("tier")
+        return wires.wire_stage(lambda: tier_wire(tier), tier.run)
     host: RestartableHost = request.getfixturevalue(f"{request.param}_host")
-    return lambda: host_wire(host)
+    return wires.wire_stage(lambda: host_wire(host))

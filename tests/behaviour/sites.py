@@ -1,4 +1,4 @@
-"""The sites of the behavioural suite: a host of some kind, a client of it, and a way to let time pass.
+"""The sites of the behavioural suite: a host or a tier of some kind, a client of it, and a way to let time pass.
 
 Always true: a story uses only the public asynchronous client. Every kind of host has
 the same options. The suite defines what a queue does: the fake, and a real host over
@@ -19,9 +19,11 @@ from typing import Any, Final, cast
 
 from foqs.testing import FakeHost, SyncFakeHost
 from foqs_client import Client, Delivery, Item, Namespace, SyncClient
+from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
 from tests.support.poll import pass_ms
 from tests.support.processes import RestartableHost
+from tests.support.virtual_tier import SPREAD_MS, VirtualTier
 
 SPAN_MS: Final = 1_000
 """Short enough to wait for, and longer than the usual stall of a machine, so that tests see items that are not due."""
@@ -49,19 +51,26 @@ PATIENCE_S: Final = 20.0
 _names = count(1)
 
 Connect = Callable[[str], AbstractAsyncContextManager[Client]]
+Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Site:
     """A host, and what a story needs of it.
+
+    Args:
+        spread_ms: the time until each host of the site knows of what another one acknowledged.
 
     Attributes:
         client: a client of the namespace `default`.
         topic: a topic that no other story uses.
     """
 
-    def __init__(self, connect: Connect, pass_ms: Callable[[int], Awaitable[None]], client: Client) -> None:
+    def __init__(
+        self, connect: Connect, pass_ms: Callable[[int], Awaitable[None]], client: Client, *, spread_ms: int = 0
+    ) -> None:
         self._connect = connect
         self._pass_ms = pass_ms
+        self._spread_ms = spread_ms
         self.client = client
         self.topic = f"topic-{next(_names)}"
 
@@ -73,11 +82,23 @@ class Site:
         """Let this time pass, or a little more. On a real host it takes as long."""
         await self._pass_ms(ms)
 
+    async def spread(self) -> None:
+        """Let all hosts of the site know of what was acknowledged: a reply without a wait, a list of topics and an explanation need it."""
+        if self._spread_ms:
+            await self._pass_ms(self._spread_ms)
+
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Let time pass until the condition holds."""
         async with asyncio.timeout(PATIENCE_S):
             while not await condition():
                 await self.pass_ms(20)
+
+    async def keys_of_one_host(self, count: int) -> list[str]:
+        """Return idempotency keys for items that one host will acknowledge: their order is exact."""
+        shards = (await self.client.routing()).shards
+        slots = {slot for shard in shards if shard.owner == shards[0].owner for slot in shard.key_slots}
+        names = (f"{self.topic}-{n}" for n in range(100 * count))
+        return [name for name in names if not slots or key_slot_of(name.encode()) in slots][:count]
 
     # ----------------------------------------------------------------- shortcuts
 
@@ -99,22 +120,30 @@ class Site:
         return [(await self.client.item(id_)).state for id_ in ids]
 
 
-Open = Callable[[], AbstractAsyncContextManager[Site]]
+Story = Callable[[Site], Coroutine[Any, Any, None]]
+Stage = Callable[[Story], None]
+"""Plays a story on a host of one kind."""
 
 
-def story(play: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[Open], None]:
+def story(play: Story) -> Callable[[Stage], None]:
     """Return a test that runs this story on each kind of host."""
 
-    async def played(open_site: Open) -> None:
-        async with open_site() as site:
-            await play(site)
-
     @wraps(play)
-    def test(open_site: Open) -> None:
-        run(played(open_site))
+    def test(stage: Stage) -> None:
+        stage(play)
 
     del test.__wrapped__  # pytest must see the parameters of the test, not of the story
     return test
+
+
+def stage(open_site: Callable[[], AbstractAsyncContextManager[Site]], run: Run = run) -> Stage:
+    """Return what plays a story on a site of this kind. `run` runs a coroutine to its end."""
+
+    async def played(play: Story) -> None:
+        async with open_site() as site:
+            await play(site)
+
+    return lambda play: run(played(play))
 
 
 @asynccontextmanager
@@ -157,6 +186,16 @@ async def host_site(host: RestartableHost) -> AsyncIterator[Site]:
     async with connect("default") as client:
         await _prepare(client)
         yield Site(connect, pass_ms, client)
+
+
+@asynccontextmanager
+async def tier_site(tier: VirtualTier) -> AsyncIterator[Site]:
+    """Three hosts, of which the client knows one."""
+    tier.refused.clear()
+    async with tier.client("default") as client:
+        await _prepare(client)
+        yield Site(tier.client, tier.pass_ms, client, spread_ms=SPREAD_MS)
+    assert tier.refused == []
 
 
 async def _prepare(client: Client) -> None:

@@ -32,16 +32,19 @@ async def test_item_is_delivered_as_it_was_enqueued(site: Site) -> None:
 @story
 async def test_best_priority_is_first_and_within_it_the_oldest_item(site: Site) -> None:
     least, most = -(1 << 31), (1 << 31) - 1
-    await site.put(*(Item(site.topic, str(n).encode(), n) for n in (5, most, 0, least, -5)))
-    await site.put(Item(site.topic, b"0 again"))
+    *keys, last = await site.keys_of_one_host(6)
+    numbers = (5, most, 0, least, -5)
+    items = [Item(site.topic, str(n).encode(), n, idempotency_key=key) for n, key in zip(numbers, keys, strict=True)]
+    await site.put(*items)
+    await site.put(Item(site.topic, b"0 again", idempotency_key=last))
     deliveries = await site.get(ALL)
     assert [d.payload for d in deliveries] == [str(least).encode(), b"-5", b"0", b"0 again", b"5", str(most).encode()]
 
 
 @story
 async def test_items_come_in_the_order_in_which_they_were_sent_one_after_the_other(site: Site) -> None:
-    for at in range(60):
-        await site.put(Item(site.topic, str(at).encode(), idempotency_key=f"{site.topic}-{at}"))
+    for at, key in enumerate(await site.keys_of_one_host(60)):
+        await site.put(Item(site.topic, str(at).encode(), idempotency_key=key))
     found: list[str] = []
     while len(found) < 60:
         found += [delivery.payload.decode() for delivery in await site.get(7)]
@@ -82,6 +85,7 @@ async def test_dequeue_returns_at_most_items_max_and_serves_the_first_topics_fir
 @story
 async def test_an_item_is_leased_to_one_consumer_at_a_time(site: Site) -> None:
     await site.put(*(Item(site.topic) for _ in range(20)))
+    await site.spread()
     taken = await asyncio.gather(*(site.client.dequeue({site.topic: 10}) for _ in range(4)))
     ids = [delivery.id for deliveries in taken for delivery in deliveries]
     assert len(ids) == len(set(ids)) == 20

@@ -36,6 +36,7 @@ async def test_explain_names_the_reason_and_the_remedy(site: Site) -> None:
 async def test_a_paused_topic_and_an_item_that_is_gone_are_explained(site: Site) -> None:
     (name,) = await site.put(Item(site.topic))
     await site.client.pause_topic(site.topic)
+    await site.spread()
     explanation = await site.client.explain(name)
     assert explanation.reasons[0].startswith("Its topic is paused")
     assert f"foqs topic resume {site.topic}" in explanation.remedies[0]

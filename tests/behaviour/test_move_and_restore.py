@@ -20,7 +20,7 @@ async def test_moved_items_have_new_ids_in_the_other_topic_and_a_repeat_replies_
     conflicts = await site.client.move(ids, f"{other}-2")
     assert {type(result.error) for result in conflicts} == {KeyConflict}
     assert await site.client.dequeue({site.topic: 9}) == []
-    found = await site.client.dequeue({other: 9})
+    found = await site.client.dequeue({other: 9}, wait_ms=5_000)
     assert [(each.id, each.payload, each.metadata, each.attempt) for each in found] == [
         (id, b"%d" % place, b"m", 1) for place, id in enumerate(moved)
     ]
@@ -42,7 +42,7 @@ async def test_dead_items_are_moved_by_filter_and_are_ready_with_new_attempts(si
         if cursor is None:
             break
     assert moved == 5
-    found = await site.client.dequeue({other: 9})
+    found = await site.client.dequeue({other: 9}, wait_ms=5_000)
     assert [(each.attempt, each.attempts_max, each.payload == payload) for each in found] == [(1, 1, True)] * 5
     assert (await site.client.count(ItemFilter(site.topic))).items == 1
 

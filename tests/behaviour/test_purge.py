@@ -26,6 +26,7 @@ async def test_a_purge_ends_all_items_of_a_topic_in_every_state_and_no_others(si
     assert await left(site) == 5
     assert await site.client.purge_topic(site.topic) == 5
     assert await left(site) == 0
+    await site.spread()
     assert (await site.client.topics(site.topic, ["ready", "deferred", "leased", "dead"])).topics[0].topic == other
     for state in ("ready", "deferred", "leased", "dead"):
         assert (await site.client.peek(site.topic, state)).items == []

@@ -20,12 +20,14 @@ from foqs.testing.fake_host import PORT
 from foqs_client import Client, Namespace
 from foqs_contract.idl import ttypes
 from foqs_contract.idl.ttypes import ErrorCode
-from tests.behaviour.sites import OPTIONS
+from tests.behaviour.sites import OPTIONS, Run
 from tests.support.aio import run
 from tests.support.poll import pass_ms
 from tests.support.processes import RestartableHost
 from tests.support.requests import Names
 from tests.support.rpc_server import call, parse_any, parse_reply
+from tests.support.virtual_tier import ADDRESSES, VirtualTier
+from tests.support.virtual_tier import PORT as TIER_PORT
 
 Outcome = tuple[str, str | None]
 """OK, ALREADY_GONE, REPEATED or the code of an error; and the field at fault."""
@@ -208,23 +210,36 @@ def _of_entry(entry: Any) -> Outcome:
     return ("REPEATED", None) if getattr(entry, "repeated", None) else OK
 
 
-OpenWire = Callable[[], AbstractAsyncContextManager[WireSite]]
+WireStory = Callable[[WireSite], Coroutine[Any, Any, None]]
+WireStage = Callable[[WireStory], None]
+"""Plays a story of bad input on a host of one kind."""
 
 
-def wire_story(play: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callable[[OpenWire], None]:
+def wire_story(play: WireStory) -> Callable[[WireStage], None]:
     """Return a test that runs this story on each kind of host."""
 
-    async def played(open_wire: OpenWire) -> None:
+    @wraps(play)
+    def test(wire_stage: WireStage) -> None:
+        wire_stage(play)
+
+    del test.__wrapped__  # pytest must see the parameters of the test, not of the story
+    return test
+
+
+def run_wire(coro: Coroutine[Any, Any, None]) -> None:
+    """Run a story of some thousand calls to its end."""
+    run(coro, 120.0)
+
+
+def wire_stage(open_wire: Callable[[], AbstractAsyncContextManager[WireSite]], run: Run = run_wire) -> WireStage:
+    """Return what plays a story on a site of this kind. `run` runs a coroutine to its end."""
+
+    async def played(play: WireStory) -> None:
         async with open_wire() as site:
             await play(site)
             assert await site.outcome("getRouting", ttypes.GetRoutingRequest()) == OK
 
-    @wraps(play)
-    def test(open_wire: OpenWire) -> None:
-        run(played(open_wire), 120.0)
-
-    del test.__wrapped__  # pytest must see the parameters of the test, not of the story
-    return test
+    return lambda play: run(played(play))
 
 
 @asynccontextmanager
@@ -245,6 +260,18 @@ async def host_wire(host: RestartableHost) -> AsyncIterator[WireSite]:
         _site(client, pass_ms, lambda line: loop.create_connection(line, "127.0.0.1", host.port)) as site,
     ):
         yield site
+
+
+@asynccontextmanager
+async def tier_wire(tier: VirtualTier) -> AsyncIterator[WireSite]:
+    """Three hosts, of which the client knows one."""
+    tier.refused.clear()
+    async with (
+        tier.client(_name()) as client,
+        _site(client, tier.pass_ms, lambda line: tier.connect(line, ADDRESSES[0], TIER_PORT)) as site,
+    ):
+        yield site
+    assert tier.refused == []
 
 
 @asynccontextmanager

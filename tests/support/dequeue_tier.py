@@ -130,7 +130,7 @@ class DequeueTierHost(ClusterHost):
             self.gossip,
             self.membership,
         )
-        self.order_probe = OrderProbe(queue.order_meter, self.peers, world.loop.time)
+        self.order_probe = OrderProbe(queue.order_meter, self.engine.namespaces, self.peers, world.loop.time)
         calls = TierService(handlers, {b"dequeue": self.dequeues.handle, b"rankItem": self.order_probe.handle})
         self.server = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200))
         await world.network.listen(self.address, PORT, self.server.connection)

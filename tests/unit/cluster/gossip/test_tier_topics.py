@@ -242,7 +242,8 @@ def test_last_report_of_an_unresponsive_host_stays() -> None:
         world.parted.clear()
         await world.pass_s(3 + BOUND_S)
         assert counts((await one.listed())["a"]) == (7, 0, 0, 0)
-        found = tier_samples(one.gossip, OrderProbe(one.engine.queue.order_meter, one.peers, world.loop.time))
+        probe = OrderProbe(one.engine.queue.order_meter, one.engine.namespaces, one.peers, world.loop.time)
+        found = tier_samples(one.gossip, probe)
         assert set(found) == {each.name for each in TIER_METRICS}
         [(_, age_s)] = found["foqs_gossip_age_seconds"]
         assert age_s < BOUND_S

@@ -1,0 +1,114 @@
+"""A call that names an unknown namespace waits for a reading of the catalog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from foqs.catalog.document import Document, Namespace
+from foqs.catalog.namespaces import Namespaces
+from foqs.catalog.port import CatalogFailed
+from foqs.cluster.unknown_namespaces import PAUSE_S, UnknownNamespaces
+from foqs.options.options import NamespaceOptions
+from foqs.rpc.methods import Caller, contract_methods
+from foqs_contract.errors import Unavailable
+from foqs_contract.idl import ttypes
+from tests.support.virtual_time import run_virtual
+
+
+class World:
+    """A catalog that lists "old", and soon perhaps more; and the calls that were served and that failed."""
+
+    def __init__(self) -> None:
+        self.namespaces = Namespaces(NamespaceOptions())
+        self.namespaces.apply(Document(1, {"old": Namespace()}))
+        self.stored = self.namespaces.document
+        self.readings: list[float] = []
+        self.served: list[tuple[str, float]] = []
+        self.failures: list[Exception] = []
+        self.is_readable = True
+        methods = contract_methods({"getUsage": self._serve, "listNamespaces": self._serve})
+        handlers = {name: method.handle for name, method in methods.items()}
+        self._handlers = UnknownNamespaces(self.namespaces, self._refresh).delayed(methods, handlers)
+        self.time = asyncio.get_running_loop().time
+
+    def call(self, name: str | bytes, timeout_s: float = 10.0) -> Any:
+        request = ttypes.NamespaceRequest(name.encode() if isinstance(name, str) else name)
+        return self._handlers[b"getUsage"](request, self.time() + timeout_s, cast(Caller, self))
+
+    def fail(self, error: Exception) -> None:
+        self.failures.append(error)
+
+    def _serve(self, request: Any, deadline: float, caller: Caller) -> None:
+        self.served.append((request.namespace_name.decode(errors="replace"), self.time()))
+
+    async def _refresh(self) -> None:
+        self.readings.append(self.time())
+        await asyncio.sleep(0.01)
+        if not self.is_readable:
+            raise CatalogFailed("it is damaged")
+        self.namespaces.apply(self.stored)
+
+
+def play(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        await story(World())
+
+    run_virtual(main)
+
+
+def test_call_with_a_known_or_malformed_name_reads_nothing() -> None:
+    async def story(world: World) -> None:
+        world.call("old")
+        world.call(b"\xff")
+        assert [name for name, _ in world.served] == ["old", "\N{REPLACEMENT CHARACTER}"]
+        assert world.readings == []
+
+    play(story)
+
+
+def test_call_is_served_after_a_reading_that_began_after_it() -> None:
+    async def story(world: World) -> None:
+        world.call("new")
+        await asyncio.sleep(0.005)
+        world.stored = Document(2, {"old": Namespace(), "new": Namespace()})
+        world.call("other")
+        await asyncio.sleep(1)
+        assert [name for name, _ in world.served] == ["new", "other"]
+        assert world.served[1][1] > world.readings[1] >= world.readings[0] + PAUSE_S
+
+    play(story)
+
+
+def test_many_wrong_names_share_readings_with_pauses() -> None:
+    async def story(world: World) -> None:
+        for number in range(100):
+            world.call(f"wrong-{number}")
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert len(world.served) == 100
+        assert len(world.readings) <= 1 / PAUSE_S + 2
+
+    play(story)
+
+
+def test_call_fails_as_unavailable_if_the_catalog_cannot_be_read_by_its_deadline() -> None:
+    async def story(world: World) -> None:
+        world.is_readable = False
+        world.call("new")
+        world.call("new", timeout_s=0.0)
+        await asyncio.sleep(1)
+        assert world.served == []
+        assert [type(error) for error in world.failures] == [Unavailable, Unavailable]
+
+    play(story)
+
+
+def test_abandoned_call_is_not_served() -> None:
+    async def story(world: World) -> None:
+        world.call("new").abandon()
+        await asyncio.sleep(1)
+        assert (world.served, world.failures) == ([], [])
+
+    play(story)
