@@ -29,20 +29,21 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.catalog.registry_catalog import RegistryCatalog
 from foqs.cluster.connections import peer_pool_opener
-from foqs.cluster.gossip.gossip import Gossip
+from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.peers import Peers
-from foqs.cluster.routing.registry_cluster import RegistryCluster
-from foqs.cluster.tier_member import TierMember
+from foqs.cluster.tier_member import Member
 from foqs.console.host_figures import HostFigures, Tier
 from foqs.console.server import Console, ConsoleSettings
 from foqs.console.session_secret import SessionSecret
 from foqs.options.config import FRAME_OVERHEAD_BYTES, Config, ConfigError
 from foqs.options.console_url import parse_console_url
 from foqs.queue.engine import Engine, EngineSettings
+from foqs.queue.host_state import HostState
 from foqs.queue.jobs.bulk_job import JobOwner
 from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import LocalDocuments
+from foqs.queue.tier import Alone
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit_handlers import audit_handlers
 from foqs.rpc.audited_service import AuditedService
@@ -55,6 +56,7 @@ from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.garbage_collection import GarbageCollection
+from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
 from foqs.sqs.in_host_calls import InHostCalls
@@ -138,10 +140,15 @@ class Host:
         rng = surroundings.rng
         self._clock = clock = surroundings.clock
         nonce = self._nonce = surroundings.nonce
-        self._membership = _make_membership(config, surroundings, self._own_load)
-        membership = self._membership
+        settings = engine_settings(config)
+        state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
+        self._replies = UnwrittenReplies(asyncio.get_running_loop())
+        self._member = _make_member(config, state, surroundings)
+        membership = self._membership = None if self._member is None else self._member.membership
         self._engine = Engine(
-            engine_settings(config),
+            settings,
+            state,
+            Alone(nonce, settings.standalone_shards or (), state) if self._member is None else self._member,
             surroundings.open_store,
             LocalCoordinator(_make_epoch_book(config.coordinator_file)) if membership is None else membership.agent,
             _make_catalog(config)
@@ -150,11 +157,8 @@ class Host:
             clock,
             rng,
             self._metrics,
-            nonce,
-            membership,
+            self._replies,
         )
-        if membership is not None:
-            self._engine.queue.placement.owner_of = membership.owner_of
         self._jobs = HostJobs(
             LocalDocuments(_jobs_folder(config)) if membership is None else membership.registry,
             self._engine.namespaces,
@@ -170,23 +174,11 @@ class Host:
         self._sampler: HostSampler
         self._listener: asyncio.Server
         self._engine_task: asyncio.Future[None]
-        self._membership_task: asyncio.Future[None] | None = None
-        self._plan_read = asyncio.Event()
-        self._tier_member: TierMember | None = None
-        self._gossip_task: asyncio.Future[None] | None = None
+        self._member_tasks: list[asyncio.Future[None]] = []
         self._sweep_task: asyncio.Future[None] | None = None
         self._authenticator: Authenticator | None = None
         self._tls_acceptor: TlsAcceptor | None = None
         self._sqs_port = SqsPort(config) if config.server.sqs_port >= 0 else None
-
-    def _own_load(self) -> float:
-        """Return how many items wait to be written."""
-        return float(sum(shard.queued_items for shard in self._engine.shards.values()))
-
-    def _host_loads(self) -> Mapping[str, float]:
-        """Return the loads of this host and its peers by nonce, as last reported."""
-        others = {} if self._tier_member is None else self._tier_member.peers.by_nonce
-        return {self._nonce: self._own_load(), **{nonce: peer.load for nonce, peer in others.items()}}
 
     @property
     def is_ready(self) -> bool:
@@ -202,8 +194,8 @@ class Host:
             listening = await self.start()
         except (CatalogError, RegistryError, _StopRequested) as error:
             self._close_listeners()
-            if self._membership is not None:
-                await self._membership.close()
+            if self._member is not None:
+                await self._member.membership.close()
             if isinstance(error, _StopRequested):
                 log.info("stopped before any shard was served")
                 return 0
@@ -212,8 +204,7 @@ class Host:
         garbage = GarbageCollection(loop)
         garbage.start()
         stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stop_requested.wait())
-        working: list[asyncio.Future[Any]] = [self._engine_task]
-        working += [work for work in (self._membership_task, self._gossip_task) if work is not None]
+        working: list[asyncio.Future[Any]] = [self._engine_task, *self._member_tasks]
         announcing = asyncio.ensure_future(self._notify_ready(listening, on_ready))
         try:
             await asyncio.wait((stopping, *working), return_when=asyncio.FIRST_COMPLETED)
@@ -253,24 +244,12 @@ class Host:
             **job_handlers(self._jobs.calls, self._engine.namespaces.settings_of),
             **audit_handlers(trail, self._host_name(port)),
         }
-        cluster: RegistryCluster | None = None
-        if self._membership is not None:
-            cluster = self._membership.cluster_service(
-                self._engine.queue.shard_statuses, lambda: self._engine.slot_assignment
-            )
-            extra_handlers.update(cluster_handlers(cluster))
+        if self._member is not None:
+            extra_handlers.update(cluster_handlers(self._member.cluster))
         handlers = QueueHandlers(self._engine.queue, identity, self._rng, extra_handlers)
         service: RpcService = handlers
-        if cluster is not None and self._membership is not None:
-            pools = peer_pool_opener(self._config)
-            options = self._config.cluster
-            peers = Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, pools)
-            gossip = Gossip(options, self._engine, peers, self._own_load, lambda: cluster.is_fully_served, self._rng)
-            self._tier_member = TierMember(
-                options, handlers, self._engine, peers, gossip, self._membership, self._clock.stopwatch_s
-            )
-            cluster.live_loads = self._host_loads
-            service = self._tier_member.service
+        if self._member is not None:
+            service = self._member.service(handlers, self._engine.admin.refresh)
         keyring = self._config.keyring()
         if self._config.auth.enabled:
             self._authenticator = _make_authenticator(
@@ -279,10 +258,15 @@ class Host:
         guarded: RpcService = service if self._authenticator is None else MessageGuard(service)
         audited = AuditedService(guarded, trail, self._clock.wall_ms)
         self._rpc_server = RpcServer(
-            loop, audited, self._config.rpc, self._metrics.call, self._authenticator, self._clock.stopwatch_s
+            loop,
+            audited,
+            self._config.rpc,
+            self._metrics.call,
+            self._authenticator,
+            self._clock.stopwatch_s,
+            self._replies,
         )
         self._sampler = HostSampler(self._engine, self._rpc_server, self._clock.stopwatch_s)
-        self._engine.queue.write_replies = self._rpc_server.write_replies
         self._engine.admin.add_change_listener(self._rpc_server.refuse_waits)
         if self._sqs_port is not None:
             self._sqs_port.attach(
@@ -294,8 +278,8 @@ class Host:
                 self._sqs_port.use_tls(keyring.tls_context, self._metrics.handshake_failed)
         if self._authenticator is not None or self._tls_acceptor is not None:
             loop.add_signal_handler(signal.SIGHUP, self._reload_keyring)
-        if self._membership is not None:
-            self._engine.join_cluster(await self._run_unless_stopped(self._membership.open()))
+        if self._member is not None:
+            await self._run_unless_stopped(self._member.open())
         await self._run_unless_stopped(self._engine.open())
         self._http.add_page("/scale", self._scale_page().answer)
         http_port = await self._http.start(server.http_host, server.http_port)
@@ -304,12 +288,10 @@ class Host:
         self._engine.start()
         self._engine_task = asyncio.ensure_future(self._engine.run())
         self._sweep_task = asyncio.ensure_future(self._dead_letter_sweep().run())
-        if self._membership is not None:
-            self._membership_task = self._membership.start(self._engine, port, self._on_view_changed)
-            assert self._tier_member is not None
-            self._gossip_task = asyncio.ensure_future(self._tier_member.run())
+        if self._member is not None:
+            self._member_tasks = self._member.start(self._engine, port)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._plan_read.wait(), _PLAN_WAIT_S)
+                await asyncio.wait_for(self._member.plan_read.wait(), _PLAN_WAIT_S)
         self._start_jobs(service, port)
         await self._listener.start_serving()
         if self._sqs_port is not None:
@@ -363,7 +345,7 @@ class Host:
         return self._console_port
 
     def _console_figures(self) -> HostFigures:
-        member = self._tier_member
+        member = self._member
         tier = None
         if member is not None:
             gossip, peers = member.gossip, member.peers
@@ -391,24 +373,19 @@ class Host:
             stop.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
 
-    def _on_view_changed(self) -> None:
-        assert self._membership is not None, "only a host of a cluster has a view"
-        self._plan_read.set()
-        self._engine.on_view_changed(*self._membership.closed_shards())
-
     def _samples(self) -> Samples:
         own = {**self._sampler.sample(), **job_samples(self._jobs.jobs)}
-        membership = self._membership
-        if membership is None or self._tier_member is None:
+        member = self._member
+        if member is None:
             return own
         return {
             **own,
-            **cluster_samples(membership, self._config.server.tier),
-            **tier_samples(self._tier_member.gossip, self._tier_member.order_probe),
+            **cluster_samples(member.membership, self._config.server.tier),
+            **tier_samples(member.gossip, member.order_sink),
         }
 
     def _scale_page(self) -> ScalePage:
-        engine, member, stopwatch_s = self._engine, self._tier_member, self._clock.stopwatch_s
+        engine, member, stopwatch_s = self._engine, self._member, self._clock.stopwatch_s
         if member is None:
             list_topics, is_partial, rates_of = (
                 engine.queue.list_topics,
@@ -497,17 +474,12 @@ class Host:
             await asyncio.gather(engine_task, return_exceptions=True)
 
         async def plan() -> None:
-            if self._membership is not None:
-                await self._membership.leave(deadline)
+            if self._member is not None:
+                await self._member.leave(deadline)
 
         async def session() -> None:
-            if self._gossip_task is not None:
-                self._gossip_task.cancel()
-                await asyncio.wait((self._gossip_task,))
-            if self._tier_member is not None:
-                await self._tier_member.close()
-            if self._membership is not None:
-                await self._membership.close()
+            if self._member is not None:
+                await self._member.close()
 
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "listener": listener,
@@ -571,12 +543,15 @@ class _MemoryEpochBook:
         pass
 
 
-def _make_membership(config: Config, surroundings: Surroundings, load: Callable[[], float]) -> Membership | None:
+def _make_member(config: Config, state: HostState, surroundings: Surroundings) -> Member | None:
     """Return None for a host without a cluster."""
     if not config.cluster.zookeeper:
         return None
-    registry = surroundings.make_registry()
-    return Membership(config, registry, surroundings.nonce, surroundings.clock, surroundings.rng, load)
+    registry, nonce, rng = surroundings.make_registry(), surroundings.nonce, surroundings.rng
+    membership = Membership(config, registry, nonce, surroundings.clock, rng, state.load)
+    peers = Peers(membership.hosts, nonce, config.server.tier, config.server.region, peer_pool_opener(config))
+    view = GossipView(config.cluster.peer_topics_max, config.cluster.gossip_interval_ms / 1_000)
+    return Member(config.cluster, state, membership, peers, view, config.calls.delivery_bytes_max, rng)
 
 
 def _make_catalog(config: Config) -> Catalog:

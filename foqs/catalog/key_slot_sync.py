@@ -18,8 +18,9 @@ from typing import Final
 from foqs.catalog import changes
 from foqs.catalog.administration import Administration
 from foqs.catalog.document import Document
-from foqs.catalog.key_slot_assignment import SlotAssignment, SlotConflict, shard_by_slot, with_slots
+from foqs.catalog.key_slot_assignment import SlotConflict, with_slots
 from foqs.catalog.namespaces import Namespaces
+from foqs.catalog.slot_table import SlotTable
 from foqs.shard.shard import Shard
 from foqs_contract.errors import FoqsError
 
@@ -27,14 +28,12 @@ log = logging.getLogger(__name__)
 
 _STORE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 1.0
-_NO_ASSIGNMENT: Final[SlotAssignment] = {}
 
 
 class KeySlotSync:
     """Synchronizes the key slots of this host's shards.
 
     Args:
-        tier: the tier of this host.
         tier_shards: returns all shards of the tier; none while they are not known.
         on_slots_moved: called when another shard than before may hold a slot.
         on_settled: called when `is_settled` may have become true.
@@ -44,8 +43,8 @@ class KeySlotSync:
         self,
         admin: Administration,
         namespaces: Namespaces,
+        slots: SlotTable,
         shards: Mapping[int, Shard],
-        tier: str,
         tier_shards: Callable[[], Collection[int]],
         on_slots_moved: Callable[[], None],
         on_settled: Callable[[], None],
@@ -53,15 +52,12 @@ class KeySlotSync:
         self._admin = admin
         self._namespaces = namespaces
         self._shards = shards
-        self._tier = tier
+        self._slots = slots
         self._tier_shards = tier_shards
         self._on_slots_moved = on_slots_moved
         self._on_settled = on_settled
         self._wake_event = asyncio.Event()
         self._disputes: dict[int, str] = {}
-        self._cached_assignment: SlotAssignment = _NO_ASSIGNMENT
-        self._shard_by_slot = shard_by_slot(_NO_ASSIGNMENT)
-        """The shard of each slot in `_cached_assignment`."""
         self._last_error = ""
         self._has_untried_work = False
         """Whether slots are to be recorded or assigned and that was not tried yet."""
@@ -94,27 +90,15 @@ class KeySlotSync:
                     await asyncio.sleep(_RETRY_S)
                     self._wake_event.set()
 
-    @property
-    def assignment(self) -> SlotAssignment:
-        """The recorded slots of each shard of the tier; the same object until they change."""
-        return self._namespaces.document.slots.get(self._tier, _NO_ASSIGNMENT)
-
-    def shard_of_slot(self, slot: int) -> int | None:
-        """Return the shard to which a slot is assigned."""
-        recorded = self.assignment
-        if recorded is not self._cached_assignment:
-            self._cached_assignment, self._shard_by_slot = recorded, shard_by_slot(recorded)
-        return self._shard_by_slot[slot]
-
     # ----------------------------------------------------------------- inside
 
     def _with_held_slots(self, before: Document) -> Document:
         held = {number: shard.assigned_key_slots for number, shard in self._shards.items()}
-        return changes.record_slots(before, self._tier, held, self._tier_shards())
+        return changes.record_slots(before, self._namespaces.tier, held, self._tier_shards())
 
     def _missing_slots(self) -> dict[Shard, frozenset[int]]:
         """Return the recorded slots that have not been passed to the writer of their shard."""
-        recorded = self.assignment
+        recorded = self._slots.assignment
         missing = {
             shard: recorded.get(number, frozenset()) - shard.assigned_key_slots
             for number, shard in self._shards.items()
@@ -147,7 +131,7 @@ class KeySlotSync:
 
     def _update_disputes(self) -> None:
         """Make each shard refuse keys in slots that the catalog assigns to another shard."""
-        recorded = self.assignment
+        recorded = self._slots.assignment
         disputes: dict[int, str] = {}
         for number, shard in self._shards.items():
             try:

@@ -14,8 +14,9 @@ from random import Random
 from typing import Final
 
 from foqs.catalog.key_slot_assignment import SlotAssignment
+from foqs.cluster.routing.host_views import HostViews, address_of
 from foqs.cluster.routing.port import Address
-from foqs.cluster.routing.registry_cluster import RegistryCluster, address_of
+from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.options.config import Config
 from foqs.runtime.clock import Clock
 from foqs.shard.host_shards import ShardStatus
@@ -68,9 +69,11 @@ class Membership:
         self.nonce = nonce
         self._had_shards = False
         """The tier has had shards since this host started."""
+        self.hosts = HostViews(lambda: self.agent.view, nonce, version("foqs"))
         self._unserved: Sequence[int] = ()
+        self._is_fully_served = False
         self._unserved_source: ClusterView | None = None
-        """The reading of which `_unserved` is."""
+        """The reading of which `_unserved` and `_is_fully_served` are."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> str:
@@ -169,7 +172,10 @@ class Membership:
         """
         view = self.agent.view
         if view is None or view is not self._unserved_source:
-            self._unserved = self._find_unserved(self.owners())
+            owners = self.owners()
+            unserved = self._find_unserved(owners)
+            self._is_fully_served = not unserved
+            self._unserved = [number for number in unserved if owners[number] != self.nonce]
             self._unserved_source = view
         return self._unserved
 
@@ -181,10 +187,18 @@ class Membership:
         return sorted(
             number
             for number, nonce in owners.items()
-            if nonce != self.nonce
-            and ownership_state_of(number, assignments.get(number), members.get(nonce or ""))
+            if ownership_state_of(number, assignments.get(number), members.get(nonce or ""))
             != OwnershipState.OWNED.value
         )
+
+    @property
+    def is_fully_served(self) -> bool:
+        """Whether every shard of the tier has an owner that serves it, by the last reading."""
+        try:
+            self.unserved_shards()
+        except Unavailable:
+            return False
+        return self._is_fully_served
 
     async def read_tier_shards(self, deadline: float) -> frozenset[int]:
         """Read all shards of this host's tier now; `deadline` is on the loop's clock. Raises Unavailable."""
@@ -200,12 +214,22 @@ class Membership:
         return found
 
     def cluster_service(
-        self, statuses: Callable[[], Sequence[ShardStatus]], key_slots: Callable[[], SlotAssignment]
+        self,
+        statuses: Callable[[], Sequence[ShardStatus]],
+        key_slots: Callable[[], SlotAssignment],
+        live_loads: Callable[[], Mapping[str, float]],
     ) -> RegistryCluster:
         """Return the service behind the calls about hosts and shards."""
-        tier, program = self._server.tier, version("foqs")
         return RegistryCluster(
-            self.registry, lambda: self.agent.view, self.nonce, tier, statuses, key_slots, program, self._databases
+            self.registry,
+            lambda: self.agent.view,
+            self.hosts,
+            self.nonce,
+            self._server.tier,
+            statuses,
+            key_slots,
+            live_loads,
+            self._databases,
         )
 
     @property

@@ -8,14 +8,12 @@ few samples are being asked for at a time. Knows nothing of which deliveries are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final
 
-from foqs.catalog.namespaces import Namespaces
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TIME_MS_MAX, TopicName
 from foqs.core.memory.order_samples import NOTHING, Displacement
-from foqs.queue.order_meter import OrderMeter
+from foqs.queue.host_state import HostState
 from foqs.rpc import codec
 from foqs.rpc.methods import Caller, unchanged
 from foqs_contract.errors import FoqsError, InvalidArgument
@@ -31,22 +29,18 @@ _RANK: Final = ThriftMethod("rankItem")
 class OrderProbe:
     """The order meter's view of the tier.
 
-    Args:
-        meter: of this host; from now on its samples are those of the tier.
-        stopwatch_s: returns monotonic seconds.
+    It is the `OrderSink` of a host with peers.
     """
 
-    def __init__(
-        self, meter: OrderMeter, namespaces: Namespaces, peers: Peers, stopwatch_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, state: HostState, peers: Peers) -> None:
         self.failure_count = 0
         """Requests to peers that failed or were not answered."""
-        self._meter = meter
-        self._namespaces = namespaces
+        self._namespaces = state.namespaces
+        self._ranking = state.ranking
+        self._samples = state.order_samples
+        self._stopwatch_s = state.stopwatch_s
         self._peers = peers
-        self._stopwatch_s = stopwatch_s
         self._tasks: set[asyncio.Task[None]] = set()
-        meter.on_sample = self.on_sample
 
     def handle(self, request: Any, deadline: float, caller: Caller) -> None:
         """Serve `rankItem`; see `MethodHandler`."""
@@ -56,7 +50,7 @@ class OrderProbe:
         priority, after_ms = request.priority or 0, request.deliver_after_ms or 0
         if not 0 <= after_ms <= TIME_MS_MAX:
             raise InvalidArgument(f"this is not the time of an item; give 0 to {TIME_MS_MAX}", field="deliver_after_ms")
-        here = self._meter.passed_over((namespace, topic), priority, after_ms)
+        here = self._ranking.passed_over((namespace, topic), priority, after_ms)
         caller.reply(unchanged, ttypes.RankItemReply(here.items, here.by_priority, here.ready_age_ms))
 
     def on_sample(
@@ -65,7 +59,7 @@ class OrderProbe:
         """Ask the peers, then add the sample."""
         peers = list(self._peers.by_nonce.values())
         if not peers:
-            self._meter.samples.add(topic, here, deliveries, self._stopwatch_s())
+            self._samples.add(topic, here, deliveries, self._stopwatch_s())
         elif len(self._tasks) < SAMPLES_IN_FLIGHT_MAX:
             request = ttypes.RankItemRequest(*topic, priority, deliver_after_ms)
             task = asyncio.ensure_future(self._measure(peers, request, topic, here, deliveries))
@@ -78,7 +72,7 @@ class OrderProbe:
         deadline = asyncio.get_running_loop().time() + REPLY_TIMEOUT_S
         for there in await asyncio.gather(*(self._ask(peer, request, deadline) for peer in peers)):
             here = here.plus(there)
-        self._meter.samples.add(topic, here, deliveries, self._stopwatch_s())
+        self._samples.add(topic, here, deliveries, self._stopwatch_s())
 
     async def _ask(self, peer: Peer, request: Any, deadline: float) -> Displacement:
         try:

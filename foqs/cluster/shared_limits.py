@@ -1,6 +1,6 @@
 """Limits of namespaces that all hosts of the tier share: this host's allocations.
 
-Holds `TierLimits`, which connects the gossip exchange and the quota. Always true:
+Holds `TierLimits`, which the gossip exchange keeps up to date and the quota uses. Always true:
 a namespace has an allocation here as long as any host uses, holds or reports it;
 a peer that does not answer counts as it reported last, until the plan no longer
 lists it. `foqs.core.limits.rate_allocation` divides the limits.
@@ -8,33 +8,25 @@ lists it. `foqs.core.limits.rate_allocation` divides the limits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from foqs.cluster.peers import Peer
 from foqs.core.limits.rate_allocation import EMPTY_REPORT, HostReport, RateAllocation
 from foqs.options.options import NamespaceOptions
-from foqs.queue.quota import Quota
+from foqs.queue.backlogs import Backlogs
 from foqs_contract.idl import ttypes
 
 UNRESPONSIVE_PERIODS: Final = 2.0
 """A peer without a report for this many periods of the exchange is assumed to go on as before."""
 
 
-class ReportExchange(Protocol):
-    """The `Exchange`, as the limits need it."""
-
-    namespace_reports: Callable[[], Sequence[Any]]
-    on_namespace_reports: Callable[[Peer, Sequence[Any]], None]
-    on_gone: Callable[[Collection[Peer]], None]
-
-
 class TierLimits:
     """This host's rate allocations, kept up to date by gossip.
 
     Args:
-        quota: of this host; from now on it gets its allocations here.
+        backlogs: of this host.
         limited: returns the settings of namespaces with limited enqueues.
         peers: returns the other hosts of the tier.
         stopwatch_s: returns monotonic seconds.
@@ -43,13 +35,13 @@ class TierLimits:
 
     def __init__(
         self,
-        quota: Quota,
+        backlogs: Backlogs,
         limited: Callable[[], Mapping[str, NamespaceOptions]],
         peers: Callable[[], Collection[Peer]],
         stopwatch_s: Callable[[], float],
         period_s: float,
     ) -> None:
-        self._quota = quota
+        self._backlogs = backlogs
         self._limited = limited
         self._peers = peers
         self._stopwatch_s = stopwatch_s
@@ -59,15 +51,8 @@ class TierLimits:
         """The peers that reported since the last round."""
         self._period_s = period_s
         self._started_s = stopwatch_s()
-        quota.allocation_of = self.allocation_of
 
-    def attach(self, exchange: ReportExchange) -> None:
-        """Use an exchange to send the reports of this host and to receive those of peers."""
-        exchange.namespace_reports = self.namespace_reports
-        exchange.on_namespace_reports = self.on_namespace_reports
-        exchange.on_gone = self.on_peers_gone
-
-    def allocation_of(self, namespace: str) -> RateAllocation[Peer]:
+    def of(self, namespace: str) -> RateAllocation[Peer]:
         """Return this host's allocation of the namespace's limits."""
         allocation = self._allocations.get(namespace)
         if allocation is None:
@@ -78,6 +63,9 @@ class TierLimits:
                 self._host_count, self._period_s, now_s, is_complete=is_complete
             )
         return allocation
+
+    def forget(self, namespaces: Iterable[str]) -> None:
+        """Do nothing: an allocation ends with the next round after its namespace."""
 
     # ------------------------------------------------------------- the exchange
 
@@ -105,7 +93,7 @@ class TierLimits:
         for report in received:
             if report.namespace_name in limited:
                 reports[report.namespace_name] = _parse_report(report)
-                self.allocation_of(report.namespace_name)
+                self.of(report.namespace_name)
         self._last_report_s[peer] = now_s
         self._reported_peers.add(peer)
         for namespace, allocation in self._allocations.items():
@@ -137,7 +125,7 @@ class TierLimits:
 
     def _backlog(self, namespace: str, settings: NamespaceOptions) -> tuple[int, int]:
         if settings.backlog_items_max or settings.backlog_bytes_max:
-            return self._quota.backlog(namespace)
+            return self._backlogs.backlog(namespace)
         return 0, 0
 
     def _end_round(self, now_s: float) -> None:

@@ -1,6 +1,6 @@
 """The rates of topics over all hosts of the tier.
 
-Holds `TierRates`, which connects the gossip exchange and this host's rates. Always true:
+Holds `TierRates`, which the gossip exchange keeps up to date. Always true:
 each host reports its busiest topics; a topic that is not among them at a host counts as
 idle there; the last report of a host decays until the next one, so a host that does
 not answer fades out. Knows nothing of counts.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from math import exp
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from foqs.cluster.peers import Peer
 from foqs.core.items.item import TopicName
@@ -21,13 +21,6 @@ REPORTED_TOPICS_MAX: Final = 100
 """The busiest topics that a host reports: some kilobytes for each peer and second."""
 REPORTED_RATE_MAX: Final = 1e12
 """A greater rate, in items per second, is nonsense."""
-
-
-class RatesExchange(Protocol):
-    """The `Exchange`, as the rates need it."""
-
-    topic_rates: Callable[[], Sequence[Any]]
-    on_topic_rates: Callable[[Peer, Sequence[Any]], None]
 
 
 class TierRates:
@@ -54,11 +47,6 @@ class TierRates:
         self._reports: dict[Peer, tuple[float, dict[TopicName, Rates]]] = {}
         """By peer: when it reported, and its rates then."""
         self._own_report: tuple[float, Sequence[Any]] | None = None
-
-    def attach(self, exchange: RatesExchange) -> None:
-        """Use an exchange to send the rates of this host and to receive those of peers."""
-        exchange.topic_rates = self.report
-        exchange.on_topic_rates = self.on_report
 
     def report(self) -> Sequence[Any]:
         """Return this host's report: a `TopicRate` for each of its busiest topics. All peers of one period get the same."""

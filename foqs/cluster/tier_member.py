@@ -1,11 +1,13 @@
-"""Puts together everything that a host does with the other hosts of its tier.
+"""A host with others in its tier: everything that it does with them.
 
 Knows nothing of sockets; `host` starts and stops it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from random import Random
 
 from foqs.cluster.forwarding.audit_calls import audit_calls
 from foqs.cluster.forwarding.by_id_calls import by_id_handlers
@@ -14,86 +16,155 @@ from foqs.cluster.forwarding.enqueues import EnqueueForwarder, RestoreForwarder
 from foqs.cluster.forwarding.scatter_gather import ScatterGather
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.gossip.gossip import Gossip
+from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.order_probe import OrderProbe
 from foqs.cluster.peers import Peers
+from foqs.cluster.routing.port import Address
 from foqs.cluster.shared_limits import TierLimits
 from foqs.cluster.shared_rates import TierRates
 from foqs.cluster.unknown_namespaces import UnknownNamespaces
+from foqs.core.flush.fence import ownership_nonce
 from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.engine import Engine
+from foqs.queue.host_state import HostState
+from foqs.queue.placement import accepts_items
 from foqs.rpc.queue_handlers import QueueHandlers
 
 
-class TierMember:
-    """One host as a member of its tier.
+class Member:
+    """One host as a member of its tier; see `foqs.queue.tier.Tier`.
 
     Args:
-        local: serves calls by this host alone.
-        gossip: of this host with these peers.
-        tier_shards: the owners of the tier's shards.
-        stopwatch_s: returns monotonic seconds.
+        state: of this host.
+        peers: the other hosts of the tier.
+        view: what they report; empty.
+        delivery_bytes_max: the limit of the payloads of one reply.
+
+    Attributes:
+        plan_read: set once the plan was read.
     """
+
+    is_alone = False
 
     def __init__(
         self,
         options: ClusterOptions,
-        local: QueueHandlers,
-        engine: Engine,
+        state: HostState,
+        membership: Membership,
         peers: Peers,
-        gossip: Gossip,
-        tier_shards: Membership,
-        stopwatch_s: Callable[[], float],
+        view: GossipView,
+        delivery_bytes_max: int,
+        rng: Random,
     ) -> None:
-        methods = local.methods
+        period_s = options.gossip_interval_ms / 1_000
+        self.membership = membership
         self.peers = peers
-        self.gossip = gossip
-        gossip.unserved_shards = tier_shards.unserved_shards
+        self.ownership_nonce = membership.nonce
+        self.drained_shards: Collection[int] = frozenset()
+        self.removed_shards: Collection[int] = frozenset()
+        self.plan_read = asyncio.Event()
+        self._state = state
+        self._delivery_bytes_max = delivery_bytes_max
         self.limits = TierLimits(
-            engine.queue.quota,
-            lambda: engine.namespaces.limited_settings,
+            state.backlogs,
+            lambda: state.namespaces.limited_settings,
             lambda: peers.by_nonce.values(),
-            stopwatch_s,
-            options.gossip_interval_ms / 1_000,
+            state.stopwatch_s,
+            period_s,
         )
-        self.limits.attach(self.gossip.exchange)
-        self.rates = TierRates(
-            engine.topic_rates,
-            lambda: peers.by_nonce.values(),
-            stopwatch_s,
-            options.gossip_interval_ms / 1_000,
-        )
-        self.rates.attach(self.gossip.exchange)
-        self.order_probe = OrderProbe(engine.queue.order_meter, engine.namespaces, peers, stopwatch_s)
-        self.enqueue_forwarder = EnqueueForwarder(methods[b"enqueue"].handle, peers)
-        availability, view = engine.queue.availability, self.gossip.view
-        self.dequeue_forwarder = DequeueForwarder(
-            methods[b"dequeue"].handle,
+        self.rates = TierRates(state.topic_rates, lambda: peers.by_nonce.values(), state.stopwatch_s, period_s)
+        self.order_sink = OrderProbe(state, peers)
+        self.dequeue_forwarder = DequeueForwarder(peers, state.availability, view, membership)
+        self.gossip = Gossip(
+            options,
+            state,
             peers,
-            availability,
             view,
-            tier_shards,
+            self.limits,
+            self.rates,
+            self.dequeue_forwarder.on_items_available,
+            lambda: accepts_items(state.shards.served, self),
+            membership,
+            rng,
         )
+        self.cluster = membership.cluster_service(state.shard_statuses, lambda: state.slots.assignment, self._loads)
+
+    def owner_of(self, shard: int) -> Address | None:
+        return self.membership.owner_of(shard)
+
+    def tier_shards(self) -> Collection[int]:
+        return self.membership.tier_shards()
+
+    def all_shards(self) -> Collection[int]:
+        return self.membership.all_shards()
+
+    def _loads(self) -> Mapping[str, float]:
+        """Return the loads of this host and its peers by nonce, as last reported."""
+        return {
+            self.membership.nonce: self._state.load(),
+            **{nonce: peer.load for nonce, peer in self.peers.by_nonce.items()},
+        }
+
+    def service(self, local: QueueHandlers, refresh: Callable[[], Awaitable[None]]) -> TierService:
+        """Return the service of the tier.
+
+        Args:
+            local: serves all calls by this host alone.
+            refresh: reads the catalog and applies it.
+        """
+        methods, peers = local.methods, self.peers
         handlers = {
             **{name: method.handle for name, method in methods.items()},
-            b"enqueue": self.enqueue_forwarder.handle,
+            b"enqueue": EnqueueForwarder(methods[b"enqueue"].handle, peers).handle,
             b"restoreItems": RestoreForwarder(methods[b"restoreItems"].handle, peers).handle,
-            b"dequeue": self.dequeue_forwarder.handle,
-            b"rankItem": self.order_probe.handle,
+            b"dequeue": self.dequeue_forwarder.handler(methods[b"dequeue"].handle),
+            b"rankItem": self.order_sink.handle,
             **self.gossip.handlers(local),
             **audit_calls(methods, peers),
             **by_id_handlers(methods, peers),
-            **ScatterGather(methods, peers, tier_shards, engine.queue.limits.delivery_bytes_max).handlers,
+            **ScatterGather(methods, peers, self.membership, self._delivery_bytes_max).handlers,
         }
-        unknown_namespaces = UnknownNamespaces(engine.namespaces, engine.admin.refresh)
-        self.service = TierService(local, unknown_namespaces.delayed(methods, handlers))
+        unknown_namespaces = UnknownNamespaces(self._state.namespaces, refresh)
+        return TierService(local, unknown_namespaces.delayed(methods, handlers))
 
-    async def run(self) -> None:
-        """Exchange gossip with the peers until cancelled."""
-        await self.gossip.exchange.run()
+    # ------------------------------------------------------------ start and stop
+
+    async def open(self) -> None:
+        """Open the session with the registry. Raises `RegistryError`."""
+        identity = await self.membership.open()
+        # Hosts of other clusters do not take a shard over whose ownership names this one.
+        self.ownership_nonce = ownership_nonce(identity, self.membership.nonce)
+
+    def start(self, listener: Engine, port: int) -> list[asyncio.Future[None]]:
+        """Join the cluster and exchange gossip; see `join`. Returns futures that end only if something fails, with the error."""
+        self._exchanging = asyncio.ensure_future(self.gossip.exchange.run())
+        return [self.join(listener, port), self._exchanging]
+
+    def join(self, listener: Engine, port: int) -> asyncio.Future[None]:
+        """Join the cluster. Returns a future that ends only if the membership fails, with the error.
+
+        Args:
+            listener: the engine of this host.
+            port: of the host's listener.
+        """
+
+        def on_view_changed() -> None:
+            self.drained_shards, self.removed_shards = self.membership.closed_shards()
+            self.plan_read.set()
+            listener.on_view_changed()
+
+        return self.membership.start(listener, port, on_view_changed)
+
+    async def leave(self, deadline: float) -> None:
+        """Hand all shards over to the hosts that the planner chooses, until the deadline on the loop's clock."""
+        await self.membership.leave(deadline)
 
     async def close(self) -> None:
-        """Drop what is being measured, give back what peers have leased for calls here, and close the connections to them."""
-        await self.order_probe.close()
+        """Drop what is being measured, give back what peers have leased for calls here, and end connections and session."""
+        self._exchanging.cancel()
+        await asyncio.wait((self._exchanging,))
+        await self.order_sink.close()
         await self.dequeue_forwarder.peer_dequeues.finish()
         await self.peers.close()
+        await self.membership.close()

@@ -6,12 +6,13 @@ and changes nothing. Knows nothing of other hosts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import OrderKey, State, TopicName, unpack_order_key
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.outage import Outage
+from foqs.queue.suspension import Suspension
 from foqs.queue.waiters import Waiters
 from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
@@ -19,29 +20,25 @@ from foqs_contract.errors import HANDOVER_RETRY_MS
 
 
 class Availability:
-    """The availability of one host.
-
-    Args:
-        is_suspended: returns whether nothing is delivered now.
-    """
+    """The availability of one host."""
 
     def __init__(
         self,
         shards: HostShards,
         namespaces: Namespaces,
         waiters: Waiters[Dequeue],
-        is_suspended: Callable[[], bool],
+        suspension: Suspension,
     ) -> None:
         self._shards: Mapping[int, Shard] = shards.served
         self._statuses = shards.statuses
         self._namespaces = namespaces
         self._waiters = waiters
-        self._is_suspended = is_suspended
+        self._suspension = suspension
 
     @property
     def is_suspended(self) -> bool:
         """Whether nothing is delivered now, even if there are items."""
-        return self._is_suspended()
+        return self._suspension.is_on
 
     def best_priority(self, topic: TopicName) -> int | None:
         """Return the priority of the best READY item; None if there is none.

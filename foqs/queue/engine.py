@@ -11,30 +11,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from foqs.catalog.administration import Administration
-from foqs.catalog.key_slot_assignment import SlotAssignment
 from foqs.catalog.key_slot_sync import KeySlotSync
 from foqs.catalog.namespace_deletion import NamespaceDeletions
-from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.port import Catalog, CatalogError
-from foqs.core.flush.fence import ownership_nonce
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
-from foqs.core.memory.topic_rates import TopicRates
 from foqs.core.timing.arrivals import Arrivals
 from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
+from foqs.queue.host_state import HostState
 from foqs.queue.queue_service import QueueService
+from foqs.queue.tier import Tier
 from foqs.runtime.clock import Clock
+from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.host_services import HostDatabase, HostServices
-from foqs.shard.host_shards import HostShards
 from foqs.shard.observer import ShardObserver
 from foqs.shard.shard import Shard
 from foqs.shard.supervisor import ShardSupervisor
@@ -66,18 +64,6 @@ class EngineSettings:
     """Of this host and its shards."""
 
 
-class ShardPlan(Protocol):
-    """The shards of a cluster, as they are planned."""
-
-    def tier_shards(self) -> Collection[int]:
-        """All shards of this host's tier; none while that is not known."""
-        ...
-
-    def all_shards(self) -> Collection[int]:
-        """All shards of every tier; none while that is not known."""
-        ...
-
-
 class Engine:
     """The shards of one host and the queue that serves them; implements `shardmgr.port.AssignmentListener`.
 
@@ -86,30 +72,34 @@ class Engine:
     Args:
         open_store: makes an unopened store of a shard in the named database. Raises `StoreUnusable` if there is no such database.
         catalog: stores namespaces, grants and pauses.
-        nonce: identifies this run of the host; no two runs share one. See `join_cluster`.
-        plan: says which shards there are, here or elsewhere; None on a standalone host.
+        replies: see `QueueService`.
     """
 
     def __init__(
         self,
         settings: EngineSettings,
+        state: HostState,
+        tier: Tier,
         open_store: Callable[[int, str], Store],
         coordinator: Coordinator,
         catalog: Catalog,
         clock: Clock,
         rng: Random,
         observer: ShardObserver,
-        nonce: str,
-        plan: ShardPlan | None = None,
+        replies: UnwrittenReplies,
     ) -> None:
         cache_settings = settings.row_cache
-        shards = HostShards()
+        shards = state.shards
         self.shards = shards.served
         self.statuses = shards.statuses
-        self.namespaces = Namespaces(settings.namespace, settings.tier)
+        self.namespaces = state.namespaces
+        self.topic_rates = state.topic_rates
+        self._suspension = state.suspension
+        self._shard_statuses = state.shard_statuses
+        self._tier = tier
         self.queue = QueueService(
-            shards,
-            self.namespaces,
+            state,
+            tier,
             settings.calls,
             Demand(
                 DemandSettings(
@@ -120,7 +110,7 @@ class Engine:
                     topics_max=cache_settings.demand_topics_max,
                 )
             ),
-            clock.stopwatch_s,
+            replies,
         )
         self.admin = Administration(
             catalog,
@@ -134,24 +124,20 @@ class Engine:
         )
         self.admin.add_change_listener(self.queue.end_outdated_waits)
         self._namespace_deletions = None
-        if plan is not None:
-            self._namespace_deletions = NamespaceDeletions(self.admin, self.namespaces, self.shards, plan.all_shards)
+        if not tier.is_alone:
+            self._namespace_deletions = NamespaceDeletions(self.admin, self.namespaces, self.shards, tier.all_shards)
             self.admin.use_cluster_deletion(self._namespace_deletions)
-        self._tier_shards: Callable[[], Collection[int]] = (
-            (lambda: settings.standalone_shards or ()) if plan is None else plan.tier_shards
-        )
         self._last_tier_shards: frozenset[int] | None = None
         """The shards of the tier when the view changed last."""
         self._key_slot_sync = KeySlotSync(
             self.admin,
             self.namespaces,
+            state.slots,
             self.shards,
-            settings.tier,
-            self._tier_shards,
+            tier.tier_shards,
             self.queue.placement.on_slots_moved,
             self._update_readiness,
         )
-        self.queue.placement.shard_of_slot = self._key_slot_sync.shard_of_slot
         written_budget = WrittenRowsBudget(cache_settings.written_bytes_max, cache_settings.written_items_max)
         prefetch_budget = PrefetchBudget(cache_settings.prefetched_bytes_max, cache_settings.prefetched_items_max)
         self.budgets: Mapping[str, Budget] = {"written": written_budget, "prefetched": prefetch_budget}
@@ -159,10 +145,9 @@ class Engine:
 
         backoff = Backoff(settings.shard.retry_ms_min / 1_000, settings.shard.retry_ms_max / 1_000, rng)
 
-        self.topic_rates = TopicRates()
         arrivals = Arrivals(settings.shard.clock_skew_ms_max)
         services = HostServices(
-            settings.shard, self.namespaces, clock, backoff, observer, self.queue, self.topic_rates, arrivals
+            settings.shard, self.namespaces, clock, backoff, observer, self.queue, state.topic_rates, arrivals
         )
         databases: defaultdict[str, HostDatabase] = defaultdict(services.database)
 
@@ -173,7 +158,7 @@ class Engine:
         def make_supervisor(number: int, database: str) -> ShardSupervisor:
             return ShardSupervisor(
                 number,
-                self._ownership_nonce,
+                tier.ownership_nonce,
                 coordinator,
                 lambda: make_shard(number, database),
                 shards,
@@ -182,7 +167,6 @@ class Engine:
                 is_standalone=settings.standalone_shards is not None,
             )
 
-        self._nonce = self._ownership_nonce = nonce
         self._standalone_shards = settings.standalone_shards
         self._make_supervisor = make_supervisor
         self._supervisors: dict[int, ShardSupervisor] = {}
@@ -198,10 +182,6 @@ class Engine:
         else:
             for number, database in self._standalone_shards.items():
                 self._supervisors[number] = make_supervisor(number, database)
-
-    def join_cluster(self, identity: str) -> None:
-        """Name the cluster in each further ownership. Then hosts of other clusters do not take the shard over."""
-        self._ownership_nonce = ownership_nonce(identity, self._nonce)
 
     async def open(self) -> None:
         """Read the catalog before anything is served. Raises `CatalogError`."""
@@ -270,16 +250,9 @@ class Engine:
         self.queue.resume()
         self._update_readiness()
 
-    def on_view_changed(self, drained_shards: Collection[int], removed_shards: Collection[int]) -> None:
-        """Apply a new layout or plan.
-
-        Args:
-            drained_shards: shards of this host that accept only items whose keys belong to them.
-            removed_shards: shards of this host that accept no new items.
-        """
-        placement = self.queue.placement
-        placement.drained_shards, placement.removed_shards = drained_shards, removed_shards
-        before, self._last_tier_shards = self._last_tier_shards, frozenset(self._tier_shards())
+    def on_view_changed(self) -> None:
+        """Apply a new layout or plan, which the tier has read."""
+        before, self._last_tier_shards = self._last_tier_shards, frozenset(self._tier.tier_shards())
         if self._last_tier_shards != before:
             self._key_slot_sync.on_change()
 
@@ -319,7 +292,7 @@ class Engine:
 
     def _is_serving_all(self) -> bool:
         """Return whether the host may deliver and serves all its shards, except those that it releases."""
-        if self._is_closing or self.queue.is_suspended:
+        if self._is_closing or self._suspension.is_on:
             return False
         return all(supervisor.is_releasing or number in self.shards for number, supervisor in self._supervisors.items())
 
@@ -327,7 +300,7 @@ class Engine:
         """Return why the host is not ready, by shard or other cause. A shard that is handed over is no reason."""
         reasons = {
             f"shard {status.shard}": status.reason or status.state
-            for status in self.queue.shard_statuses()
+            for status in self._shard_statuses()
             if (status.state != OwnershipState.OWNED.value or status.reason)
             and (self._is_closing or not self._supervisors[status.shard].is_releasing)
         }
@@ -342,11 +315,6 @@ class Engine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._stopped.cancel()
-
-    @property
-    def slot_assignment(self) -> SlotAssignment:
-        """The key slots that are assigned to each shard of the tier."""
-        return self._key_slot_sync.assignment
 
     @property
     def is_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which deliveries are sampled to measure how well the order is kept, and what they pass over on this host.
+"""Which deliveries are sampled to measure how well the order is kept.
 
 Holds `OrderMeter`; docs/design/order-meter.md says what is measured. Always true: at
 most one sample in `SAMPLE_PAUSE_S`, and one of a topic in `TOPIC_PAUSE_S`; a delivery
@@ -8,12 +8,12 @@ other hosts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
-from foqs.catalog.namespaces import Namespaces
-from foqs.core.items.item import OrderKey, TopicName, pack_order_key, unpack_order_key
-from foqs.core.memory.order_samples import NOTHING, Displacement, OrderSamples
+from foqs.core.items.item import OrderKey, TopicName, unpack_order_key
+from foqs.core.memory.order_samples import Displacement, OrderSamples
+from foqs.queue.ranking import Ranking
 from foqs.shard.shard import Shard
 
 SAMPLE_PAUSE_S: Final = 0.1
@@ -22,31 +22,35 @@ TOPICS_MAX: Final = 10_000
 """Topics that are remembered. With more, all are due again, and deliveries without a sample are forgotten."""
 
 
+class OrderSink(Protocol):
+    """Where the order meter sends its samples."""
+
+    def on_sample(
+        self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement, deliveries: int
+    ) -> None:
+        """Add a sample, now or later.
+
+        Args:
+            here: what it passed over on this host.
+            deliveries: for which it counts.
+        """
+        ...
+
+
 class OrderMeter:
     """The order meter of one host.
 
     Args:
-        is_suspended: returns whether nothing is delivered now.
+        sink: gets the samples; it adds them to `samples`, now or later.
 
     Attributes:
         samples: the measured ones.
-        on_sample: called with (topic, priority, deliver_after_ms, what it passes over here, deliveries for which it
-            counts); it must add the sample to `samples`, now or later. A host with peers replaces it.
     """
 
-    def __init__(
-        self,
-        shards: Mapping[int, Shard],
-        namespaces: Namespaces,
-        is_suspended: Callable[[], bool],
-        stopwatch_s: Callable[[], float],
-    ) -> None:
-        self.samples = OrderSamples()
-        self.on_sample: Callable[[TopicName, int, int, Displacement, int], None] = self._add_alone
-        self._shards = shards
-        self._namespaces = namespaces
-        self._is_suspended = is_suspended
-        self._stopwatch_s = stopwatch_s
+    def __init__(self, ranking: Ranking, samples: OrderSamples, sink: OrderSink) -> None:
+        self.samples = samples
+        self._ranking = ranking
+        self._sink = sink
         self._due_s = 0.0
         """The time before which no sample is taken."""
         self._topic_due_s: dict[TopicName, float] = {}
@@ -78,24 +82,5 @@ class OrderMeter:
         self._rotation += 1
         keys = [key for _, part in parts for key in part]
         priority, after_ms, _ = unpack_order_key(keys[self._rotation % len(keys)])
-        self.on_sample(topic, priority, after_ms, self.passed_over(topic, priority, after_ms), deliveries)
-
-    def passed_over(self, topic: TopicName, priority: int, deliver_after_ms: int) -> Displacement:
-        """Return over what a delivery of an item with this key passes on this host: READY items that could be delivered."""
-        if self._is_suspended() or topic in self._namespaces.paused_topics:
-            return NOTHING
-        # Numbers of two shards say nothing about age: an item of the same millisecond is no better.
-        key, priority_key = pack_order_key(priority, deliver_after_ms, 0), pack_order_key(priority, 0, 0)
-        found = NOTHING
-        for shard in self._shards.values():
-            best = shard.index.best_key(topic) if shard.can_deliver else None
-            if best is not None and best < key:
-                age_ms = max(0, shard.now_ms() - unpack_order_key(best)[1])
-                items, by_priority = shard.index.rank(topic, key)[0], shard.index.rank(topic, priority_key)[0]
-                found = found.plus(Displacement(items, by_priority, age_ms))
-        return found
-
-    def _add_alone(
-        self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement, deliveries: int
-    ) -> None:
-        self.samples.add(topic, here, deliveries, self._stopwatch_s())
+        here = self._ranking.passed_over(topic, priority, after_ms)
+        self._sink.on_sample(topic, priority, after_ms, here, deliveries)

@@ -9,13 +9,15 @@ clock of its shard. Knows nothing of limits and callers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from foqs.catalog.slot_table import SlotTable
 from foqs.core.items import validation
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
 from foqs.core.items.restored_item import RestoredItem
 from foqs.queue.pending_calls import EnqueueCall
+from foqs.queue.tier import Tier
 from foqs.shard.host_shards import ShardStatus
 from foqs.shard.shard import Shard
 from foqs_contract.errors import (
@@ -55,20 +57,21 @@ class Placement:
     Args:
         shards: the shards that this host serves, by number; changes over time.
         statuses: the status of each shard that this host should own.
+        slots: which shard holds a key slot, here or elsewhere.
+        tier: says who owns other shards, and which shards of this host accept no new items.
         loop_time: the event loop's clock.
     """
 
     def __init__(
-        self, shards: Mapping[int, Shard], statuses: Mapping[int, ShardStatus], loop_time: Callable[[], float]
+        self,
+        shards: Mapping[int, Shard],
+        statuses: Mapping[int, ShardStatus],
+        slots: SlotTable,
+        tier: Tier,
+        loop_time: Callable[[], float],
     ) -> None:
-        self.owner_of: Callable[[int], tuple[str, int] | None] = _unknown
-        """Returns the address of a shard's owner, if the plan that was read last has one."""
-        self.shard_of_slot: Callable[[int], int | None] = _unknown
-        """Returns the shard to which a key slot is assigned, here or elsewhere."""
-        self.drained_shards: Collection[int] = frozenset()
-        """Shards that accept new items only with a key, because such items can be nowhere else."""
-        self.removed_shards: Collection[int] = frozenset()
-        """Shards that accept no new items, because no host would deliver them."""
+        self._tier = tier
+        self._slots = slots
         self._shards = shards
         self._statuses = statuses
         self._loop_time = loop_time
@@ -89,15 +92,10 @@ class Placement:
         else:
             self._place_keyed(call, namespace, items, positions)
 
-    @property
-    def accepts_items(self) -> bool:
-        """Whether a shard of this host accepts new items, as far as is known."""
-        return any(shard.accepts_items and self._accepts_unkeyed_items(shard) for shard in self._answering_shards())
-
     def not_owner_error(self, shard_number: int) -> NotOwner:
         """Return the error for a shard that this host should not own."""
         return NotOwner(
-            f"this host does not own shard {shard_number}; ask for the routing", owner=self.owner_of(shard_number)
+            f"this host does not own shard {shard_number}; ask for the routing", owner=self._tier.owner_of(shard_number)
         )
 
     def _place_unkeyed(
@@ -114,8 +112,8 @@ class Placement:
                 f"no shard of this host is served now{self._first_unavailable_reason()}; try again",
                 retry_after_ms=500,
             )
-        if self.drained_shards or self.removed_shards:
-            shards = [shard for shard in shards if self._accepts_unkeyed_items(shard)]
+        if self._tier.drained_shards or self._tier.removed_shards:
+            shards = [shard for shard in shards if _is_open(shard, self._tier)]
             if not shards:
                 raise Unavailable(
                     "every shard that this host serves now is drained or removed, and accepts no new items"
@@ -137,9 +135,6 @@ class Placement:
                 return
         assert refusal is not None
         raise refusal
-
-    def _accepts_unkeyed_items(self, shard: Shard) -> bool:
-        return shard.number not in self.drained_shards and shard.number not in self.removed_shards
 
     def _first_unavailable_reason(self) -> str:
         """Return the reason of the first shard that is served but not available, as the end of a sentence."""
@@ -191,7 +186,7 @@ class Placement:
                 for position, item in zip(own_positions, own, strict=True):
                     call.refuse([position], self._slot_not_held_error(item.idempotency_key))  # type: ignore[attr-defined]
                 continue
-            if shard.number in self.removed_shards:
+            if shard.number in self._tier.removed_shards:
                 # The shard was removed or moved to another database, and its release has not been requested yet.
                 call.refuse(own_positions, _slot_unavailable_error())
                 continue
@@ -208,8 +203,8 @@ class Placement:
 
     def _slot_not_held_error(self, key: bytes) -> FoqsError:
         """Return why no shard here accepts an item with this key."""
-        number = self.shard_of_slot(key_slot_of(key))
-        if number is not None and number not in self._statuses and self.owner_of(number) is not None:
+        number = self._slots.shard_of_slot(key_slot_of(key))
+        if number is not None and number not in self._statuses and self._tier.owner_of(number) is not None:
             return self.not_owner_error(number)
         shard = None if number is None else self._shards.get(number)
         if shard is not None and shard.unavailable_reason is not None:
@@ -242,9 +237,14 @@ class Placement:
         return [shard for shard in self._shards.values() if shard.is_serving]
 
 
-def _unknown(number: int) -> None:
-    """Stand in for the lookups of a cluster on a standalone host."""
-    return
+def accepts_items(shards: Mapping[int, Shard], tier: Tier) -> bool:
+    """Return whether one of a host's shards accepts new items, as far as is known."""
+    return any(shard.is_answering and shard.accepts_items and _is_open(shard, tier) for shard in shards.values())
+
+
+def _is_open(shard: Shard, tier: Tier) -> bool:
+    """Return whether a shard accepts items without a key."""
+    return shard.number not in tier.drained_shards and shard.number not in tier.removed_shards
 
 
 def _slot_unavailable_error() -> Unavailable:

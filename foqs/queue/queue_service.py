@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.catalog.namespaces import Namespaces
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Events, Leases, Operation, OperationCaller
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, State, TopicName
@@ -25,11 +23,11 @@ from foqs.core.memory.demand import Demand
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
-from foqs.queue.availability import Availability
 from foqs.queue.bulk import change_matching, list_matching
 from foqs.queue.counting import count_matching, count_page
 from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.explainer import Explainer
+from foqs.queue.host_state import HostState
 from foqs.queue.item_details import read_item
 from foqs.queue.listings import ListedShards, list_topics
 from foqs.queue.order_meter import OrderMeter
@@ -54,10 +52,11 @@ from foqs.queue.port import (
 from foqs.queue.quota import Quota
 from foqs.queue.replay_lookups import ReplayLookups
 from foqs.queue.shard_pages import list_shard
+from foqs.queue.tier import Tier
 from foqs.queue.topic_purge import purge_topic
-from foqs.queue.waiters import Waiters
 from foqs.runtime.deadlines import Deadlines
-from foqs.shard.host_shards import HostShards, ShardStatus
+from foqs.runtime.unwritten_replies import UnwrittenReplies
+from foqs.shard.host_shards import ShardStatus
 from foqs.shard.shard import Shard
 from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotFound, Unavailable
 
@@ -71,24 +70,20 @@ class QueueService:
     """Implements `port.Queue`.
 
     Args:
-        namespaces: the settings of each, and the paused topics.
         demand: decides how much to prefetch.
+        replies: are written after they were made, before other work is done.
     """
 
     def __init__(
-        self,
-        shards: HostShards,
-        namespaces: Namespaces,
-        limits: CallOptions,
-        demand: Demand,
-        stopwatch_s: Callable[[], float],
+        self, state: HostState, tier: Tier, limits: CallOptions, demand: Demand, replies: UnwrittenReplies
     ) -> None:
+        shards, namespaces, stopwatch_s = state.shards, state.namespaces, state.stopwatch_s
         self.limits = limits
-        self.waiters: Waiters[Dequeue] = Waiters()
+        self.waiters = state.waiters
         self.is_draining = False
-        self.write_replies: Callable[[], None] = _do_nothing
-        """Called after replies were made, so that they are sent before other work is done."""
-        self._is_suspended = False
+        self._state = state
+        self._write_replies = replies.write
+        self._suspension = state.suspension
         self._shards = shards.served
         self._namespaces = namespaces
         self.delivery_wait_s_max = limits.delivery_wait_ms_max / 1000
@@ -102,8 +97,9 @@ class QueueService:
         self.namespace_settings = namespaces.settings_of
         """Returns the settings of a namespace. Raises `NamespaceNotFound`."""
         self.deadlines = Deadlines(loop)
-        self.placement = Placement(shards.served, shards.statuses, loop.time)
-        self.quota = Quota(shards.served, stopwatch_s)
+        self.placement = Placement(shards.served, shards.statuses, state.slots, tier, loop.time)
+        self.quota = Quota(shards.served, state.backlogs, tier.limits, stopwatch_s)
+        self._backlogs = state.backlogs
         self._explainer = Explainer(
             shards,
             namespaces,
@@ -114,9 +110,9 @@ class QueueService:
             limits.better_items_max,
             self.placement.not_owner_error,
         )
-        self.order_meter = OrderMeter(shards.served, namespaces, lambda: self._is_suspended, stopwatch_s)
-        self.availability = Availability(shards, namespaces, self.waiters, lambda: self._is_suspended)
-        self.outage = self.availability.outage
+        self.order_meter = OrderMeter(state.ranking, state.order_samples, tier.order_sink)
+        self.availability = state.availability
+        self.outage = state.availability.outage
         """Returns the shards that cannot deliver; see `Availability.outage`."""
         self._replay_lookups = ReplayLookups(limits.replay_lookup_items_max, self.placement.shards_for_keys)
 
@@ -126,19 +122,14 @@ class QueueService:
         for dequeue in self.waiters.all_waiters():
             dequeue.try_deliver()
 
-    @property
-    def is_suspended(self) -> bool:
-        """Whether nothing is delivered, because the shards may soon belong to another host. All other calls are served."""
-        return self._is_suspended
-
     def suspend(self) -> None:
         """Deliver nothing until `resume`. Dequeues that wait keep waiting."""
-        self._is_suspended = True
+        self._suspension.is_on = True
 
     def resume(self) -> None:
         """Deliver again, first to dequeues that wait."""
-        if self._is_suspended:
-            self._is_suspended = False
+        if self._suspension.is_on:
+            self._suspension.is_on = False
             for dequeue in self.waiters.all_waiters():
                 dequeue.try_deliver()
 
@@ -159,7 +150,7 @@ class QueueService:
         limit_errors: Mapping[int, FoqsError] = {}
         if limits is not None:
             limit_errors = self._limit_errors(namespace, limits, items)
-            call.in_flight = self.quota.in_flight(namespace, limits)
+            call.in_flight = self._backlogs.in_flight(namespace, limits)
             call.on_repeats = self.quota.refund_callback(namespace, limits)
             if limit_errors:
                 positions = [position for position in positions if position not in limit_errors]
@@ -336,7 +327,7 @@ class QueueService:
         `skip_refilling` skips shards that are still reading better keys. A dequeue that has `excluded` shards also skips
         shards that would be late. Paused topics are skipped.
         """
-        if self._is_suspended:
+        if self._suspension.is_on:
             return []
         longest_bytes = self._namespaces.longest_payloads.payload_bytes_max(next(iter(topics))[0]) if topics else 0
         if longest_bytes:
@@ -450,7 +441,7 @@ class QueueService:
         if (
             waiter is None
             or owned is None
-            or self._is_suspended
+            or self._suspension.is_on
             or topic in self._namespaces.paused_topics
             or any(topic in other.index for other in self._serving_shards())
         ):
@@ -487,7 +478,7 @@ class QueueService:
 
     def on_callers_notified(self) -> None:
         """Send the replies that were made, before other work is done."""
-        self.write_replies()
+        self._write_replies()
 
     def _is_available(self, topic: TopicName) -> bool:
         return any(
@@ -595,22 +586,8 @@ class QueueService:
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
         return await self._explainer.explain(
-            namespace, shard, number, deadline, is_draining=self.is_draining, is_suspended=self._is_suspended
+            namespace, shard, number, deadline, is_draining=self.is_draining, is_suspended=self._suspension.is_on
         )
 
     def shard_statuses(self) -> list[ShardStatus]:
-        statuses = []
-        for number, status in sorted(self._statuses.items()):
-            shard = self._shards.get(number)
-            if shard is not None:
-                status = replace(
-                    status,
-                    queued_items=shard.queued_items,
-                    reason=shard.unavailable_reason or shard.write_refusal or shard.dispute_reason or status.reason,
-                )
-            statuses.append(status)
-        return statuses
-
-
-def _do_nothing() -> None:
-    pass
+        return self._state.shard_statuses()

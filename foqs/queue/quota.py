@@ -14,20 +14,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 from foqs.core.items.item import NewItem
-from foqs.core.limits.in_flight import InFlight, total_payload_bytes
-from foqs.core.limits.rate_allocation import RateAllocation
-from foqs.core.limits.token_bucket import MinuteCount, TokenBucket
+from foqs.core.limits.in_flight import total_payload_bytes
+from foqs.core.limits.token_bucket import MinuteCount
 from foqs.options.options import NamespaceOptions
+from foqs.queue.backlogs import Backlogs
+from foqs.queue.tier import LimitPart, LimitParts
 from foqs.shard.shard import Shard
 from foqs_contract.errors import FoqsError, LimitExceeded, RateLimited
 
 _BACKLOG_RETRY_MS: Final = 1_000
 """A backlog shrinks as fast as its consumers work, so this is a guess."""
 
-_BUCKETS_MAX: Final = 10_000
+_NAMESPACES_MAX: Final = 10_000
 """With more namespaces than this, entries that are not needed are dropped."""
 
 
@@ -36,31 +37,24 @@ class Quota:
 
     Args:
         shards: the shards that this host serves, by number; changes over time.
+        parts: this host's parts of the limits.
     """
 
-    def __init__(self, shards: Mapping[int, Shard], stopwatch_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        shards: Mapping[int, Shard],
+        backlogs: Backlogs,
+        parts: LimitParts,
+        stopwatch_s: Callable[[], float],
+    ) -> None:
         self.limited_items: Counter[str] = Counter()
         """Items over a limit, by limit: rate, items, bytes, topics."""
-        self.allocation_of: Callable[[str], RateAllocation[Any]] | None = None
-        """Returns this host's part of a namespace's limits; None for a standalone host."""
         self._shards = shards
+        self._backlogs = backlogs
+        self._parts = parts
         self._stopwatch_s = stopwatch_s
-        self._buckets: dict[str, TokenBucket] = {}
         self._minute_counts: dict[str, MinuteCount] = {}
-        self._in_flight: dict[str, InFlight] = {}
-        """By namespace, for those with a limited backlog."""
         self._topic_totals = TopicTotals()
-
-    def usage(self, namespace: str) -> tuple[int, int]:
-        """Return (items, payload bytes) of a namespace; too low while counts lag."""
-        held = [shard.memory.usage.lower_bound(namespace) for shard in self._shards.values()]
-        return sum(items for items, _ in held), sum(size for _, size in held)
-
-    def backlog(self, namespace: str) -> tuple[int, int]:
-        """Return (items, payload bytes) of a namespace with its items in flight."""
-        items, size = self.usage(namespace)
-        in_flight = self._in_flight.get(namespace)
-        return (items, size) if in_flight is None else (items + in_flight.items, size + in_flight.bytes)
 
     def check_limits(self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem]) -> None:
         """Check rate and backlog for a call. Nothing is charged.
@@ -69,25 +63,12 @@ class Quota:
             RateLimited: the rate does not allow it now.
             LimitExceeded: the backlog is full, or the call is larger than a minute's rate.
         """
-        allocation = None
-        if self.allocation_of is not None:
-            allocation = self.allocation_of(namespace)
-            allocation.record_request(len(items), self._stopwatch_s())
+        part = self._parts.of(namespace)
+        part.record_request(len(items), self._stopwatch_s())
         if settings.backlog_items_max or settings.backlog_bytes_max:
-            self._check_backlog(namespace, settings, items, allocation)
+            self._check_backlog(namespace, settings, items, part)
         if settings.enqueues_per_minute:
-            self._check_rate(namespace, settings.enqueues_per_minute, len(items), allocation)
-
-    def in_flight(self, namespace: str, settings: NamespaceOptions) -> InFlight | None:
-        """Return the counter of a namespace's items in flight; None if its backlog is not limited."""
-        if not settings.backlog_items_max and not settings.backlog_bytes_max:
-            return None
-        in_flight = self._in_flight.get(namespace)
-        if in_flight is None:
-            if len(self._in_flight) >= _BUCKETS_MAX:
-                self._in_flight = {name: counter for name, counter in self._in_flight.items() if counter.items}
-            in_flight = self._in_flight[namespace] = InFlight()
-        return in_flight
+            self._check_rate(namespace, settings.enqueues_per_minute, len(items), part)
 
     def enqueued_last_minute(self, namespace: str) -> int:
         """Return about how many items were accepted in the last minute."""
@@ -98,7 +79,7 @@ class Quota:
         """Count items of a call that were accepted. If the namespace has limits, the call passed `check_limits`."""
         count = self._minute_counts.get(namespace)
         if count is None:
-            if len(self._minute_counts) >= _BUCKETS_MAX:
+            if len(self._minute_counts) >= _NAMESPACES_MAX:
                 now_s = self._stopwatch_s()
                 self._minute_counts = {
                     name: minute for name, minute in self._minute_counts.items() if minute.last_minute(now_s)
@@ -106,33 +87,25 @@ class Quota:
             count = self._minute_counts[namespace] = MinuteCount()
         count.add(items, self._stopwatch_s())
         if settings is not None and settings.enqueues_per_minute and items:
-            bucket = self._buckets[namespace] if self.allocation_of is None else self.allocation_of(namespace)
-            bucket.consume(items, settings.enqueues_per_minute, self._stopwatch_s())
+            self._parts.of(namespace).consume(items, settings.enqueues_per_minute, self._stopwatch_s())
 
     def forget(self, namespaces: Iterable[str]) -> None:
         """Forget the use of namespaces that were deleted: a new one of the same name starts from zero."""
-        for name in namespaces:
-            self._buckets.pop(name, None)
+        names = list(namespaces)
+        self._parts.forget(names)
+        for name in names:
             self._minute_counts.pop(name, None)
 
     def refund_callback(self, namespace: str, settings: NamespaceOptions) -> Callable[[int], None] | None:
         """Return a callback that refunds the charge for repeats; None if the rate is not limited."""
         if not settings.enqueues_per_minute:
             return None
-
-        def on_repeats(items: int) -> None:
-            bucket = self._bucket(namespace)
-            if bucket is not None:
-                bucket.refund(items)
-
-        return on_repeats
+        return lambda items: self._parts.of(namespace).refund(items)
 
     def rate_wait_ms(self, namespace: str, settings: NamespaceOptions) -> int:
         """Return the time until the rate allows another item."""
-        bucket = self._bucket(namespace) if settings.enqueues_per_minute else None
-        if bucket is None:
-            return 0
-        return ceil(bucket.wait_s(1, settings.enqueues_per_minute, self._stopwatch_s()) * 1000)
+        per_minute = settings.enqueues_per_minute
+        return ceil(self._parts.of(namespace).wait_s(1, per_minute, self._stopwatch_s()) * 1000) if per_minute else 0
 
     def topic_limit_errors(
         self, namespace: str, settings: NamespaceOptions, topics: Sequence[str]
@@ -161,38 +134,28 @@ class Quota:
 
     # -------------------------------------------------------------------- helpers
 
-    def _bucket(self, namespace: str) -> TokenBucket | RateAllocation[Any] | None:
-        return self._buckets.get(namespace) if self.allocation_of is None else self.allocation_of(namespace)
-
     def _check_backlog(
         self,
         namespace: str,
         settings: NamespaceOptions,
         items: Sequence[NewItem],
-        allocation: RateAllocation[Any] | None,
+        part: LimitPart,
     ) -> None:
-        held_items, held_bytes = self.backlog(namespace)
+        held_items, held_bytes = self._backlogs.backlog(namespace)
         items_max, bytes_max = settings.backlog_items_max, settings.backlog_bytes_max
-        if items_max:
-            own_max, elsewhere = (
-                (items_max, 0) if allocation is None else (allocation.items_max(items_max), allocation.elsewhere_items)
-            )
-            if held_items + len(items) > own_max:
-                raise self._backlog_error(namespace, "items", held_items, elsewhere, len(items), items_max, len(items))
+        if items_max and held_items + len(items) > part.items_max(items_max):
+            held_items += part.elsewhere_items
+            raise self._backlog_error(namespace, "items", held_items, len(items), items_max, len(items), part.scope)
         if bytes_max:
             size = total_payload_bytes(items)
-            own_max, elsewhere = (
-                (bytes_max, 0) if allocation is None else (allocation.bytes_max(bytes_max), allocation.elsewhere_bytes)
-            )
-            if held_bytes + size > own_max:
-                raise self._backlog_error(namespace, "bytes", held_bytes, elsewhere, size, bytes_max, len(items))
+            if held_bytes + size > part.bytes_max(bytes_max):
+                held_bytes += part.elsewhere_bytes
+                raise self._backlog_error(namespace, "bytes", held_bytes, size, bytes_max, len(items), part.scope)
 
     def _backlog_error(
-        self, namespace: str, unit: str, held: int, held_elsewhere: int, added: int, limit: int, items: int
+        self, namespace: str, unit: str, held: int, added: int, limit: int, items: int, scope: str
     ) -> LimitExceeded:
         self.limited_items[unit] += items
-        held += held_elsewhere
-        scope = "" if self.allocation_of is None else " for all hosts together"
         if held + added > limit:
             text = (
                 f"namespace {namespace!r} holds {held} {unit}, and {added} more would exceed its limit of {limit}{scope}; "
@@ -205,7 +168,7 @@ class Quota:
             )
         return LimitExceeded(text, field="items", retry_after_ms=_BACKLOG_RETRY_MS)
 
-    def _check_rate(self, namespace: str, per_minute: int, items: int, allocation: RateAllocation[Any] | None) -> None:
+    def _check_rate(self, namespace: str, per_minute: int, items: int, part: LimitPart) -> None:
         if items > per_minute:
             self.limited_items["rate"] += items
             raise LimitExceeded(
@@ -213,18 +176,11 @@ class Quota:
                 "split the call, or raise its enqueues_per_minute",
                 field="items",
             )
-        now_s = self._stopwatch_s()
-        bucket = allocation or self._buckets.get(namespace)
-        if bucket is None:
-            if len(self._buckets) >= _BUCKETS_MAX:
-                self._buckets = {name: old for name, old in self._buckets.items() if not old.is_full(now_s)}
-            bucket = self._buckets[namespace] = TokenBucket()
-        wait_s = bucket.wait_s(items, per_minute, now_s)
+        wait_s = part.wait_s(items, per_minute, self._stopwatch_s())
         if wait_s > 0:
             self.limited_items["rate"] += items
             raise RateLimited(
-                f"namespace {namespace!r} has used up its {per_minute} enqueues a minute"
-                + ("" if allocation is None else " for all hosts together"),
+                f"namespace {namespace!r} has used up its {per_minute} enqueues a minute{part.scope}",
                 field="items",
                 retry_after_ms=int(wait_s * 1000) + 1,
             )
@@ -251,7 +207,7 @@ class TopicTotals:
             return max(counts)
         begun = sum([shard.counts.begun_count for shard in shards])
         ended = sum([shard.counts.ended_count for shard in shards])
-        if shards != self._shards or len(self._last_counts) >= _BUCKETS_MAX:
+        if shards != self._shards or len(self._last_counts) >= _NAMESPACES_MAX:
             self._shards, self._last_counts = shards, {}
         elif namespace in self._last_counts:
             topics, begun_before, ended_before = self._last_counts[namespace]

@@ -3,7 +3,7 @@
 Always true: a peer affects no other connection, but one that has not authenticated may
 lose its place to another; the replies of one turn of the
 loop are sent in order and in one write, or in a few if they are large or
-`ServerState.write_replies` is called earlier; `on_unsent` is called for each reply
+`UnwrittenReplies.write` is called earlier; `on_unsent` is called for each reply
 that can no longer be written. Knows nothing of what a call does.
 
 A transport must offer write, close, abort, is_closing, pause_reading,
@@ -418,7 +418,7 @@ class Connection(asyncio.Protocol):
         replies = self._pending_replies
         is_alone = not self.calls and not self._is_reading
         if not replies and not is_alone:
-            self._server.schedule_write(self)
+            self._server.replies.add(self)
         replies.append(frame)
         if on_unsent is not None:
             self._on_unsent_callbacks.append(on_unsent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from foqs.access.authenticator import Authenticator
 from foqs.core.limits.waiting_calls import WaitingCalls
@@ -19,6 +19,7 @@ from foqs.rpc.messages import DecodeLimits, Decoder, call_head
 from foqs.rpc.methods import RpcService
 from foqs.rpc.peer_log import PeerLog
 from foqs.runtime.peer_budget import PeerBudget
+from foqs.runtime.unwritten_replies import ReplyWriter, UnwrittenReplies
 from foqs_contract.message_heads import CALL, head_prefix
 
 OnCallReplied: TypeAlias = Callable[[str, str, float], None]
@@ -26,14 +27,6 @@ OnCallReplied: TypeAlias = Callable[[str, str, float], None]
 
 SETTLING_PART: Final = 10
 """One part in this many of the calls in flight is for acks and other calls that settle deliveries."""
-
-
-class ReplyWriter(Protocol):
-    """A connection, as the state that it shares needs it."""
-
-    def write_replies(self) -> None:
-        """Write the pending replies. Never raises."""
-        ...
 
 
 _ConnectionT = TypeVar("_ConnectionT", bound=ReplyWriter)
@@ -46,6 +39,7 @@ class ServerState(Generic[_ConnectionT]):
         on_call_replied: see `OnCallReplied`.
         authenticator: authenticates callers; None: anybody may call.
         stopwatch_s: measures the calls; None: the loop's clock.
+        replies: those of its connections; None: nothing but the server writes them.
     """
 
     def __init__(
@@ -56,8 +50,10 @@ class ServerState(Generic[_ConnectionT]):
         on_call_replied: OnCallReplied = lambda method, code, seconds: None,
         authenticator: Authenticator | None = None,
         stopwatch_s: Callable[[], float] | None = None,
+        replies: UnwrittenReplies | None = None,
     ) -> None:
         self.loop = loop
+        self.replies = replies or UnwrittenReplies(loop)
         self.on_call_replied = on_call_replied
         self.stopwatch_s = stopwatch_s or loop.time
         self.service = service
@@ -92,20 +88,6 @@ class ServerState(Generic[_ConnectionT]):
         """All calls, those that wait included."""
         self.is_stopping = False
         self.idle_waiter: asyncio.Future[None] | None = None
-        self._pending_writes: list[_ConnectionT] = []
-        """Connections with replies of this turn of the loop."""
-
-    def schedule_write(self, connection: _ConnectionT) -> None:
-        """Write the connection's replies at the end of this turn of the loop, or with `write_replies` before that."""
-        if not self._pending_writes:
-            self.loop.call_soon(self.write_replies)
-        self._pending_writes.append(connection)
-
-    def write_replies(self) -> None:
-        """Write the replies of this turn of the loop."""
-        connections, self._pending_writes = self._pending_writes, []
-        for connection in connections:
-            connection.write_replies()
 
     def on_call_or_connection_ended(self) -> None:
         idle = self.idle_waiter

@@ -13,7 +13,6 @@ from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
-from foqs.queue.engine import Engine
 from foqs.runtime.clock import SystemClock
 from foqs.shard.observer import NullObserver
 from foqs.shard.supervisor import ShardTakenOver
@@ -23,6 +22,7 @@ from shardmgr.local_coordinator import LocalCoordinator
 from tests.contract.conftest import SHARD, Bench
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
+from tests.support.engines import make_engine
 from tests.support.stores import OTHER, Ownership, contents, opened
 
 _LATER_EPOCH = 9
@@ -72,7 +72,7 @@ def test_enqueue_that_committed_before_a_takeover_and_lost_its_reply_is_unknown(
     loser = _Loser(bench)
 
     async def story() -> None:
-        engine = Engine(
+        engine = make_engine(
             engine_settings(SHARD),
             lambda shard, _: loser.store(),
             LocalCoordinator(MemoryEpochBook()),

@@ -16,6 +16,7 @@ from shardmgr.local_coordinator import LocalCoordinator
 from tests.contract.conftest import SHARD, Bench
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
+from tests.support.engines import make_engine
 from tests.support.stores import make_row, opened
 
 YEAR_MS = 365 * 86_400_000
@@ -39,7 +40,7 @@ def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench:
 
     @asynccontextmanager
     async def engine(nonce: str) -> AsyncIterator[Engine]:
-        found = Engine(
+        found = make_engine(
             engine_settings(SHARD),
             lambda shard, _: bench.make(shard, no_faults),
             LocalCoordinator(book),

@@ -26,10 +26,13 @@ from foqs.core.items.idempotency_keys import divide_key_slots
 from foqs.core.items.item import Row, State, format_id
 from foqs.options.rpc_options import RpcOptions
 from foqs.queue.engine import Engine, EngineSettings
+from foqs.queue.host_state import HostState
+from foqs.queue.tier import Alone
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.methods import MethodHandler, RpcService
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
+from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.observer import NullObserver
 from foqs.shard.shard import Shard
 from foqs.shard.supervisor import ShardTakenOver
@@ -328,18 +331,22 @@ class SimulatedCluster:
         settings = self.settings()
         if number % 2:  # every other host has no room for lease ends, so it walks
             settings = replace(settings, shard=changed(settings.shard, lease_ranges_max=64))
+        state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
+        replies = UnwrittenReplies(self.loop)
         engine = me.engine = Engine(
             settings,
+            state,
+            Alone(nonce_of(number), settings.standalone_shards or (), state),
             lambda shard, _: self.servers[shard].store(shard),
             WatchedCoordinator(LocalCoordinator(self._book), self._served),
             self._catalog,
             clock,
             rng,
             NullObserver(),
-            nonce=nonce_of(number),
+            replies,
         )
         await engine.open()
-        wire, listener = await self._listen(me, number, engine, rng)
+        wire, listener = await self._listen(me, number, engine, replies, rng)
         engine.start()
         ready = asyncio.ensure_future(engine.became_ready.wait())
         ready.add_done_callback(lambda _: setattr(me, "ready", True))
@@ -367,6 +374,7 @@ class SimulatedCluster:
         me: Incarnation,
         number: int,
         engine: Engine,
+        replies: UnwrittenReplies,
         rng: Random,
         more: Mapping[str, MethodHandler] = MappingProxyType({}),
         together: Callable[[QueueHandlers], RpcService] = lambda alone: alone,
@@ -375,9 +383,12 @@ class SimulatedCluster:
         identity = HostIdentity(me.address, PORT, number)
         handlers = QueueHandlers(engine.queue, identity, rng, {**admin_handlers(engine.admin, "default"), **more})
         wire = RpcServer(
-            self.loop, together(handlers), RpcOptions(), authenticator=principals.gate(engine.namespaces.permissions_of)
+            self.loop,
+            together(handlers),
+            RpcOptions(),
+            authenticator=principals.gate(engine.namespaces.permissions_of),
+            replies=replies,
         )
-        engine.queue.write_replies = wire.write_replies
         return wire, await self.network.listen(me.address, PORT, wire.connection)
 
     def _current(self) -> Incarnation | None:

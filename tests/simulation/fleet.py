@@ -15,22 +15,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from foqs.catalog.document import render
 from foqs.catalog.port import CatalogError
 from foqs.catalog.registry_catalog import DOCUMENT_NAME as CATALOG
 from foqs.catalog.registry_catalog import RegistryCatalog
-from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.gossip.gossip import Gossip
+from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
-from foqs.cluster.tier_member import TierMember
+from foqs.cluster.tier_member import Member
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import parse_id
 from foqs.options.config import Config
 from foqs.queue.engine import Engine, EngineSettings
+from foqs.queue.host_state import HostState
 from foqs.rpc.cluster_handlers import cluster_handlers
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.observer import NullObserver
 from foqs.testing.memory_network import ProtocolFactory
 from foqs_client.connection_pool import ConnectionPool
@@ -102,7 +103,7 @@ class SimulatedFleet(SimulatedCluster):
         self.counts: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
         self.surplus = SurplusLedger(self.counts, loop.time, self._row)
         self.registries: dict[Incarnation, DelayedRegistry] = {}
-        self._tiers: dict[Incarnation, TierMember] = {}
+        self._tiers: dict[Incarnation, Member] = {}
         self._ensemble = _Ensemble(None, self.clock.monotonic_ms)
         self._ensemble.planned = self._planned
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
@@ -250,73 +251,71 @@ class SimulatedFleet(SimulatedCluster):
         registry = DelayedRegistry(self._ensemble, SESSION_MS, clock.monotonic_ms, self.loop, rng, self._lost)
         registry.session_over = self._session_over.set
         self.registries[me] = registry
+        settings = _settings(WILD if self.wild else SETTINGS)
+        state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
         membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0)
+        connect = self.connector(me.address, Random(f"{number}/peers"))
+        greet = make_handshake(principals.token(principals.OPERATOR), None, has_certificate=False)
+        peers = CountedPeers(
+            self.counts,
+            self.surplus,
+            me.process.name,
+            Random(f"{number}/cut short"),
+            membership.hosts,
+            nonce,
+            "default",
+            "",
+            lambda address: ConnectionPool([address], 1, connect, greet),
+        )
+        view = GossipView(GOSSIP.peer_topics_max, GOSSIP.gossip_interval_ms / 1_000)
+        tier = self._tiers[me] = Member(GOSSIP, state, membership, peers, view, PAGE_BYTES_MAX, rng)
+        replies = UnwrittenReplies(self.loop)
         engine = me.engine = Engine(
-            _settings(WILD if self.wild else SETTINGS),
+            settings,
+            state,
+            tier,
             lambda shard, _: self.servers[shard].store(shard),
             WatchedCoordinator(membership.agent, self._served),
             RegistryCatalog(registry, 1_000_000),
             clock,
             rng,
             NullObserver(),
-            nonce,
-            membership,
+            replies,
         )
         self._session_over.set()  # it has no session yet
-        engine.queue.placement.owner_of = membership.owner_of
         try:
-            await membership.open()
+            await tier.open()
             await engine.open()
         except (RegistryError, CatalogError):
             me.gone.set()
             return
-        cluster = membership.cluster_service(engine.queue.shard_statuses, lambda: engine.slot_assignment)
-        connect = self.connector(me.address, Random(f"{number}/peers"))
-        greet = make_handshake(principals.token(principals.OPERATOR), None, has_certificate=False)
-
-        def open_pool(address: tuple[str, int]) -> ConnectionPool:
-            return ConnectionPool([address], 1, connect, greet)
-
-        peers = CountedPeers(
-            self.counts,
-            self.surplus,
-            me.process.name,
-            Random(f"{number}/cut short"),
-            lambda: cluster.hosts,
-            nonce,
-            "default",
-            "",
-            open_pool,
+        wire, listener = await self._listen(
+            me,
+            number,
+            engine,
+            replies,
+            rng,
+            cluster_handlers(tier.cluster),
+            lambda local: tier.service(local, engine.admin.refresh),
         )
-
-        def together(alone: QueueHandlers) -> TierService:
-            gossip = Gossip(GOSSIP, engine, peers, lambda: 0.0, lambda: cluster.is_fully_served, rng)
-            tier = self._tiers[me] = TierMember(GOSSIP, alone, engine, peers, gossip, membership, clock.stopwatch_s)
-            return tier.service
-
-        wire, listener = await self._listen(me, number, engine, rng, cluster_handlers(cluster), together)
         engine.start()
-        exchanging = asyncio.ensure_future(self._tiers[me].run())
         me.ready = True
         serving: asyncio.Future[None] = asyncio.ensure_future(engine.run())
-        following = membership.start(engine, PORT, lambda: engine.on_view_changed(*membership.closed_shards()))
-        stopping = asyncio.ensure_future(me.stop.wait())
-        working = (serving, following, exchanging)
-        done, _ = await asyncio.wait((*working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(me.stop.wait())
+        working: list[asyncio.Future[Any]] = [serving, *tier.start(engine, PORT)]
+        done, _ = await asyncio.wait([*working, stopping], return_when=asyncio.FIRST_COMPLETED)
         for ended in working:
             if ended in done:
                 ended.result()
         until_s = self.loop.time() + 2 * DRAIN_MS / 1000
         listener.close()
         engine.queue.drain()
-        await membership.leave(until_s)
+        await tier.leave(until_s)
         await wire.stop(min(until_s, self.loop.time() + 0.3))
         engine.on_release_requested()
         await asyncio.wait((serving,), timeout=max(until_s - self.loop.time(), 0.3))
         await engine.abort()
-        exchanging.cancel()
-        await peers.close()
-        await membership.close()
+        await tier.close()
         me.gone.set()
 
     def _end(self, incarnation: Incarnation, linger_ms: float) -> None:

@@ -9,21 +9,30 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Final, NoReturn
 
 from foqs.catalog.registry_catalog import RegistryCatalog
+from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
+from foqs.cluster.peers import Peers, PeerUnreachable
+from foqs.cluster.routing.port import HostView
+from foqs.cluster.tier_member import Member
+from foqs.options.cluster_options import ClusterOptions
 from foqs.options.config import Config
 from foqs.queue.engine import Engine
+from foqs.queue.host_state import HostState
+from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.observer import NullObserver
 from shardmgr import layout_changes
 from shardmgr.model import ShardSpec
-from tests.support.builders import engine_settings
+from tests.support.builders import cluster_options, engine_settings
 from tests.support.engines import Caller, World
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import run_virtual
 
 SESSION_MS = 6_000
+GOSSIP_OPTIONS: Final = cluster_options()
+PAGE_BYTES_MAX: Final = 1 << 20
 
 
 class OwnershipTimings(NullObserver):
@@ -57,29 +66,46 @@ class ClusterHost:
         self.registry: LocalRegistry = world.ensemble.registry(SESSION_MS)
         rng = Random(number)
         self.facts = OwnershipTimings()
+        settings = replace(engine_settings(alone=False), tier=tier)
+        self.state = HostState(settings.namespace, tier, world.clock.stopwatch_s)
         self.membership = Membership(config, self.registry, self.nonce, world.clock, rng, lambda: 0.0)
+        self.peers = self.make_peers(self.membership.hosts)
+        self.tier = Member(
+            world.gossip_options,
+            self.state,
+            self.membership,
+            self.peers,
+            self.make_view(),
+            world.page_bytes_max,
+            Random(f"{number}/telling"),
+        )
+        self.replies = UnwrittenReplies(world.loop)
         self.engine = Engine(
-            replace(engine_settings(alone=False), tier=tier),
+            settings,
+            self.state,
+            self.tier,
             lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
             self.membership.agent,
             RegistryCatalog(self.registry, 1_000_000),
             world.clock,
             rng,
             self.facts,
-            self.nonce,
-            self.membership,
+            self.replies,
         )
-        self.engine.queue.placement.owner_of = self.membership.owner_of
         self.caller = Caller(world, self.engine)
 
+    def make_peers(self, hosts: Callable[[], Sequence[HostView]]) -> Peers:
+        return _UnreachablePeers(hosts, self.nonce, "default", "", _no_pool)
+
+    def make_view(self) -> GossipView:
+        options = self._world.gossip_options
+        return GossipView(options.peer_topics_max, options.gossip_interval_ms / 1_000)
+
     async def start(self) -> None:
-        self.engine.join_cluster(await self.membership.open())
+        await self.tier.open()
         await self.engine.open()
         self.engine.start()
-        self.membership.start(self.engine, 7411, self._view_changed)
-
-    def _view_changed(self) -> None:
-        self.engine.on_view_changed(*self.membership.closed_shards())
+        self.tier.join(self.engine, 7411)
 
     async def stop(self) -> None:
         """Stop like a host that gets a signal."""
@@ -123,8 +149,16 @@ class ClusterHost:
 class ClusterWorld(World):
     """A cluster of some shards, without hosts yet."""
 
-    def __init__(self, shards: int = 8, tiers: Sequence[str] = ("default",)) -> None:
+    def __init__(
+        self,
+        shards: int = 8,
+        tiers: Sequence[str] = ("default",),
+        gossip_options: ClusterOptions = GOSSIP_OPTIONS,
+        page_bytes_max: int = PAGE_BYTES_MAX,
+    ) -> None:
         super().__init__()
+        self.gossip_options = gossip_options
+        self.page_bytes_max = page_bytes_max
         self.ensemble = LocalEnsemble(None, self.clock.monotonic_ms)
         self.administrator = self.ensemble.registry(SESSION_MS)
         self.shard_count = shards
@@ -148,10 +182,13 @@ class ClusterWorld(World):
     async def host(self, name: str) -> ClusterHost:
         """Return a host that has begun to join, in the tier of its name or else in the first."""
         self._started += 1
-        host = ClusterHost(self, name, self._started, name if name in self._tiers else self._tiers[0])
+        host = self.make_host(name, name if name in self._tiers else self._tiers[0])
         self.hosts.append(host)
         await host.start()
         return host
+
+    def make_host(self, name: str, tier: str) -> ClusterHost:
+        return ClusterHost(self, name, self._started, tier)
 
     async def wait_until_settled(self, *hosts: ClusterHost, within_s: float = 60.0) -> None:
         """These hosts serve all shards, as evenly as can be, and are ready."""
@@ -172,6 +209,17 @@ class ClusterWorld(World):
                 if table is not None and table.owner.epoch:
                     self.epochs.setdefault((number, table.owner.epoch), set()).add(table.owner.nonce)
             await asyncio.sleep(0.005)
+
+
+class _UnreachablePeers(Peers):
+    """Peers without a network."""
+
+    async def call(self, *arguments: Any) -> NoReturn:
+        raise PeerUnreachable("there is no network")
+
+
+def _no_pool(address: object) -> NoReturn:
+    raise AssertionError("nothing is sent over a network")
 
 
 def run_in_cluster(

@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from foqs.cluster.forwarding.dequeues import DequeueForwarder
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
-from foqs.cluster.forwarding.tier_service import TierService
-from foqs.cluster.order_probe import OrderProbe
+from foqs.cluster.gossip.gossip_view import GossipView, PeerAvailability
 from foqs.cluster.peers import Peer, Peers
+from foqs.cluster.routing.port import HostView
 from foqs.core.items.item import TopicName
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.methods import MethodHandler
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client import Client
@@ -33,25 +33,14 @@ from tests.support.virtual_time import run_virtual
 PORT: Final = 7411
 
 
-@dataclass(slots=True, frozen=True)
-class FixedAvailability:
-    """The availability of one topic at one other host."""
-
-    peer: Peer
-    best_priority: int
-    ready: int
-    oldest_ready_age_ms: int
-    as_of_s: float
-
-
-class FakeGossip:
-    """The availability at the other hosts, as one host knows it; see `foqs.cluster.forwarding.peer_dequeues.AvailabilityView`."""
+class FakeGossip(GossipView):
+    """The availability at the other hosts, as one host knows it."""
 
     def __init__(self, world: DequeueTierWorld, host: DequeueTierHost) -> None:
-        self.on_items_available: Callable[[Collection[TopicName]], None] = lambda topics: None
+        super().__init__(0)
         self._world = world
         self._host = host
-        self._availabilities: dict[TopicName, dict[Peer, FixedAvailability]] = {}
+        self._availabilities: dict[TopicName, dict[Peer, PeerAvailability]] = {}
         self.unavailable: dict[str, int] = {}
         """By host, the shards that it reports as unavailable."""
         self.silent: set[str] = set()
@@ -66,7 +55,7 @@ class FakeGossip:
     def is_silent(self, peer: Peer, now_s: float) -> bool:
         return peer.view.name in self.silent
 
-    def best_peers(self, topic: TopicName) -> Sequence[FixedAvailability]:
+    def best_peers(self, topic: TopicName) -> Sequence[PeerAvailability]:
         availabilities = self._availabilities.get(topic)
         return (
             sorted(availabilities.values(), key=lambda availability: availability.best_priority)
@@ -78,7 +67,7 @@ class FakeGossip:
         availabilities = self._availabilities.setdefault(topic, {})
         availabilities.pop(peer, None)
         if best_priority is not None:
-            availabilities[peer] = FixedAvailability(peer, best_priority, ready, 0, self._world.loop.time())
+            availabilities[peer] = PeerAvailability(peer, best_priority, ready, 0, self._world.loop.time())
 
     def ask(self, *topics: str) -> None:
         """Update these topics from all other hosts."""
@@ -92,7 +81,7 @@ class FakeGossip:
                 self.update_topic(peer, topic, best, stock.ready_count(topic))
                 if best is not None and (before is None or best < before.best_priority):
                     news.append(topic)
-        self.on_items_available(news)
+        self._host.dequeues.on_items_available(news)
 
 
 class DequeueTierHost(ClusterHost):
@@ -103,36 +92,35 @@ class DequeueTierHost(ClusterHost):
     """
 
     server: RpcServer
-    peers: Peers
-    dequeues: DequeueForwarder
-    order_probe: OrderProbe
+    gossip: FakeGossip
+    local: MethodHandler
+    """Serves its dequeues by itself; a test may replace it."""
+    _world: DequeueTierWorld
 
     def __init__(self, world: DequeueTierWorld, name: str, number: int) -> None:
-        super().__init__(world, name, number)
-        self._tier = world
         self.address = f"{name}.example"
-        self.gossip = FakeGossip(world, self)
+        super().__init__(world, name, number)
+        self.dequeues = self.tier.dequeue_forwarder
+        self.order_probe = self.tier.order_sink
+
+    def make_peers(self, hosts: Callable[[], Sequence[HostView]]) -> Peers:
+        connect = self._world.network.connector(self.address)
+        return Peers(hosts, self.nonce, "default", "", lambda at: ConnectionPool([at], 1, connect))
+
+    def make_view(self) -> GossipView:
+        self.gossip = FakeGossip(self._world, self)
+        return self.gossip
 
     async def start(self) -> None:
         await super().start()
-        world, queue = self._tier, self.engine.queue
-        cluster = self.membership.cluster_service(queue.shard_statuses, lambda: self.engine.slot_assignment)
-        connect = world.network.connector(self.address)
-        self.peers = Peers(
-            lambda: cluster.hosts, self.nonce, "default", "", lambda at: ConnectionPool([at], 1, connect)
-        )
-        more = {**admin_handlers(self.engine.admin, "default"), **cluster_handlers(cluster)}
-        handlers = QueueHandlers(queue, HostIdentity(self.address, PORT, 1), Random(1), more)
-        self.dequeues = DequeueForwarder(
-            handlers.methods[b"dequeue"].handle,
-            self.peers,
-            queue.availability,
-            self.gossip,
-            self.membership,
-        )
-        self.order_probe = OrderProbe(queue.order_meter, self.engine.namespaces, self.peers, world.loop.time)
-        calls = TierService(handlers, {b"dequeue": self.dequeues.handle, b"rankItem": self.order_probe.handle})
-        self.server = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200))
+        world = self._world
+        more = {**admin_handlers(self.engine.admin, "default"), **cluster_handlers(self.tier.cluster)}
+        handlers = QueueHandlers(self.engine.queue, HostIdentity(self.address, PORT, 1), Random(1), more)
+        dequeue = handlers.methods[b"dequeue"]
+        self.local = dequeue.handle
+        handlers.methods[b"dequeue"] = replace(dequeue, handle=lambda *call: self.local(*call))
+        calls = self.tier.service(handlers, self.engine.admin.refresh)
+        self.server = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200), replies=self.replies)
         await world.network.listen(self.address, PORT, self.server.connection)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -11,13 +11,18 @@ from foqs.catalog.port import Catalog
 from foqs.core.items.item import NewItem, State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import Engine, EngineSettings
+from foqs.queue.host_state import HostState
 from foqs.queue.port import Deliveries, EnqueueOutcome, ItemView, Outcome, PendingCall, TopicStats
+from foqs.queue.tier import Alone
+from foqs.runtime.clock import Clock
+from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.observer import NullObserver, ShardObserver
 from foqs.store.in_memory.memory_store import MemoryDatabase
-from foqs.store.port import FaultHook, no_faults
+from foqs.store.port import FaultHook, Store, no_faults
 from foqs.testing.virtual_loop import VirtualClock
 from foqs_contract.errors import FoqsError
 from shardmgr.local_coordinator import LocalCoordinator
+from shardmgr.port import Coordinator
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
 from tests.support.memory_check import is_quiet
@@ -26,16 +31,47 @@ from tests.support.virtual_time import run_virtual
 T = TypeVar("T")
 
 
-class FixedPlan:
-    """A plan of one tier, which does not change."""
+class FixedTier(Alone):
+    """A host of a tier whose other hosts the test plays.
 
-    def __init__(self, shards: Collection[int]) -> None:
-        self._shards = shards
+    Attributes:
+        owners: the owner of each shard.
+    """
 
-    def tier_shards(self) -> Collection[int]:
-        return self._shards
+    is_alone = False
 
-    all_shards = tier_shards
+    def __init__(self, nonce: str, shards: Collection[int], state: HostState) -> None:
+        super().__init__(nonce, shards, state)
+        self.owners: Mapping[int, tuple[str, int]] = {}
+
+    def owner_of(self, shard: int) -> tuple[str, int] | None:
+        return self.owners.get(shard)
+
+
+def make_engine(
+    settings: EngineSettings,
+    open_store: Callable[[int, str], Store],
+    coordinator: Coordinator,
+    catalog: Catalog,
+    clock: Clock,
+    rng: Random,
+    observer: ShardObserver,
+    nonce: str,
+    sharing: Collection[int] | None = None,
+) -> Engine:
+    """Return an engine of a host alone or, if it is `sharing` these shards, of a `FixedTier`."""
+    state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
+    tier = (
+        Alone(nonce, settings.standalone_shards or (), state) if sharing is None else FixedTier(nonce, sharing, state)
+    )
+    replies = UnwrittenReplies(asyncio.get_running_loop())
+    return Engine(settings, state, tier, open_store, coordinator, catalog, clock, rng, observer, replies)
+
+
+def tier_of(engine: Engine) -> FixedTier:
+    """Return the tier of an engine that is `sharing` shards."""
+    assert isinstance(engine._tier, FixedTier)
+    return engine._tier
 
 
 class World:
@@ -67,7 +103,7 @@ class World:
         """Start an engine and wait until it is ready. `sharing`: all shards of its tier, by default its own."""
         self._engines += 1
         has_slots = any(table.key_slots for table in self.database.tables.values())
-        engine = Engine(
+        engine = make_engine(
             settings or engine_settings(1, 2),
             lambda shard, _: self.database.store(shard, lambda point: self.faults(point)),
             LocalCoordinator(self.book),
@@ -76,7 +112,7 @@ class World:
             self.rng,
             self.facts,
             nonce or f"engine-{self._engines}",
-            None if sharing is None else FixedPlan(sharing),
+            sharing,
         )
         self.newest = engine
         await engine.open()

@@ -7,12 +7,11 @@ the test has partitioned, gets no reply. The rest is as in `cluster_world`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from random import Random
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
-from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
+from foqs.cluster.routing.port import HostView
 from foqs.core.items.item import State
 from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.port import TopicStats
@@ -31,10 +30,8 @@ ALL = list(State)
 class DirectPeers(Peers):
     """Peers that are called in the same event loop."""
 
-    def __init__(self, world: GossipWorld, host: GossipHost) -> None:
-        service = host.membership.cluster_service(host.engine.queue.shard_statuses, dict)
-        super().__init__(lambda: service.hosts, host.nonce, "default", "", _no_pool)
-        self.is_fully_served: Callable[[], bool] = lambda: service.is_fully_served
+    def __init__(self, world: GossipWorld, host: GossipHost, hosts: Callable[[], Sequence[HostView]]) -> None:
+        super().__init__(hosts, host.nonce, "default", "", _no_pool)
         self._world = world
         self._me = host
         self.calls = 0
@@ -50,9 +47,11 @@ class DirectPeers(Peers):
             await asyncio.sleep(max(0.0, deadline - world.loop.time()))
             raise Unavailable("no answer came")
         answer = _ReplySink()
+        if method.name != "gossip":
+            raise PeerUnreachable("only gossip is exchanged here")
         found.gossip.exchange.handle(request, deadline, answer)
-        await asyncio.sleep(ONE_WAY_S)
         world.reported_topics += len(answer.received.topics)
+        await asyncio.sleep(ONE_WAY_S)
         return answer.received
 
 
@@ -76,14 +75,17 @@ class _ReplySink:
 class GossipHost(ClusterHost):
     """One host with its gossip view."""
 
+    peers: DirectPeers
+    _world: GossipWorld
+
     def __init__(self, world: GossipWorld, name: str, number: int) -> None:
         super().__init__(world, name, number)
         self.alive = True
-        self.peers = DirectPeers(world, self)
-        rng = Random(f"{number}/telling")
-        self.gossip = Gossip(world.settings, self.engine, self.peers, lambda: 0.0, self.peers.is_fully_served, rng)
-        self.gossip.unserved_shards = self.membership.unserved_shards
+        self.gossip = self.tier.gossip
         self._exchanging: asyncio.Task[None]
+
+    def make_peers(self, hosts: Callable[[], Sequence[HostView]]) -> DirectPeers:
+        return DirectPeers(self._world, self, hosts)
 
     async def start(self) -> None:
         await super().start()
@@ -124,8 +126,7 @@ class GossipWorld(ClusterWorld):
     """
 
     def __init__(self, shards: int, settings: ClusterOptions) -> None:
-        super().__init__(shards)
-        self.settings = settings
+        super().__init__(shards, gossip_options=settings)
         self.tier: list[GossipHost] = []
         self.parted: set[str] = set()
         """The names of partitioned hosts."""

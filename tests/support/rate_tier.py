@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from foqs.cluster.shared_limits import TierLimits
 from foqs.options.options import NamespaceOptions
+from foqs.queue.backlogs import Backlogs
 from foqs.queue.quota import Quota
 from foqs_contract.errors import FoqsError
 from tests.support.builders import new_item
@@ -29,7 +30,7 @@ Rates = Callable[[float, int], float]
 """(seconds, host) -> items a minute that are to be enqueued there."""
 
 
-class _FixedUsageQuota(Quota):
+class FixedBacklogs(Backlogs):
     """Usage of namespaces that the test sets."""
 
     items = 0
@@ -40,7 +41,8 @@ class _FixedUsageQuota(Quota):
 
 @dataclass
 class RateHost:
-    quota: _FixedUsageQuota
+    quota: Quota
+    backlogs: FixedBacklogs
     limits: TierLimits
     others: list[Any] = field(default_factory=list)
     """The hosts of the plan, as it was read last."""
@@ -72,12 +74,13 @@ class RateTier:
     def join(self) -> int:
         """A host comes; all know of it at once. Returns its number."""
         number = max(self.hosts, default=-1) + 1
-        quota = _FixedUsageQuota({}, lambda: self.now_s)
+        backlogs = FixedBacklogs({})
         others: list[Any] = list(self.hosts)
-        limits = TierLimits(quota, lambda: {NAMESPACE: self.settings}, lambda: others, lambda: self.now_s, PERIOD_S)
+        limits = TierLimits(backlogs, lambda: {NAMESPACE: self.settings}, lambda: others, lambda: self.now_s, PERIOD_S)
+        quota = Quota({}, backlogs, limits, lambda: self.now_s)
         for host in self.hosts.values():
             host.others.append(number)
-        self.hosts[number] = RateHost(quota, limits, others)
+        self.hosts[number] = RateHost(quota, backlogs, limits, others)
         return number
 
     def die(self, number: int) -> None:
@@ -91,7 +94,7 @@ class RateTier:
             host.limits.on_peers_gone([number])
 
     def partition(self, number: int) -> float:
-        return self.hosts[number].limits.allocation_of(NAMESPACE).fraction
+        return self.hosts[number].limits.of(NAMESPACE).fraction
 
     def offer(self, number: int, at_s: float = 0.0) -> FoqsError | None:
         """One call to one host. Returns why it was refused."""
@@ -102,7 +105,7 @@ class RateTier:
             self.refused.append((at_s, number, error))
             return error
         host.quota.charge(NAMESPACE, self.settings, len(self._call))
-        host.quota.items += len(self._call)
+        host.backlogs.items += len(self._call)
         self.taken.append((at_s, number, len(self._call)))
         return None
 

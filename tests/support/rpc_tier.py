@@ -12,12 +12,9 @@ from random import Random
 from typing import Any
 
 from foqs.access.audit_trail import AuditTrail
-from foqs.cluster.forwarding.audit_calls import audit_calls
-from foqs.cluster.forwarding.by_id_calls import by_id_handlers
-from foqs.cluster.forwarding.enqueues import RestoreForwarder
-from foqs.cluster.forwarding.scatter_gather import ScatterGather
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
+from foqs.cluster.routing.port import HostView
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit_handlers import audit_handlers
@@ -31,12 +28,19 @@ from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import key_slot_of
 from foqs_contract.thrift_method import ThriftMethod
 from tests.support.builders import keyed_item
-from tests.support.cluster_world import ClusterHost, ClusterWorld
+from tests.support.cluster_world import PAGE_BYTES_MAX, ClusterHost, ClusterWorld
 from tests.support.engines import ok
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.virtual_time import run_virtual
 
-PAGE_BYTES_MAX = 1 << 20
+
+class RpcTierHost(ClusterHost):
+    """A host whose calls to its peers go over the network."""
+
+    _world: RpcTierWorld
+
+    def make_peers(self, hosts: Callable[[], Sequence[HostView]]) -> Peers:
+        return Peers(hosts, self.nonce, "default", "", self._world.pools(self.name))
 
 
 class RpcTierWorld(ClusterWorld):
@@ -48,46 +52,36 @@ class RpcTierWorld(ClusterWorld):
     """
 
     def __init__(self, shards: int = 8, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
-        super().__init__(shards)
+        super().__init__(shards, page_bytes_max=page_bytes_max)
         self.network = FaultyNetwork(asyncio.get_running_loop(), Random(3), latency_ms=(0.1, 0.5))
         self.forwarded_calls: list[tuple[str, str, list[int]]] = []
-        self._page_bytes_max = page_bytes_max
         self._fresh = [str(number) for number in range(2_000)]
         """Keys that were not used yet."""
         self.services: dict[str, RpcService] = {}
         """What each host serves, by its name."""
         self._servers: list[RpcServer] = []
         self._listeners: dict[str, Any] = {}
-        self._peers: list[Peers] = []
 
     async def host(self, name: str) -> ClusterHost:
         host = await super().host(name)
-        engine, membership = host.engine, host.membership
-        cluster = membership.cluster_service(engine.queue.shard_statuses, lambda: engine.slot_assignment)
-        peers = Peers(lambda: cluster.hosts, host.nonce, "default", "", self._pools(name))
-        self._peers.append(peers)
+        engine, tier = host.engine, host.tier
         trail = AuditTrail()
         more = {
             **admin_handlers(engine.admin, "default"),
             **audit_handlers(trail, name),
-            **cluster_handlers(cluster),
+            **cluster_handlers(tier.cluster),
         }
         alone = QueueHandlers(engine.queue, HostIdentity(f"{name}.example", 7411, 1), Random(1), more)
-        scatter = ScatterGather(alone.methods, peers, membership, self._page_bytes_max)
-        restores = RestoreForwarder(alone.methods[b"restoreItems"].handle, peers)
-        forwarding = {
-            b"restoreItems": restores.handle,
-            **audit_calls(alone.methods, peers),
-            **by_id_handlers(alone.methods, peers),
-            **scatter.handlers,
-        }
-        calls = _RecordedCalls(TierService(alone, forwarding), name, self.forwarded_calls)
+        calls = _RecordedCalls(tier.service(alone, engine.admin.refresh), name, self.forwarded_calls)
         self.services[name] = calls
         audited = AuditedService(calls, trail, lambda: int(self.loop.time() * 1_000))
-        server = RpcServer(asyncio.get_running_loop(), audited, RpcOptions())
+        server = RpcServer(self.loop, audited, RpcOptions(), replies=host.replies)
         self._servers.append(server)
         self._listeners[name] = await self.network.listen(f"{name}.example", 7411, server.connection)
         return host
+
+    def make_host(self, name: str, tier: str) -> ClusterHost:
+        return RpcTierHost(self, name, self._started, tier)
 
     async def three(self) -> list[ClusterHost]:
         """Hosts that share the shards, and know that they do."""
@@ -98,7 +92,7 @@ class RpcTierWorld(ClusterWorld):
 
     async def ask(self, host: ClusterHost, method: str, request: Any, timeout_s: float = 5.0) -> Any:
         """Return that host's reply. Raises FoqsError."""
-        tester = Peers(lambda: self.views(host), "tester", "default", "", self._pools("tester"))
+        tester = Peers(lambda: self.views(host), "tester", "default", "", self.pools("tester"))
         try:
             (peer,) = tester.by_nonce.values()
             return await tester.call(peer, ThriftMethod(method), request, self.deadline_in(timeout_s))
@@ -106,8 +100,7 @@ class RpcTierWorld(ClusterWorld):
             await tester.close()
 
     def views(self, host: ClusterHost) -> Sequence[Any]:
-        cluster = host.membership.cluster_service(host.engine.queue.shard_statuses, lambda: host.engine.slot_assignment)
-        return [view for view in cluster.hosts if view.nonce == host.nonce]
+        return [view for view in host.membership.hosts() if view.nonce == host.nonce]
 
     async def put(self, hosts: Sequence[ClusterHost], topic: str = "t", count: int = 1, **changes: Any) -> set[str]:
         """Enqueue `count` items of a topic in every shard. Return their ids."""
@@ -120,17 +113,20 @@ class RpcTierWorld(ClusterWorld):
                 ids.update(map(ok, results))
         return ids
 
-    def deafen(self, name: str) -> None:
-        """Make a host refuse further connections."""
+    async def deafen(self, name: str) -> None:
+        """End the connections to a host, and make it refuse further ones."""
         self._listeners[name].close()
+        for connection in self.network.connections(f"{name}.example"):
+            self.network.cut(connection)
+        await self.pass_s(0.1)
 
     async def end(self) -> None:
-        for peers in self._peers:
-            await peers.close()
+        for host in self.hosts:
+            await host.peers.close()
         for server in self._servers:
             await server.stop(self.loop.time())
 
-    def _pools(self, source: str) -> Callable[[tuple[str, int]], ConnectionPool]:
+    def pools(self, source: str) -> Callable[[tuple[str, int]], ConnectionPool]:
         connect = self.network.connector(source)
         return lambda address: ConnectionPool([address], 1, connect)
 

@@ -20,7 +20,7 @@ from foqs_contract.errors import Unavailable
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.support.aio import call_result
 from tests.support.builders import engine_settings, new_item
-from tests.support.engines import World
+from tests.support.engines import World, tier_of
 from tests.support.rpc_server import ServedQueue, serve_queue
 
 SHARDS: Final = ((1, 2), (3, 4))
@@ -92,6 +92,7 @@ class TwoHosts:
         self.world = World()
         self.engines: list[Engine] = []
         self.hosts: list[ServedQueue] = []
+        self.owners: dict[int, tuple[str, int]] = {}
         self.map = SharedRouting()
 
     @property
@@ -123,10 +124,6 @@ class TwoHosts:
             await call_result(lambda done: queue.enqueue("default", [new_item()], loop.time() + 10, done))
         database.refuse = real
 
-    def owner_of(self, shard: int) -> tuple[str, int]:
-        host = self.hosts[(shard - 1) // 2]
-        return host.host, host.port
-
     def item_count(self, place: int) -> int:
         """Items in a host's shards."""
         return sum(
@@ -146,15 +143,15 @@ async def two_hosts(**options: Any) -> AsyncIterator[TwoHosts]:
             for shard in shards:
                 world.database.store(shard, world.faults)
                 world.database.tables[shard].key_slots.update(slots(shard))
-            engine = await world.engine(engine_settings(*shards, **options))
-            engine.queue.placement.shard_of_slot = lambda slot: slot % 4 + 1
-            engine.queue.placement.owner_of = two.owner_of
+            engine = await world.engine(engine_settings(*shards, **options), sharing=shards)
+            tier_of(engine).owners = two.owners
             two.stacks[place].push_async_callback(engine.abort)
             host = await two.stacks[place].enter_async_context(
                 serve_queue(engine.queue, calls=cluster_handlers(two.map))
             )
             two.engines.append(engine)
             two.hosts.append(host)
+            two.owners.update(dict.fromkeys(shards, (host.host, host.port)))
         two.map.set_hosts(*zip(two.hosts, SHARDS, strict=True))
         yield two
 

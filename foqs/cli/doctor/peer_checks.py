@@ -12,8 +12,8 @@ from typing import Final
 
 from foqs.cluster.connections import peer_pool_opener
 from foqs.cluster.peers import Peer, Peers
+from foqs.cluster.routing.host_views import address_of
 from foqs.cluster.routing.port import HostView
-from foqs.cluster.routing.registry_cluster import address_of
 from foqs.options.config import Config
 from foqs.telemetry.findings import Finding
 from foqs_contract.errors import FoqsError

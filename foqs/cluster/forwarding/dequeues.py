@@ -37,19 +37,16 @@ class DequeueForwarder:
     """Serves `dequeue` locally or by the host that has the best items.
 
     Args:
-        local: serves a dequeue by this host alone.
         plan: says which shards of the tier no host serves.
     """
 
     def __init__(
         self,
-        local: MethodHandler,
         peers: Peers,
         availability: Availability,
         peer_view: GossipReports,
         plan: UnservedShards,
     ) -> None:
-        self.local = local
         self.peer_dequeues = PeerDequeues(peers, availability, peer_view)
         self.tier_outage = TierOutages(self.peer_dequeues, availability, peer_view, plan).outage
         self._peers = peers
@@ -59,20 +56,23 @@ class DequeueForwarder:
         self._waiting: dict[PendingCall, ForwardedDequeue] = {}
         """The calls that may wait in this host's queue, by their pending call there."""
         self._recheck_timers: dict[TopicName, asyncio.TimerHandle] = {}
-        peer_view.on_items_available = self._on_items_available
 
-    def handle(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        """Serve `dequeue`; see `MethodHandler`."""
-        topics = _requested_topics(request)
-        if not topics:
-            return self.local(request, deadline, caller)
-        call = ForwardedDequeue(self, self.peer_dequeues, request, topics, deadline, caller)
-        route = None if request.forwarded or request.local_only else self.peer_dequeues.choose_route(topics)
-        if route is None:
-            call.serve_locally()
-        else:
-            call.forward(route)
-        return call
+    def handler(self, local: MethodHandler) -> MethodHandler:
+        """Return the handler of `dequeue`. `local` serves it by this host alone."""
+
+        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+            topics = _requested_topics(request)
+            if not topics:
+                return local(request, deadline, caller)
+            call = ForwardedDequeue(local, self, self.peer_dequeues, request, topics, deadline, caller)
+            route = None if request.forwarded or request.local_only else self.peer_dequeues.choose_route(topics)
+            if route is None:
+                call.serve_locally()
+            else:
+                call.forward(route)
+            return call
+
+        return serve
 
     # ------------------------------------------------------------------ waiting
 
@@ -108,7 +108,8 @@ class DequeueForwarder:
                     break
             self._schedule_recheck(topic)
 
-    def _on_items_available(self, topics: Collection[TopicName]) -> None:
+    def on_items_available(self, topics: Collection[TopicName]) -> None:
+        """Forward waiting dequeues of topics of which a peer has more or better items than before."""
         if self._waiting:
             self.forward_waiting(topics)
 

@@ -27,9 +27,6 @@ _T = TypeVar("_T")
 class LocalDequeues(Protocol):
     """This host's part in a forwarded dequeue; `DequeueForwarder` is one."""
 
-    local: MethodHandler
-    """Serves a dequeue by this host alone."""
-
     def add_waiting(self, pending: PendingCall, call: ForwardedDequeue) -> None:
         """Register a call that waits in this host's queue."""
         ...
@@ -60,6 +57,7 @@ class ForwardedDequeue:
         "_first_forwarded_at_s",
         "_is_done",
         "_is_local_done",
+        "_local",
         "_local_dequeues",
         "_local_outage",
         "_local_pending",
@@ -72,6 +70,7 @@ class ForwardedDequeue:
 
     def __init__(
         self,
+        local: MethodHandler,
         local_dequeues: LocalDequeues,
         peer_dequeues: PeerDequeues,
         request: Any,
@@ -81,6 +80,7 @@ class ForwardedDequeue:
     ) -> None:
         self.topics = topics
         self.is_forwarding = False
+        self._local = local
         self._local_dequeues = local_dequeues
         self._peer_dequeues = peer_dequeues
         self._request = request
@@ -109,7 +109,7 @@ class ForwardedDequeue:
             elapsed_ms = int((asyncio.get_running_loop().time() - self._first_forwarded_at_s) * 1_000)
             request = copy(request)
             request.wait_ms = max(0, request.wait_ms - elapsed_ms)
-        self._local_pending = self._local_dequeues.local(request, self._deadline, self)
+        self._local_pending = self._local(request, self._deadline, self)
         if self._local_pending is not None and not self._is_local_done and request.wait_ms and not self._is_local_only:
             self._local_dequeues.add_waiting(self._local_pending, self)
 

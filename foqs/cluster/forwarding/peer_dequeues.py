@@ -9,7 +9,7 @@ the priorities of one do not starve another. Knows nothing of the calls that wai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -66,8 +66,6 @@ class TopicAvailability(Protocol):
 
 class AvailabilityView(Protocol):
     """What the peers have; see `foqs.cluster.gossip.gossip_view.GossipView`."""
-
-    on_items_available: Callable[[Collection[TopicName]], None]
 
     def best_peers(self, topic: TopicName) -> Sequence[TopicAvailability]:
         """Return the peers that have READY items of a topic, the best first."""

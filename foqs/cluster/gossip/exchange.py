@@ -13,11 +13,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peer, Peers
+from foqs.core.items.item import TopicName
 from foqs.options.cluster_options import ClusterOptions
 from foqs.rpc.methods import Caller, unchanged
 from foqs_contract.errors import FoqsError
@@ -34,11 +35,41 @@ _REPLY_TIMEOUT_PERIODS: Final = 3
 _GOSSIP: Final = ThriftMethod("gossip")
 
 
+class LimitReports(Protocol):
+    """The reports on the use of limits; `foqs.cluster.shared_limits.TierLimits` makes them."""
+
+    def namespace_reports(self) -> Sequence[Any]:
+        """Return the NamespaceReports of this host."""
+        ...
+
+    def on_namespace_reports(self, peer: Peer, received: Sequence[Any]) -> None:
+        """Apply the NamespaceReports of a peer."""
+        ...
+
+    def on_peers_gone(self, peers: Collection[Peer]) -> None:
+        """Forget peers that left."""
+        ...
+
+
+class RateReports(Protocol):
+    """The reports on the rates of topics; `foqs.cluster.shared_rates.TierRates` makes them."""
+
+    def report(self) -> Sequence[Any]:
+        """Return the TopicRates of this host."""
+        ...
+
+    def on_report(self, peer: Peer, received: Sequence[Any]) -> None:
+        """Apply the TopicRates of a peer."""
+        ...
+
+
 class Exchange:
     """Serves and sends `exchange` calls.
 
     Args:
         load: returns how many items wait here to be written.
+        limits, rates: whose reports are exchanged.
+        on_items_available: called with topics of which a peer now has more or better READY items than before.
         can_accept_items: returns whether a shard here accepts new items.
         unavailable_shards: returns how many of the shards that are served here cannot deliver.
     """
@@ -49,21 +80,14 @@ class Exchange:
         peers: Peers,
         local_topics: LocalTopics,
         view: GossipView,
+        limits: LimitReports,
+        rates: RateReports,
+        on_items_available: Callable[[Collection[TopicName]], None],
         load: Callable[[], float],
         can_accept_items: Callable[[], bool],
         unavailable_shards: Callable[[], int],
         rng: Random,
     ) -> None:
-        self.namespace_reports: Callable[[], Sequence[Any]] = tuple
-        """Returns the NamespaceReports that this host reports."""
-        self.on_namespace_reports: Callable[[Peer, Sequence[Any]], None] = _ignore
-        """Called with the NamespaceReports that a peer reports."""
-        self.topic_rates: Callable[[], Sequence[Any]] = tuple
-        """Returns the TopicRates that this host reports."""
-        self.on_topic_rates: Callable[[Peer, Sequence[Any]], None] = _ignore
-        """Called with the TopicRates that a peer reports."""
-        self.on_gone: Callable[[Collection[Peer]], None] = _ignore
-        """Called with peers that left."""
         self.reply_count = 0
         """Successful requests to peers."""
         self.failure_count = 0
@@ -72,6 +96,9 @@ class Exchange:
         self._peers = peers
         self._local_topics = local_topics
         self._view = view
+        self._limits = limits
+        self._rates = rates
+        self._on_items_available = on_items_available
         self._load = load
         self._can_accept_items = can_accept_items
         self._unavailable_shards = unavailable_shards
@@ -108,10 +135,10 @@ class Exchange:
             full=changes.is_full,
             full_since=changes.full_since,
             more=changes.has_more or has_unrefreshed,
-            namespace_reports=list(self.namespace_reports()),
+            namespace_reports=list(self._limits.namespace_reports()),
             load=self._load(),
             accepts_items=self._can_accept_items(),
-            topic_rates=None if request.continuation else list(self.topic_rates()),
+            topic_rates=None if request.continuation else list(self._rates.report()),
             unavailable_shards=self._unavailable_shards() or None,
         )
         caller.reply(unchanged, reply)
@@ -140,7 +167,7 @@ class Exchange:
             del self._first_seen_at_s[peer]
         if gone:
             self._view.remove_peers(gone)
-            self.on_gone(gone)
+            self._limits.on_peers_gone(gone)
         for peer in peers:
             if peer not in self._poll_tasks:
                 self._first_seen_at_s[peer] = asyncio.get_running_loop().time()
@@ -182,15 +209,13 @@ class Exchange:
         self.reply_count += 1
         peer.load = reply.load or 0.0
         peer.can_accept_items = reply.accepts_items is not False
-        view.apply_reply(peer, reply, asked_at_s, is_continuation=is_continuation)
-        self.on_namespace_reports(peer, reply.namespace_reports or ())
+        improved = view.apply_reply(peer, reply, asked_at_s, is_continuation=is_continuation)
+        if improved:
+            self._on_items_available(improved)
+        self._limits.on_namespace_reports(peer, reply.namespace_reports or ())
         if reply.topic_rates is not None:
-            self.on_topic_rates(peer, reply.topic_rates)
+            self._rates.on_report(peer, reply.topic_rates)
         return bool(reply.more)
 
     def _period_s(self) -> float:
         return self._options.gossip_interval_ms / 1_000 * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-
-
-def _ignore(*event: Any) -> None:
-    """Do nothing."""

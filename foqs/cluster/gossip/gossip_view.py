@@ -9,7 +9,7 @@ when there is room. Pure; knows nothing of calls or of this host's own topics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -123,8 +123,6 @@ class GossipView:
     """
 
     def __init__(self, topics_max: int, interval_s: float = 1.0) -> None:
-        self.on_items_available: Callable[[Collection[TopicName]], None] = _ignore
-        """Called with topics of which a peer now has more or better READY items than before."""
         self._topics_max = topics_max
         self._silent_after_s = max(SILENT_S, 3 * interval_s)
         self._peer_views: dict[Peer, _PeerView] = {}
@@ -149,8 +147,10 @@ class GossipView:
         view = self._peer_views.get(peer)
         return None if view is None else view.full_since
 
-    def apply_reply(self, peer: Peer, reply: Any, as_of_s: float, *, is_continuation: bool = False) -> None:
-        """Apply an ExchangeReply.
+    def apply_reply(
+        self, peer: Peer, reply: Any, as_of_s: float, *, is_continuation: bool = False
+    ) -> Collection[TopicName]:
+        """Apply an ExchangeReply. Return the topics of which the peer now has more or better READY items than before.
 
         Args:
             as_of_s: on the loop's clock, a time not after the reply was written.
@@ -179,8 +179,7 @@ class GossipView:
                 self._remove(view, topic)
             view.unconfirmed = None
             view.complete_as_of_s = view.asked_at_s
-        if improved:
-            self.on_items_available(improved)
+        return improved
 
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
         """Update a topic from the reply to a forwarded call. Ignored if the peer has never reported the topic."""
@@ -329,7 +328,3 @@ def _parse_summary(summary: Any, as_of_s: float) -> PeerTopicStats:
         None if age_ms is None else as_of_s - age_ms / 1_000,
         bool(summary.counts_lag),
     )
-
-
-def _ignore(topics: Collection[TopicName]) -> None:
-    """Do nothing."""

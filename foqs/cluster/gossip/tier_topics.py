@@ -10,14 +10,14 @@ serves it. Knows nothing of Thrift.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol
 
 from foqs.cluster.gossip.gossip_view import GossipView, PeerTopicStats
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peers
 from foqs.core.items.item import State, TopicName
-from foqs.queue.engine import Engine
+from foqs.queue.host_state import HostState
 from foqs.queue.listings import ACTIVE_STATES, counts_by_state, topic_stats
 from foqs.queue.port import TopicStats
 from foqs.shard.shard import Shard
@@ -29,26 +29,39 @@ _REFRESHED_TOPICS_MAX: Final = 1_000
 """The changed topics of this host that are refreshed before a page."""
 
 
+class TierPlan(Protocol):
+    """The plan, as `foqs.cluster.membership.Membership` knows it."""
+
+    @property
+    def is_fully_served(self) -> bool:
+        """Whether every shard of the tier is known to have an owner that serves it."""
+        ...
+
+    def unserved_shards(self) -> Collection[int]:
+        """Return the shards of the tier that no host serves, without those of this host. Raises `Unavailable`."""
+        ...
+
+
 class TierTopics:
     """The topics of the tier, by gossip and by this host's own shards.
 
     Args:
-        is_fully_served: returns whether every shard of the tier is known to have an owner that serves it.
+        plan: says which shards of the tier are not served.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        state: HostState,
         peers: Peers,
         local_topics: LocalTopics,
         view: GossipView,
-        is_fully_served: Callable[[], bool],
+        plan: TierPlan,
     ) -> None:
-        self._engine = engine
+        self._state = state
         self._peers = peers
         self._local_topics = local_topics
         self._view = view
-        self._is_fully_served = is_fully_served
+        self._plan = plan
 
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
@@ -78,6 +91,11 @@ class TierTopics:
             start, is_exclusive = names[-1], True
             await asyncio.sleep(0)
 
+    def unavailable_shards(self) -> int:
+        """Return how many shards of the tier are not served, or cannot deliver. Raises `Unavailable`."""
+        own = self._state.availability.unavailable_shards() + self._state.availability.unserved_shards()
+        return own + self._view.all_unavailable_shards() + len(self._plan.unserved_shards())
+
     def _next_names(self, namespace: str, start: str, *, is_exclusive: bool) -> tuple[list[str], bool]:
         """Return the next names of all hosts in order, and whether they are the last."""
         own = self._local_topics.topic_names(namespace)
@@ -106,7 +124,7 @@ class TierTopics:
             own[state] or any(report[_FIELD_INDEX[state]] for report in reports) for state in wanted
         ):
             return None
-        is_paused = topic in self._engine.namespaces.paused_topics
+        is_paused = topic in self._state.namespaces.paused_topics
         stats = topic_stats(topic, shards, own, is_paused=is_paused, is_partial=is_partial)
         return _combined_stats(stats, reports, asyncio.get_running_loop().time()) if reports else stats
 
@@ -114,13 +132,13 @@ class TierTopics:
         """Return whether topics or counts may be missing."""
         return (
             self.misses_shards()
-            or len(self._local_topics.serving_shards()) != len(self._engine.statuses)
+            or len(self._local_topics.serving_shards()) != len(self._state.shards.statuses)
             or not self._local_topics.is_complete
         )
 
     def misses_shards(self) -> bool:
         """Return whether a shard has no owner that serves it, or a peer has not reported everything."""
-        return not (self._is_fully_served() and self._view.is_complete(self._peers.by_nonce))
+        return not (self._plan.is_fully_served and self._view.is_complete(self._peers.by_nonce))
 
 
 _FIELD_INDEX: Final = {

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 from foqs.catalog.key_slot_assignment import SlotAssignment
-from foqs.cluster.routing.port import Address, HostRef, HostView, RoutingChange, RoutingTable, ShardView
+from foqs.cluster.routing.host_views import HostViews, address_of
+from foqs.cluster.routing.port import HostRef, HostView, RoutingChange, RoutingTable, ShardView
 from foqs.cluster.routing.routing_log import RoutingLog
 from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import InvalidArgument, Unavailable, UnknownOutcome
@@ -34,10 +34,11 @@ class RegistryCluster:
 
     Args:
         view: returns the last reading; None before the first one.
+        hosts: of the same readings.
         nonce, tier: of this host.
         statuses: returns the states of this host's shards.
         key_slots: returns the key slots of each shard of the tier.
-        version: of this host's program.
+        live_loads: returns newer loads than the registry's, by nonce.
         databases: the names of the configured databases; None: every name is accepted.
     """
 
@@ -45,11 +46,12 @@ class RegistryCluster:
         self,
         registry: Registry,
         view: Callable[[], ClusterView | None],
+        hosts: HostViews,
         nonce: str,
         tier: str,
         statuses: Callable[[], Sequence[ShardStatus]],
         key_slots: Callable[[], SlotAssignment] = dict,
-        version: str = "",
+        live_loads: Callable[[], Mapping[str, float]] = dict,
         databases: Collection[str] | None = None,
     ) -> None:
         self._registry = registry
@@ -58,17 +60,13 @@ class RegistryCluster:
         self._tier = tier
         self._statuses = statuses
         self._key_slots = key_slots
-        self._version = version
+        self._hosts = hosts
+        self._live_loads = live_loads
         self._databases = databases
-        self.live_loads: Callable[[], Mapping[str, float]] = dict
-        """Returns newer loads than the registry's, by nonce."""
         self._routing_source: tuple[ClusterView, SlotAssignment] | None = None
         self._routing: RoutingTable
         """Built from `_routing_source`, without the status of this host's own shards."""
         self._routing_log = RoutingLog()
-        self._hosts_source: ClusterView | None = None
-        self._hosts: Sequence[HostView] = ()
-        """Built from `_hosts_source`."""
 
     @property
     def tier(self) -> str:
@@ -78,32 +76,17 @@ class RegistryCluster:
     def version(self) -> int:
         return self._current_routing().version
 
-    @property
-    def hosts(self) -> Sequence[HostView]:
-        """The hosts of `routing`; the same object while none of them changes; empty before the first reading."""
-        view = self._view()
-        return () if view is None else self._host_views(view)
-
     def changes_since(self, version: int) -> RoutingChange | None:
         routing = self._current_routing()
         change = self._routing_log.changes_since(version)
         return None if change is None else replace(change, shards=self._with_own_status(routing, change.shards))
 
     def host_loads(self) -> Sequence[float]:
-        hosts, loads = self._current_routing().hosts, self.live_loads()
+        hosts, loads = self._current_routing().hosts, self._live_loads()
         return [loads.get(host.nonce, host.load or 0.0) for host in sorted(hosts, key=lambda host: host.nonce)]
 
-    @property
-    def is_fully_served(self) -> bool:
-        """Whether every shard of the tier has an owner that serves it, by the last reading."""
-        return self._view() is not None and all(
-            shard.state == OwnershipState.OWNED.value
-            for shard in self._current_routing().shards
-            if shard.tier == self._tier
-        )
-
     def routing(self) -> RoutingTable:
-        routing, loads = self._current_routing(), self.live_loads()
+        routing, loads = self._current_routing(), self._live_loads()
         hosts = [replace(host, load=loads[host.nonce]) if host.nonce in loads else host for host in routing.hosts]
         return RoutingTable(routing.version, hosts, self._with_own_status(routing, routing.shards))
 
@@ -122,24 +105,13 @@ class RegistryCluster:
         """Return the table that all hosts build alike from the last reading; built once per reading."""
         view, slots = self._required_view(), self._key_slots()
         if self._routing_source is None or self._routing_source[0] is not view or self._routing_source[1] is not slots:
-            hosts = self._host_views(view)
+            hosts = self._hosts.of(view)
             by_nonce = {member.nonce: member for member in view.members}
             shards = [self._shard_view(spec, view, by_nonce) for _, spec in sorted(view.layout.shards.items())]
             self._routing_source = view, slots
             self._routing = RoutingTable(_routing_version(hosts, shards), hosts, shards)
             self._routing_log.add(self._routing)
         return self._routing
-
-    def _host_views(self, view: ClusterView) -> Sequence[HostView]:
-        """Return the hosts sorted by name; built without the shards, because forwarding needs only hosts."""
-        if self._hosts_source is not view:
-            owned = Counter(assignment.nonce for assignment in view.plan.assignments.values())
-            members = sorted(view.members, key=lambda member: (member.name, member.nonce))
-            hosts = [self._host_view(member, view, owned[member.nonce]) for member in members]
-            self._hosts_source = view
-            if hosts != self._hosts:
-                self._hosts = hosts
-        return self._hosts
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
         if self._databases is not None and spec.database not in self._databases:
@@ -178,21 +150,6 @@ class RegistryCluster:
         if view is None:
             raise Unavailable("this host has not read the cluster's plan yet; try again", retry_after_ms=_RETRY_MS)
         return view
-
-    def _host_view(self, member: Member, view: ClusterView, shard_count: int) -> HostView:
-        return HostView(
-            member.name,
-            address_of(member),
-            member.tier,
-            member.region,
-            shard_count,
-            member.nonce,
-            member.capacity,
-            member.load,
-            member.name in view.layout.drained,
-            member.leaving,
-            self._version if member.nonce == self._nonce else "",
-        )
 
     def _shard_view(self, spec: ShardSpec, view: ClusterView, members: dict[str, Member]) -> ShardView:
         number = spec.number
@@ -233,12 +190,6 @@ class RegistryCluster:
             if address_of(member) == host:
                 return member.name
         raise InvalidArgument(f"there is no host at {host[0]}:{host[1]}; listHosts lists the hosts", field=field)
-
-
-def address_of(member: Member) -> Address:
-    """Split a member's address into host and port; an IPv6 host loses its brackets."""
-    host, _, port = member.address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _free_reason(spec: ShardSpec, view: ClusterView) -> str:

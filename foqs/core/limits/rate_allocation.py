@@ -147,6 +147,8 @@ class RateAllocation(Generic[HostT]):
         "fraction",
     )
 
+    scope = " for all hosts together"
+
     def __init__(self, host_count: int, period_s: float, now_s: float, *, is_complete: bool) -> None:
         self.fraction = 1 / host_count
         self.elsewhere_items = 0

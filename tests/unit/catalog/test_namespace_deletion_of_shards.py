@@ -17,7 +17,7 @@ from foqs.store.in_memory.memory_store import MemoryStore
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument, NamespaceNotFound, Unavailable, UnknownOutcome
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, FixedPlan, World, run_in_world
+from tests.support.engines import Caller, World, make_engine, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task
 
 QUIET_MS = 3_600_000
@@ -170,7 +170,7 @@ def test_takeover_waits_for_a_readable_catalog_but_not_for_a_wiped_one() -> None
     async def story(world: World) -> None:
         assert isinstance(world.catalog, MemoryCatalog)
         settings = replace(engine_settings(1), standalone_shards=None)
-        one = Engine(
+        one = make_engine(
             settings,
             lambda shard, database: world.database.store(shard),
             LocalCoordinator(world.book),
@@ -179,7 +179,7 @@ def test_takeover_waits_for_a_readable_catalog_but_not_for_a_wiped_one() -> None
             world.rng,
             world.facts,
             "nonce",
-            FixedPlan(TIER),
+            TIER,
         )
         await one.open()
         one.start()

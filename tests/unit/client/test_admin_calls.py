@@ -16,6 +16,8 @@ from foqs.catalog.document import Permission, parse
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.catalog.namespaces import Namespaces
+from foqs.core.limits.whole_limit import WholeLimits
+from foqs.queue.backlogs import Backlogs
 from foqs.queue.quota import Quota
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.shard.host_shards import HostShards
@@ -43,7 +45,7 @@ class Configured:
     def __init__(self) -> None:
         self.catalog = MemoryCatalog()
         self.namespaces = Namespaces(SETTINGS, "gold")
-        quota = Quota({}, lambda: 0.0)
+        quota = Quota({}, Backlogs({}), WholeLimits(lambda: 0.0), lambda: 0.0)
         self.admin = Administration(
             self.catalog, self.namespaces, HostShards(), LIMITS, quota, 1 << 21, lambda topics: None, Random(1)
         )

@@ -28,13 +28,13 @@ async def wait_for_routing(client: Client) -> None:
 
 def record_dequeues(host: DequeueTierHost, asked: list[str]) -> None:
     """Make a host record each dequeue that reaches it."""
-    local = host.dequeues.local
+    local = host.local
 
     def note(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
         asked.append(host.name)
         return local(request, deadline, caller)
 
-    host.dequeues.local = note
+    host.local = note
 
 
 def test_single_consumer_gets_items_of_random_priorities_nearly_in_order() -> None:
@@ -202,7 +202,7 @@ def test_waiting_dequeue_that_every_host_refused_asks_again_exactly_if_the_error
         refused: list[str] = []
 
         def refuse_first(host: DequeueTierHost) -> None:
-            local = host.dequeues.local
+            local = host.local
 
             def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
                 if host.name not in refused:
@@ -210,7 +210,7 @@ def test_waiting_dequeue_that_every_host_refused_asks_again_exactly_if_the_error
                     raise kind("this host refuses")
                 return local(request, deadline, caller)
 
-            host.dequeues.local = serve
+            host.local = serve
 
         for host in hosts:
             await host.caller.put()

@@ -64,7 +64,7 @@ def test_acks_of_one_turn_are_coalesced_by_host() -> None:
                 def ack(
                     namespace: str, ids: Any, *rest: Any, real: Any = engine.queue.ack, owner: int = shards[0]
                 ) -> PendingCall:
-                    asked.append((two.owner_of(owner), len(ids)))
+                    asked.append((two.owners[owner], len(ids)))
                     return cast(PendingCall, real(namespace, ids, *rest))
 
                 engine.queue.ack = ack  # type: ignore[assignment,method-assign]
@@ -72,7 +72,7 @@ def test_acks_of_one_turn_are_coalesced_by_host() -> None:
             calls = ([here[0]], [there[0]], [here[1]], [there[1]], [here[2], there[2]])
             outcomes = await asyncio.gather(*(client.ack(each) for each in calls))
             assert [[outcome.error for outcome in each] for each in outcomes] == [[None]] * 4 + [[None] * 2]
-            owners = [two.owner_of(1), two.owner_of(3)]
+            owners = [two.owners[1], two.owners[3]]
             assert set(asked) == {
                 (at, size) for at in owners for size in (1, 2)
             }  # some perhaps twice, on a busy machine
@@ -197,7 +197,7 @@ def test_client_continues_after_a_host_is_lost(gone: int) -> None:
             assert await client.dequeue({"t": 1}, wait_ms=5_000)
             two.map.set_hosts((two.hosts[1 - gone], SHARDS[1 - gone]))
             await client.refresh_routing()
-            assert client.hosts == [two.owner_of(SHARDS[1 - gone][0])]
+            assert client.hosts == [two.owners[SHARDS[1 - gone][0]]]
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
             assert result.require()
 
@@ -242,7 +242,7 @@ async def mislead(client: Client, two: TwoHosts) -> None:
     """Give the client a routing table with the owners of all shards swapped."""
     two.map.set_hosts(*zip(two.hosts, reversed(SHARDS), strict=True))
     await wait_for_routing(client)
-    while client.owner("3-1") != two.owner_of(1):  # it had another
+    while client.owner("3-1") != two.owners[1]:  # it had another
         await client.refresh_routing()
 
 
@@ -335,7 +335,7 @@ def test_refresh_during_a_read_returns_a_table_that_was_read_after_it_began() ->
             await client.refresh_routing()
             [refresh] = refreshes
             await refresh
-            assert client.hosts == [two.owner_of(SHARDS[1][0])]
+            assert client.hosts == [two.owners[SHARDS[1][0]]]
 
     run(main())
 
@@ -410,8 +410,8 @@ def test_host_that_replied_is_no_longer_avoided() -> None:
             await client.dequeue({"t": 1})
             await wait_for_routing(client)
             routes = router_of(client)
-            routes.on_unreachable(two.owner_of(1))
-            assert routes.hosts() == [two.owner_of(3)]
+            routes.on_unreachable(two.owners[1])
+            assert routes.hosts() == [two.owners[3]]
             [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])
             assert result.require().startswith("1-")
             assert len(routes.hosts()) == 2

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from foqs.cluster.order_probe import REPLY_TIMEOUT_S, SAMPLES_IN_FLIGHT_MAX
-from foqs.core.items.item import pack_order_key
+from foqs.core.items.item import TopicName, pack_order_key
 from foqs.core.items.life import EventKind
 from foqs.core.memory.order_samples import Displacement, TopicOrder
 from foqs.queue.order_meter import SAMPLE_PAUSE_S, TOPIC_PAUSE_S
@@ -70,11 +70,10 @@ def test_older_items_of_the_same_priority_are_better_and_those_of_the_same_momen
         await two.caller.put(count=4)
         assert (await measured(world, one))[:2] == (4, 0)
         await one.caller.get("t", 9)
-        meter = two.engine.queue.order_meter
         [first, *_] = (await two.caller.get("t", 1)).items
         await two.caller.do(EventKind.RELEASE, [first])
         row = first.row
-        assert meter.passed_over(T, row.priority, row.deliver_after_ms) == Displacement(0, 0, 0)
+        assert two.state.ranking.passed_over(T, row.priority, row.deliver_after_ms) == Displacement(0, 0, 0)
 
     run_dequeue_tier(story, hosts=3)
 
@@ -112,12 +111,24 @@ def test_host_that_does_not_answer_counts_as_empty_and_as_a_failure() -> None:
     run_dequeue_tier(story)
 
 
+class Sink:
+    """Passes on which items are sampled."""
+
+    def __init__(self, on_sample: Callable[[TopicName, int], None]) -> None:
+        self._on_sample = on_sample
+
+    def on_sample(
+        self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement, deliveries: int
+    ) -> None:
+        self._on_sample(topic, priority)
+
+
 def test_samples_are_rare() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         [one, *_] = hosts
         meter = one.engine.queue.order_meter
         seen: list[tuple[str, int]] = []
-        meter.on_sample = lambda topic, priority, after_ms, here, deliveries: seen.append((topic[1], priority))
+        meter._sink = Sink(lambda topic, priority: seen.append((topic[1], priority)))
         for topic in ("t", "u"):
             for priority in range(4):
                 await one.caller.put(topic, 10, priority=priority)
@@ -139,7 +150,7 @@ def test_every_place_of_a_call_has_its_turn() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         meter = hosts[0].engine.queue.order_meter
         picked: list[int] = []
-        meter.on_sample = lambda topic, priority, after_ms, here, deliveries: picked.append(priority)
+        meter._sink = Sink(lambda topic, priority: picked.append(priority))
         keys = [pack_order_key(priority, 5, 1) for priority in range(4)]
         [shard, *_] = hosts[0].engine.shards.values()
         for number in range(8):

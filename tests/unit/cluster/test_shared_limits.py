@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from foqs.cluster.shared_limits import TierLimits
+from foqs.core.limits.whole_limit import WholeLimits
 from foqs.options.options import NamespaceOptions
+from foqs.queue.backlogs import Backlogs
 from foqs.queue.quota import Quota
 from foqs_contract.errors import LimitExceeded, RateLimited
 from foqs_contract.idl import ttypes
@@ -308,7 +309,7 @@ def test_false_report_of_a_peer_costs_at_most_a_minute() -> None:
 def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: NamespaceOptions) -> None:
     tier = RateTier(3, settings)
     tier.run(30, at(0, 1, 2, each=1_200))
-    held = sum(host.quota.items for host in tier.hosts.values())
+    held = sum(host.backlogs.items for host in tier.hosts.values())
     assert 300 <= held <= 1.05 * 300
     error = tier.offer(0)
     assert isinstance(error, LimitExceeded)
@@ -322,7 +323,7 @@ def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: Name
 def test_backlog_limit_is_exceeded_by_little(pattern: Rates, each: int) -> None:
     tier = RateTier(3, backlog(items=600), items=each)
     tier.run(30, pattern)
-    held = sum(host.quota.items for host in tier.hosts.values())
+    held = sum(host.backlogs.items for host in tier.hosts.values())
     assert 600 - each <= held <= 1.05 * 600
 
 
@@ -330,11 +331,11 @@ def test_backlog_drained_at_one_host_is_free_at_another_within_about_a_second() 
     tier = RateTier(3, backlog(items=100))
     tier.run(30, at(0))
     assert isinstance(tier.offer(1), LimitExceeded)
-    tier.hosts[0].quota.items = 0
+    tier.hosts[0].backlogs.items = 0
     tier.run(1.2)
     assert tier.offer(1) is None
     tier.run(2, at(1))
-    assert tier.hosts[1].quota.items >= 90
+    assert tier.hosts[1].backlogs.items >= 90
 
 
 def test_backlog_of_a_lost_host_does_not_count() -> None:
@@ -342,10 +343,10 @@ def test_backlog_of_a_lost_host_does_not_count() -> None:
     tier.run(10, at(0))
     tier.die(0)
     tier.run(10, at(1))
-    assert sum(host.quota.items for host in tier.hosts.values()) <= 5
+    assert sum(host.backlogs.items for host in tier.hosts.values()) <= 5
     tier.forget(0)
     tier.run(1, at(1))
-    assert tier.hosts[1].quota.items == 100
+    assert tier.hosts[1].backlogs.items == 100
 
 
 def test_host_that_may_not_use_the_remaining_backlog_says_so() -> None:
@@ -363,28 +364,12 @@ def test_host_that_may_not_use_the_remaining_backlog_says_so() -> None:
 
 def test_host_without_a_tier_has_no_allocations() -> None:
     now_s = 0.0
-    quota = Quota({}, lambda: now_s)
+    quota = Quota({}, Backlogs({}), WholeLimits(lambda: now_s), lambda: now_s)
     settings = rate(60)
     quota.check_limits("default", settings, [new_item() for _ in range(60)])
     quota.charge("default", settings, 60)
     with pytest.raises(RateLimited, match=r"used up its 60 enqueues a minute$"):
         quota.check_limits("default", settings, [new_item()])
-
-
-def test_exchange_is_attached_to_the_limits() -> None:
-    class Fake:
-        namespace_reports: Any = None
-        on_namespace_reports: Any = None
-        on_gone: Any = None
-
-    exchange = Fake()
-    limits = TierLimits(Quota({}, lambda: 0.0), dict, list, lambda: 0.0, 1.0)
-    limits.attach(exchange)
-    assert (exchange.namespace_reports, exchange.on_namespace_reports, exchange.on_gone) == (
-        limits.namespace_reports,
-        limits.on_namespace_reports,
-        limits.on_peers_gone,
-    )
 
 
 def test_refused_item_passes_after_its_retry_time() -> None:

@@ -19,7 +19,7 @@ from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Store, StoreUnusable
 from foqs_contract.errors import NotOwner, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, new_item
-from tests.support.engines import Caller, World, run_in_world
+from tests.support.engines import Caller, World, make_engine, run_in_world, tier_of
 from tests.support.inner_parts import store_of, writer_of
 from tests.support.memory_check import is_at_rest
 from tests.support.method_gate import MethodGate, closed
@@ -40,6 +40,7 @@ async def joined_engine(world: World, plan: dict[int, int], nonce: str = "first"
 async def started_engine(
     world: World, plan: dict[int, int], nonce: str = "first"
 ) -> tuple[Engine, ScriptedCoordinator]:
+    """Start an engine of a tier whose shards are not known."""
     coordinator = ScriptedCoordinator(dict(plan))
 
     def open_store(shard: int, database: str) -> Store:
@@ -48,7 +49,9 @@ async def started_engine(
         return world.database.store(shard, lambda point: world.faults(point))
 
     settings = engine_settings(alone=False)
-    engine = Engine(settings, open_store, coordinator, world.catalog, world.clock, world.rng, NullObserver(), nonce)
+    engine = make_engine(
+        settings, open_store, coordinator, world.catalog, world.clock, world.rng, NullObserver(), nonce, ()
+    )
     await engine.open()
     engine.start()
     return engine, coordinator
@@ -245,13 +248,13 @@ def test_key_slots_are_checked_only_when_the_shards_of_the_tier_change(
     async def story(world: World) -> None:
         sharing = {1, 2}
         engine = await world.engine(sharing=sharing)
-        engine.on_view_changed((), ())
+        engine.on_view_changed()
         checks: list[KeySlotSync] = []
         monkeypatch.setattr(KeySlotSync, "on_change", lambda slots: checks.append(slots))
-        engine.on_view_changed({1}, ())
+        engine.on_view_changed()
         assert checks == []
         sharing.add(3)
-        engine.on_view_changed({1}, ())
+        engine.on_view_changed()
         assert len(checks) == 1
 
     run_in_world(story)
@@ -446,7 +449,7 @@ def test_host_delivers_nothing_before_it_has_joined() -> None:
 def test_not_owner_error_names_the_address_of_the_owner() -> None:
     async def story(world: World) -> None:
         engine, _ = await joined_engine(world, {1: 1})
-        engine.queue.placement.owner_of = {2: ("10.0.0.2", 7411)}.get
+        tier_of(engine).owners = {2: ("10.0.0.2", 7411)}
         caller = Caller(world, engine)
         owners = [
             outcome.owner

@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from foqs.catalog.namespaces import Namespaces
+from foqs.catalog.slot_table import SlotTable
 from foqs.core.flush.operation import Lane, Operation
+from foqs.options.options import NamespaceOptions
+from foqs.queue.host_state import HostState
 from foqs.queue.pending_calls import EnqueueCall
-from foqs.queue.placement import ROTATION_S, Placement
+from foqs.queue.placement import ROTATION_S, Placement, accepts_items
+from foqs.queue.tier import Alone
 from foqs.runtime.deadlines import Deadlines
 from foqs.testing.virtual_loop import VirtualLoop
 from foqs_contract.errors import Unavailable
@@ -36,6 +41,13 @@ class Shard:
         if self.refuses:
             raise Unavailable("not now", retry_after_ms=1)
         return Operation(Lane.INSERT, "n", [self.number], None)
+
+
+NO_SLOTS = SlotTable(Namespaces(NamespaceOptions()))
+
+
+def tier() -> Alone:
+    return Alone("nonce", (), HostState(NamespaceOptions(), "default", lambda: 0.0))
 
 
 @pytest.fixture
@@ -63,7 +75,7 @@ def test_items_are_sent_to_the_shortest_queue_and_on_refusal_to_the_next(
     submitted: list[int] = []
     shards: Any = {at: Shard(at, items, at in refusing, tried=submitted) for at, items in enumerate(queued)}
     call = EnqueueCall(deadlines, 1, lambda results: None)
-    Placement(shards, {}, lambda: 2 * ROTATION_S).place(call, "n", [new_item()], [0])
+    Placement(shards, {}, NO_SLOTS, tier(), lambda: 2 * ROTATION_S).place(call, "n", [new_item()], [0])
     assert submitted == tried
     assert call.accepted_count == 1
 
@@ -72,12 +84,13 @@ def error_text(
     deadlines: Deadlines, shards: dict[int, Any], *, drained: Collection[int] = (), removed: Collection[int] = ()
 ) -> str:
     """Return the error for an item without a key."""
-    placement = Placement(shards, {}, lambda: 0.0)
-    placement.drained_shards, placement.removed_shards = drained, removed
+    closed = tier()
+    closed.drained_shards, closed.removed_shards = drained, removed
+    placement = Placement(shards, {}, NO_SLOTS, closed, lambda: 0.0)
     call = EnqueueCall(deadlines, 1, lambda results: None)
     with pytest.raises(Unavailable) as caught:
         placement.place(call, "n", [new_item()], [0])
-    assert not placement.accepts_items
+    assert not accepts_items(shards, closed)
     return str(caught.value)
 
 

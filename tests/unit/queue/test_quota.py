@@ -175,9 +175,9 @@ def test_usage_matches_the_tables_after_every_event() -> None:
         await caller.do(EventKind.NACK, held[1:2], dead=True)
         await caller.do(EventKind.NACK, held[2:3], delay_ms=1_000, metadata=b"why")
         await world.pass_s(0.5)
-        assert engine.queue.quota.usage("default") == (7, 5 * 4 + 2 * 12)
-        assert engine.queue.quota.usage("other") == (3, 3)
-        assert engine.queue.quota.usage("nobody") == (0, 0)
+        assert engine.queue._backlogs.usage("default") == (7, 5 * 4 + 2 * 12)
+        assert engine.queue._backlogs.usage("other") == (3, 3)
+        assert engine.queue._backlogs.usage("nobody") == (0, 0)
 
     run_in_world(story)
 

@@ -101,10 +101,10 @@ def test_call_written_in_parts_counts_once() -> None:
         call = start_task(caller.enqueue([new_item() for _ in range(60)]))
         seen = set()
         while not call.done():
-            under_way = engine.queue.quota._in_flight.get("default")
+            under_way = engine.queue._backlogs._in_flight.get("default")
             if under_way is not None:
                 assert len(world.rows()) - 10 <= 60 - under_way.items <= len(world.rows())
-                assert engine.queue.quota.usage("default")[0] + under_way.items == 60
+                assert engine.queue._backlogs.usage("default")[0] + under_way.items == 60
                 seen.add(under_way.items)
             await world.pass_s(0.0005)
         assert len(seen) > 3

@@ -65,10 +65,10 @@ def test_write_replies_writes_the_pending_replies_of_all_connections() -> None:
         for connection, transport in lines:
             next(iter(connection.calls)).reply(codec.dequeue_reply, NO_DELIVERIES)
             assert transport.writes == []
-        server.write_replies()
+        server.replies.write()
         assert [seqids(transport) for _, transport in lines] == [[[0]], [[0]]]
         await asyncio.sleep(0)
-        server.write_replies()
+        server.replies.write()
         assert [len(transport.writes) for _, transport in lines] == [1, 1]
         for connection, _ in lines:
             connection.connection_lost(None)
@@ -90,7 +90,7 @@ def test_failed_write_closes_its_connection_and_does_not_stop_other_writes(
         for connection in (broken, well):
             next(iter(connection.calls)).reply(codec.dequeue_reply, NO_DELIVERIES)
         with caplog.at_level(logging.ERROR):
-            server.write_replies()
+            server.replies.write()
         assert broken_transport.closed == "aborted"
         assert "cannot be written" in caplog.text
         assert seqids(transport) == [[0]]

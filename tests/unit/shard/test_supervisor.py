@@ -18,12 +18,12 @@ from foqs_contract.errors import NotOwner, Unavailable, UnknownOutcome
 from shardmgr.local_coordinator import FileEpochBook, LocalCoordinator
 from shardmgr.port import CoordinatorFailed
 from tests.support.builders import MemoryEpochBook, engine_settings, new_item
-from tests.support.engines import Caller, World, run_in_world
+from tests.support.engines import Caller, World, make_engine, run_in_world
 
 
 async def started(world: World, book: Any = None) -> Engine:
     """Start an engine of one shard, without waiting until it is ready."""
-    engine = Engine(
+    engine = make_engine(
         engine_settings(1),
         lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
         LocalCoordinator(book or world.book),

@@ -340,7 +340,7 @@ def test_an_enqueue_gets_its_reply_before_the_memory_is_updated_if_nothing_else_
             ready, leased = (engine.shards[1].counts.count(("default", "t"), state) for state in _READY_AND_LEASED)
             order.append((event, ready, leased))
 
-        engine.queue.write_replies = partial(note, "sent")
+        engine.queue._write_replies = partial(note, "sent")
         engine.queue.enqueue("default", [new_item()], world.deadline_in(1.0), partial(note, "notified"))
         await world.pass_s(0.1)
         note("later")

@@ -56,7 +56,7 @@ def test_host_that_does_not_answer_is_named() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = await world.three()
         await world.ask(two, "pauseTopic", ttypes.TopicRequest("default", "b"))
-        world.deafen("three")
+        await world.deafen("three")
         reply = await world.ask(one, "listAudit", ttypes.ListAuditRequest())
         assert [entry.host for entry in reply.entries] == ["two"]
         assert reply.missing_hosts == ["three"]

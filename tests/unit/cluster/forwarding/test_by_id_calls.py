@@ -213,7 +213,7 @@ def test_caller_gets_the_owner_s_address_if_it_is_unreachable() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
         held = await leases(world, hosts)
-        world.deafen("two")
+        await world.deafen("two")
         for each in held:
             shard = int(each[0].split("-")[0])
             if shard in two.is_serving():
@@ -254,12 +254,12 @@ def test_call_is_forwarded_once() -> None:
     run_rpc_tier(story)
 
 
-def test_hosts_that_name_each_other_as_owner_do_not_forward_in_a_loop() -> None:
+def test_hosts_that_name_each_other_as_owner_do_not_forward_in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, three = hosts = await world.three()
         held = [each for each in await leases(world, hosts) if int(each[0].split("-")[0]) in three.is_serving()]
-        one.engine.queue.placement.owner_of = lambda shard: ("two.example", 7411)
-        two.engine.queue.placement.owner_of = lambda shard: ("one.example", 7411)
+        monkeypatch.setattr(one.tier, "owner_of", lambda shard: ("two.example", 7411))
+        monkeypatch.setattr(two.tier, "owner_of", lambda shard: ("one.example", 7411))
         request = ttypes.AckRequest("default", [ttypes.Lease(*each) for each in held])
         assert codes(await world.ask(one, "ack", request)) == [CODE.NOT_OWNER] * len(held)
         with pytest.raises(NotOwner):

@@ -242,15 +242,11 @@ def test_the_best_hosts_come_first_and_one_that_does_not_know_its_best_comes_las
     assert len(view) == 2
 
 
-def test_listener_gets_topics_with_more_or_better_items() -> None:
-    news: list[TopicName] = []
+def test_reply_names_topics_with_more_or_better_items() -> None:
     one, view = peer(), GossipView(100)
-    view.on_items_available = news.extend
 
     def report(*topics: Any, full: bool = False) -> list[str]:
-        news.clear()
-        view.apply_reply(one, reply(*topics, full=full), 1.0)
-        return [name for _, name in news]
+        return [name for _, name in view.apply_reply(one, reply(*topics, full=full), 1.0)]
 
     assert report(ready("a", 1, 5), ready("b", 0, None), full=True) == ["a"]
     assert report(ready("a", 1, 5), ready("b", 1, 5)) == ["b"]
@@ -259,7 +255,7 @@ def test_listener_gets_topics_with_more_or_better_items() -> None:
     view.update_topic(one, ("n", "b"), None, 0)
     assert view.best_peers(("n", "b")) == []
     assert report(ready("b", 1, 9)) == ["b"]
-    # A topic that is reported again without a better item is not passed to the listener.
+    # A topic that is reported again without a better item is not among them.
     assert report(ready("a", 1, 9), ready("b", 1, 9), full=True) == []
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from foqs.cluster.routing.host_views import HostViews
 from foqs.cluster.routing.port import RoutingTable, ShardView
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.shard.host_shards import ShardStatus
@@ -48,7 +49,8 @@ STATUSES: Final = [ShardStatus(0, "owned", 5, 11, None), ShardStatus(1, "acquiri
 
 def cluster(view: ClusterView | None, statuses: list[ShardStatus] | None = None, nonce: str = "n1") -> RegistryCluster:
     registry = LocalEnsemble(None, lambda: 0).registry(6_000)
-    return RegistryCluster(registry, lambda: view, nonce, "default", lambda: statuses or [], lambda: SLOTS, "9")
+    hosts = HostViews(lambda: view, nonce, "9")
+    return RegistryCluster(registry, lambda: view, hosts, nonce, "default", lambda: statuses or [], lambda: SLOTS)
 
 
 def by_number(routing: RoutingTable) -> dict[int, ShardView]:
@@ -146,7 +148,9 @@ def run_story(story: Story) -> Layout:
         await layout_changes.create_layout(registry, [ShardSpec(0, "db0"), ShardSpec(1, "db1")])
         for member in (MINE, replace(OTHER, leaving=False)):
             await registry.announce(MEMBERS, member.nonce, render_member(member))
-        cluster = RegistryCluster(registry, lambda: VIEW, "n1", "default", list, databases={"db0", "db1", "another"})
+        hosts = HostViews(lambda: VIEW, "n1")
+        names = {"db0", "db1", "another"}
+        cluster = RegistryCluster(registry, lambda: VIEW, hosts, "n1", "default", list, databases=names)
         await story(cluster, registry)
         found.append((await layout_changes.read_cluster_view(registry)).layout)
 

@@ -11,6 +11,7 @@ import pytest
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.transport.TTransport import TMemoryBuffer
 
+from foqs.cluster.routing.host_views import HostViews
 from foqs.cluster.routing.port import HostView, RoutingTable, ShardView
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.routing.routing_log import STEPS_MAX, RoutingLog
@@ -121,13 +122,17 @@ class Cluster:
             n: frozenset(range(n * per_shard, (n + 1) * per_shard)) & set(range(KEY_SLOT_COUNT)) for n in range(shards)
         }
         self._made = hosts
+        self.loads: dict[str, float] = {}
         self.service = self.host()
 
     def host(self) -> RegistryCluster:
         """Start a host that has reported nothing yet."""
         registry = LocalEnsemble(None, lambda: 0).registry(6_000)
         self.read()
-        return RegistryCluster(registry, lambda: self.view, "", "default", list, lambda: self.slots)
+        hosts = HostViews(lambda: self.view, "")
+        return RegistryCluster(
+            registry, lambda: self.view, hosts, "", "default", list, lambda: self.slots, lambda: self.loads
+        )
 
     def read(self) -> None:
         held: dict[str, dict[int, HeldShard]] = {}
@@ -237,7 +242,7 @@ def test_loads_come_with_every_reply() -> None:
     first = apply_routing_change(None, ask(cluster.service, None))
     assert first is not None
     assert [host.load for host in first.hosts] == [2.0, 1.0, 0.0]  # by name
-    cluster.service.live_loads = lambda: {f"{1:032x}": 77.0}
+    cluster.loads[f"{1:032x}"] = 77.0
     second = apply_routing_change(first, ask(cluster.service, first))
     assert second is not None
     assert [host.load for host in second.hosts] == [2.0, 77.0, 0.0]

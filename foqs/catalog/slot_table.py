@@ -1,0 +1,32 @@
+"""Which shard holds which key slot, as the catalog records it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foqs.catalog.key_slot_assignment import SlotAssignment, shard_by_slot
+from foqs.catalog.namespaces import Namespaces
+
+_NO_ASSIGNMENT: Final[SlotAssignment] = {}
+
+
+class SlotTable:
+    """The key slots of the shards of one tier."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+        self._cached_assignment: SlotAssignment = _NO_ASSIGNMENT
+        self._shard_by_slot = shard_by_slot(_NO_ASSIGNMENT)
+        """The shard of each slot in `_cached_assignment`."""
+
+    @property
+    def assignment(self) -> SlotAssignment:
+        """The recorded slots of each shard of the tier; the same object until they change."""
+        return self._namespaces.document.slots.get(self._namespaces.tier, _NO_ASSIGNMENT)
+
+    def shard_of_slot(self, slot: int) -> int | None:
+        """Return the shard to which a slot is assigned, here or elsewhere."""
+        recorded = self.assignment
+        if recorded is not self._cached_assignment:
+            self._cached_assignment, self._shard_by_slot = recorded, shard_by_slot(recorded)
+        return self._shard_by_slot[slot]

@@ -1,0 +1,39 @@
+"""What a delivery passes over on this host.
+
+Always true: it reads the memory of the shards and changes nothing. Knows nothing of
+other hosts, nor of which deliveries are sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from foqs.catalog.namespaces import Namespaces
+from foqs.core.items.item import TopicName, pack_order_key, unpack_order_key
+from foqs.core.memory.order_samples import NOTHING, Displacement
+from foqs.queue.suspension import Suspension
+from foqs.shard.shard import Shard
+
+
+class Ranking:
+    """Says what a delivery passes over on this host."""
+
+    def __init__(self, shards: Mapping[int, Shard], namespaces: Namespaces, suspension: Suspension) -> None:
+        self._shards = shards
+        self._namespaces = namespaces
+        self._suspension = suspension
+
+    def passed_over(self, topic: TopicName, priority: int, deliver_after_ms: int) -> Displacement:
+        """Return over what a delivery of an item with this key passes on this host: READY items that could be delivered."""
+        if self._suspension.is_on or topic in self._namespaces.paused_topics:
+            return NOTHING
+        # Numbers of two shards say nothing about age: an item of the same millisecond is no better.
+        key, priority_key = pack_order_key(priority, deliver_after_ms, 0), pack_order_key(priority, 0, 0)
+        found = NOTHING
+        for shard in self._shards.values():
+            best = shard.index.best_key(topic) if shard.can_deliver else None
+            if best is not None and best < key:
+                age_ms = max(0, shard.now_ms() - unpack_order_key(best)[1])
+                items, by_priority = shard.index.rank(topic, key)[0], shard.index.rank(topic, priority_key)[0]
+                found = found.plus(Displacement(items, by_priority, age_ms))
+        return found
