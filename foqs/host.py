@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -24,30 +23,20 @@ from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.access.keyring import Keyring
-from foqs.catalog.file_catalog import FileCatalog
-from foqs.catalog.memory_catalog import MemoryCatalog
-from foqs.catalog.port import Catalog, CatalogError
-from foqs.catalog.registry_catalog import RegistryCatalog
-from foqs.cluster.connections import peer_pool_opener
-from foqs.cluster.gossip.gossip_view import GossipView
-from foqs.cluster.membership import Membership
-from foqs.cluster.peers import Peers
-from foqs.cluster.tier_member import Member
-from foqs.console.host_figures import HostFigures, Tier
+from foqs.catalog.port import CatalogError
+from foqs.console.host_figures import HostFigures
 from foqs.console.server import Console, ConsoleSettings
 from foqs.console.session_secret import SessionSecret
+from foqs.host_tier import host_tier
 from foqs.options.config import FRAME_OVERHEAD_BYTES, Config, ConfigError
 from foqs.options.console_url import parse_console_url
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.queue.jobs.bulk_job import JobOwner
 from foqs.queue.jobs.host_jobs import HostJobs
-from foqs.queue.jobs.job_store import LocalDocuments
-from foqs.queue.tier import Alone
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit_handlers import audit_handlers
 from foqs.rpc.audited_service import AuditedService
-from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.job_handlers import job_handlers
 from foqs.rpc.job_pages import BulkCallPages
 from foqs.rpc.message_guard import MessageGuard
@@ -63,12 +52,11 @@ from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.sqs_port import SqsPort
 from foqs.store.port import StoreUnusable
 from foqs.surroundings import Surroundings
-from foqs.telemetry.cluster_samples import cluster_samples, job_samples, tier_samples
+from foqs.telemetry.cluster_samples import job_samples
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
 from foqs.telemetry.samples import HostSampler
 from foqs.telemetry.scale_page import ScalePage
-from shardmgr.local_coordinator import EpochBook, FileEpochBook, LocalCoordinator
 from shardmgr.process_lock import reserved
 from shardmgr.registry.port import RegistryError
 
@@ -76,9 +64,18 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_PLAN_WAIT_S: Final = 2.0
-"""A host of a cluster starts to listen after this time even if it has not read the plan."""
-
+START_STEPS: Final = (
+    ("ports", "a port that is in use is found before a shard is touched"),
+    ("session", "in a cluster, the catalog is in the registry"),
+    ("catalog", "nothing is served without it"),
+    ("HTTP port", "it says why the host is not ready yet"),
+    ("console", "its port, too, may be in use"),
+    ("shards", "those of a host alone recover from here on"),
+    ("plan", "in a cluster, other hosts know more until it was read; the wait is limited"),
+    ("bulk jobs", "their pages are calls of this host"),
+    ("listener", "calls that arrive before shards are served fail as UNAVAILABLE"),
+)
+"""The parts of a host in the order in which they start, each with the reason for its place."""
 STOP_STEPS: Final = (
     ("listener", "no new connections are accepted; TLS handshakes are cancelled"),
     ("console", "its pages make calls"),
@@ -135,47 +132,41 @@ class Host:
 
     def __init__(self, config: Config, surroundings: Surroundings) -> None:
         self._config = config
+        self._rng = surroundings.rng
+        self._clock = clock = surroundings.clock
+        self._nonce = surroundings.nonce
         self._metrics = Metrics()
         self._stop_requested = asyncio.Event()
-        rng = surroundings.rng
-        self._clock = clock = surroundings.clock
-        nonce = self._nonce = surroundings.nonce
+        self._replies = UnwrittenReplies(asyncio.get_running_loop())
         settings = engine_settings(config)
         state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
-        self._replies = UnwrittenReplies(asyncio.get_running_loop())
-        self._member = _make_member(config, state, surroundings)
-        membership = self._membership = None if self._member is None else self._member.membership
+        self._tier = tier = host_tier(config, state, surroundings)
         self._engine = Engine(
             settings,
             state,
-            Alone(nonce, settings.standalone_shards or (), state) if self._member is None else self._member,
+            tier.tier,
             surroundings.open_store,
-            LocalCoordinator(_make_epoch_book(config.coordinator_file)) if membership is None else membership.agent,
-            _make_catalog(config)
-            if membership is None
-            else RegistryCatalog(membership.registry, config.catalog.bytes_max),
+            tier.coordinator,
+            tier.catalog,
             clock,
-            rng,
+            self._rng,
             self._metrics,
             self._replies,
         )
-        self._jobs = HostJobs(
-            LocalDocuments(_jobs_folder(config)) if membership is None else membership.registry,
-            self._engine.namespaces,
-            clock.wall_ms,
-            rng,
-            self._metrics,
-        )
+        self._figures = tier.figures(self._engine)
+        self._jobs = HostJobs(tier.documents, self._engine.namespaces, clock.wall_ms, self._rng, self._metrics)
         self._http = HttpServer(self._metrics, self._not_ready_reasons, self._console_sentence)
-        self._console: Console | None = None
-        self._console_port = 0
-        self._rng = rng
+        self._ports: dict[str, int] = {}
+        """The ports that were found, by option."""
+        self._working: list[asyncio.Future[None]] = []
+        """They end only if the host must stop."""
+        self._service: RpcService
         self._rpc_server: RpcServer
         self._sampler: HostSampler
         self._listener: asyncio.Server
         self._engine_task: asyncio.Future[None]
-        self._member_tasks: list[asyncio.Future[None]] = []
-        self._sweep_task: asyncio.Future[None] | None = None
+        self._sweep_task: asyncio.Future[None]
+        self._console: Console | None = None
         self._authenticator: Authenticator | None = None
         self._tls_acceptor: TlsAcceptor | None = None
         self._sqs_port = SqsPort(config) if config.server.sqs_port >= 0 else None
@@ -194,8 +185,7 @@ class Host:
             listening = await self.start()
         except (CatalogError, RegistryError, _StopRequested) as error:
             self._close_listeners()
-            if self._member is not None:
-                await self._member.membership.close()
+            await self._tier.close()
             if isinstance(error, _StopRequested):
                 log.info("stopped before any shard was served")
                 return 0
@@ -204,7 +194,7 @@ class Host:
         garbage = GarbageCollection(loop)
         garbage.start()
         stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stop_requested.wait())
-        working: list[asyncio.Future[Any]] = [self._engine_task, *self._member_tasks]
+        working: list[asyncio.Future[Any]] = [self._engine_task, *self._working]
         announcing = asyncio.ensure_future(self._notify_ready(listening, on_ready))
         try:
             await asyncio.wait((stopping, *working), return_when=asyncio.FIRST_COMPLETED)
@@ -219,114 +209,123 @@ class Host:
                 loop.remove_signal_handler(number)
 
     async def start(self) -> Config:
-        """Start the host; return the configuration with its actual ports.
+        """Start the parts in the order of `START_STEPS`; return the configuration with its actual ports."""
+        steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "ports": self._bind_ports,
+            "session": lambda: self._run_unless_stopped(self._tier.open()),
+            "catalog": lambda: self._run_unless_stopped(self._engine.open()),
+            "HTTP port": self._start_http,
+            "console": self._start_console,
+            "shards": self._start_shards,
+            "plan": self._follow_plan,
+            "bulk jobs": self._start_jobs,
+            "listener": self._start_serving,
+        }
+        for step, _ in START_STEPS:
+            await steps[step]()
+        server = self._config.server.model_copy(update=self._ports)
+        return self._config.model_copy(update={"server": server})
 
-        Binds the ports first: a port that is in use is then found before a shard is touched.
-        A host of a cluster starts to listen when it has read the plan, or after a limited time: until then other hosts
-        know more. Calls that arrive before shards are served fail as UNAVAILABLE.
-        """
-        loop = asyncio.get_running_loop()
+    async def _bind_ports(self) -> None:
         server = self._config.server
-        self._listener = await loop.create_server(self._new_connection, server.host, server.port, start_serving=False)
-        port = int(self._listener.sockets[0].getsockname()[1])
-        sqs_port = -1 if self._sqs_port is None else await self._sqs_port.bind()
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._new_connection, server.host, server.port, start_serving=False
+        )
+        self._ports["port"] = int(self._listener.sockets[0].getsockname()[1])
+        self._ports["sqs_port"] = -1 if self._sqs_port is None else await self._sqs_port.bind()
+        self._make_servers()
+
+    def _make_servers(self) -> None:
+        """Build the service and the servers of the ports, which do not serve yet."""
+        config, server, engine = self._config, self._config.server, self._engine
         identity = HostIdentity(
             host=server.host,
-            port=port,
+            port=self._ports["port"],
             routing_version=self._rng.getrandbits(62),
             region=server.region,
             tier=server.tier,
             program_version=version("foqs"),
         )
         trail = AuditTrail()
-        extra_handlers = {
-            **admin_handlers(self._engine.admin, server.tier),
-            **job_handlers(self._jobs.calls, self._engine.namespaces.settings_of),
-            **audit_handlers(trail, self._host_name(port)),
+        handlers = {
+            **admin_handlers(engine.admin, server.tier),
+            **job_handlers(self._jobs.calls, engine.namespaces.settings_of),
+            **audit_handlers(trail, self._host_name),
+            **self._tier.handlers,
         }
-        if self._member is not None:
-            extra_handlers.update(cluster_handlers(self._member.cluster))
-        handlers = QueueHandlers(self._engine.queue, identity, self._rng, extra_handlers)
-        service: RpcService = handlers
-        if self._member is not None:
-            service = self._member.service(handlers, self._engine.admin.refresh)
-        keyring = self._config.keyring()
-        if self._config.auth.enabled:
-            self._authenticator = _make_authenticator(
-                self._config, keyring, self._engine.namespaces.permissions_of, self._metrics
-            )
+        alone = QueueHandlers(engine.queue, identity, self._rng, handlers)
+        self._service = service = self._tier.service(alone, engine.admin.refresh)
+        keyring = config.keyring()
+        if config.auth.enabled:
+            self._authenticator = _make_authenticator(config, keyring, engine.namespaces.permissions_of, self._metrics)
         guarded: RpcService = service if self._authenticator is None else MessageGuard(service)
-        audited = AuditedService(guarded, trail, self._clock.wall_ms)
         self._rpc_server = RpcServer(
-            loop,
-            audited,
-            self._config.rpc,
+            asyncio.get_running_loop(),
+            AuditedService(guarded, trail, self._clock.wall_ms),
+            config.rpc,
             self._metrics.call,
             self._authenticator,
             self._clock.stopwatch_s,
             self._replies,
         )
-        self._sampler = HostSampler(self._engine, self._rpc_server, self._clock.stopwatch_s)
-        self._engine.admin.add_change_listener(self._rpc_server.refuse_waits)
+        self._sampler = HostSampler(engine, self._rpc_server, self._clock.stopwatch_s)
+        engine.admin.add_change_listener(self._rpc_server.refuse_waits)
         if self._sqs_port is not None:
             self._sqs_port.attach(
-                service, self._engine.admin, self._jobs.calls, self._authenticator, self._clock, self._metrics, trail
+                service, engine.admin, self._jobs.calls, self._authenticator, self._clock, self._metrics, trail
             )
         if keyring.tls_context is not None:
             self._tls_acceptor = TlsAcceptor(self._rpc_server, keyring.tls_context, self._metrics.handshake_failed)
             if self._sqs_port is not None:
                 self._sqs_port.use_tls(keyring.tls_context, self._metrics.handshake_failed)
         if self._authenticator is not None or self._tls_acceptor is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._reload_keyring)
-        if self._member is not None:
-            await self._run_unless_stopped(self._member.open())
-        await self._run_unless_stopped(self._engine.open())
-        self._http.add_page("/scale", self._scale_page().answer)
-        http_port = await self._http.start(server.http_host, server.http_port)
-        console_port = await self._start_console(port)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_keyring)
+
+    async def _start_http(self) -> None:
+        figures, settings_of = self._figures, self._engine.namespaces.settings_of
+        page = ScalePage(figures.list_topics, figures.is_partial, figures.rates, settings_of, self._authenticator)
+        self._http.add_page("/scale", page.answer)
+        server = self._config.server
+        self._ports["http_port"] = await self._http.start(server.http_host, server.http_port)
+
+    async def _start_shards(self) -> None:
         self._metrics.add_sampler(self._samples)
         self._engine.start()
         self._engine_task = asyncio.ensure_future(self._engine.run())
         self._sweep_task = asyncio.ensure_future(self._dead_letter_sweep().run())
-        if self._member is not None:
-            self._member_tasks = self._member.start(self._engine, port)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._member.plan_read.wait(), _PLAN_WAIT_S)
-        self._start_jobs(service, port)
+
+    async def _follow_plan(self) -> None:
+        self._working += await self._tier.start(self._engine, self._ports["port"])
+
+    async def _start_jobs(self) -> None:
+        """Work on bulk jobs. Their pages are calls of this host."""
+        calls = InHostCalls(self._service, self._config.rpc.reply_grace_ms / 1_000)
+        self._jobs.start(
+            BulkCallPages(lambda name, request, timeout_s: calls.call(name, request, timeout_s, None)),
+            JobOwner(self._host_name, self._nonce),
+            self._tier.running_hosts,
+        )
+
+    async def _start_serving(self) -> None:
         await self._listener.start_serving()
         if self._sqs_port is not None:
             await self._sqs_port.serve()
-        found = {"port": port, "http_port": http_port, "console_port": console_port, "sqs_port": sqs_port}
-        return self._config.model_copy(update={"server": server.model_copy(update=found)})
 
-    def _start_jobs(self, service: RpcService, port: int) -> None:
-        """Work on bulk jobs. Their pages are calls of this host. `port` is that of the calls."""
-        calls = InHostCalls(service, self._config.rpc.reply_grace_ms / 1_000)
-        membership, nonce = self._membership, self._nonce
-        self._jobs.start(
-            BulkCallPages(lambda name, request, timeout_s: calls.call(name, request, timeout_s, None)),
-            JobOwner(self._host_name(port), nonce),
-            (lambda: (nonce,)) if membership is None else membership.running_hosts,
-        )
-
-    def _host_name(self, port: int) -> str:
+    @property
+    def _host_name(self) -> str:
         server = self._config.server
-        return server.name or f"{server.host}:{port}"
+        return server.name or f"{server.host}:{self._ports['port']}"
 
-    async def _start_console(self, port: int) -> int:
-        """Start the console if it is wanted. Returns its port. `port` is that of the calls."""
+    async def _start_console(self) -> None:
+        """Start the console if it is wanted."""
         server = self._config.server
         if not server.console:
-            return server.console_port
+            return
         settings = ConsoleSettings(
-            host_name=self._host_name(port),
-            is_cluster=self._membership is not None,
+            host_name=self._host_name,
+            is_cluster=not self._tier.tier.is_alone,
             authenticator=self._authenticator,
-            secret=SessionSecret(
-                LocalDocuments(_jobs_folder(self._config), is_secret=True)
-                if self._membership is None
-                else self._membership.registry
-            ),
+            secret=SessionSecret(self._tier.secrets),
             permissions_of=self._engine.namespaces.permissions_of,
             namespaces=lambda: self._engine.admin.document().namespaces,
             tls=None if self._tls_acceptor is None else self._tls_acceptor.context,
@@ -334,31 +333,23 @@ class Host:
             limits=self._config.rpc,
             on_handshake_failed=self._metrics.handshake_failed,
             now_s=time.time,
-            figures=self._console_figures(),
+            figures=HostFigures(
+                self._engine, self._figures, self._not_ready_reasons, self._clock.stopwatch_s, time.thread_time
+            ),
         )
         console = Console(
             settings,
             lambda authenticated, address: self._rpc_server.connection(authenticated, f"console {address}".strip()),
         )
-        self._console_port = await console.start(server.console_host, server.console_port)
+        self._ports["console_port"] = await console.start(server.console_host, server.console_port)
         self._console = console
-        return self._console_port
-
-    def _console_figures(self) -> HostFigures:
-        member = self._member
-        tier = None
-        if member is not None:
-            gossip, peers = member.gossip, member.peers
-            topics = gossip.tier_topics
-            tier = Tier(topics.list_topics, gossip.view, member.rates, lambda: peers.by_nonce, topics.misses_shards)
-        return HostFigures(self._engine, tier, self._not_ready_reasons, self._clock.stopwatch_s, time.thread_time)
 
     def _console_sentence(self) -> str:
         """Say where the console is."""
         if self._console is None:
             return "The console is off; server.console turns it on."
         url = self._config.server.console_url
-        return f"The console is at {url}." if url else f"The console is on port {self._console_port}."
+        return f"The console is at {url}." if url else f"The console is on port {self._ports['console_port']}."
 
     async def _run_unless_stopped(self, opening: Coroutine[Any, Any, _T]) -> _T:
         """Run a part of the start that may never end, and return its result. Raises _StopRequested when the host shall stop."""
@@ -374,29 +365,7 @@ class Host:
             await asyncio.gather(work, stop, return_exceptions=True)
 
     def _samples(self) -> Samples:
-        own = {**self._sampler.sample(), **job_samples(self._jobs.jobs)}
-        member = self._member
-        if member is None:
-            return own
-        return {
-            **own,
-            **cluster_samples(member.membership, self._config.server.tier),
-            **tier_samples(member.gossip, member.order_sink),
-        }
-
-    def _scale_page(self) -> ScalePage:
-        engine, member, stopwatch_s = self._engine, self._member, self._clock.stopwatch_s
-        if member is None:
-            list_topics, is_partial, rates_of = (
-                engine.queue.list_topics,
-                engine.queue.is_partial,
-                lambda topic: engine.topic_rates.rates(topic, stopwatch_s()),
-            )
-        else:
-            topics = member.gossip.tier_topics
-            list_topics, is_partial, rates_of = topics.list_topics, topics.is_partial, member.rates.rates
-        settings_of = engine.namespaces.settings_of
-        return ScalePage(list_topics, is_partial, rates_of, settings_of, self._authenticator)
+        return {**self._sampler.sample(), **job_samples(self._jobs.jobs), **self._tier.samples()}
 
     def _dead_letter_sweep(self) -> DeadLetterSweep:
         engine, timeout_s = self._engine, self._config.calls.timeout_ms_default / 1_000
@@ -452,8 +421,7 @@ class Host:
             self._close_listeners()
 
         async def calls_in_flight() -> None:
-            if self._sweep_task is not None:
-                self._sweep_task.cancel()
+            self._sweep_task.cancel()
             sqs = () if self._sqs_port is None else (self._sqs_port.stop(deadline),)
             await asyncio.gather(self._rpc_server.stop(deadline), *sqs)
 
@@ -474,12 +442,7 @@ class Host:
             await asyncio.gather(engine_task, return_exceptions=True)
 
         async def plan() -> None:
-            if self._member is not None:
-                await self._member.leave(deadline)
-
-        async def session() -> None:
-            if self._member is not None:
-                await self._member.close()
+            await self._tier.leave(deadline)
 
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "listener": listener,
@@ -489,7 +452,7 @@ class Host:
             "plan": plan,
             "calls in flight": calls_in_flight,
             "shards": shards,
-            "session": session,
+            "session": self._tier.close,
             "HTTP port": self._http.stop,
         }
         for step, reason in STOP_STEPS:
@@ -506,8 +469,7 @@ class Host:
         return 1
 
     def _not_ready_reasons(self) -> Mapping[str, str]:
-        cluster = None if self._membership is None else self._membership.not_ready_reason
-        return self._engine.not_ready_reasons() | ({} if cluster is None else {"cluster": cluster})
+        return {**self._engine.not_ready_reasons(), **self._tier.not_ready_reasons()}
 
 
 # ------------------------------------------------------- config to settings
@@ -531,40 +493,3 @@ def _make_authenticator(config: Config, keyring: Keyring, grants: PermissionLook
     administrators = [name for name, options in auth.principals.items() if options.admin]
     limits = AuthenticationLimits(auth.timeout_ms / 1000, auth.failure_delay_ms / 1000, auth.failures_max)
     return Authenticator(keyring, administrators, grants, metrics, limits)
-
-
-class _MemoryEpochBook:
-    """Epochs of a database that lives only as long as the process."""
-
-    def load(self) -> dict[int, int]:
-        return {}
-
-    def save(self, epochs: dict[int, int]) -> None:
-        pass
-
-
-def _make_member(config: Config, state: HostState, surroundings: Surroundings) -> Member | None:
-    """Return None for a host without a cluster."""
-    if not config.cluster.zookeeper:
-        return None
-    registry, nonce, rng = surroundings.make_registry(), surroundings.nonce, surroundings.rng
-    membership = Membership(config, registry, nonce, surroundings.clock, rng, state.load)
-    peers = Peers(membership.hosts, nonce, config.server.tier, config.server.region, peer_pool_opener(config))
-    view = GossipView(config.cluster.peer_topics_max, config.cluster.gossip_interval_ms / 1_000)
-    return Member(config.cluster, state, membership, peers, view, config.calls.delivery_bytes_max, rng)
-
-
-def _make_catalog(config: Config) -> Catalog:
-    path, catalog = config.catalog_file, config.catalog
-    if path is None:
-        return MemoryCatalog(bytes_max=catalog.bytes_max)
-    return FileCatalog(path, catalog.bytes_max, catalog.poll_interval_ms / 1000)
-
-
-def _jobs_folder(config: Config) -> Path | None:
-    """Return the folder of the bulk jobs of a host alone; None when nothing outlives the process."""
-    return None if config.catalog_file is None else config.catalog_file.parent
-
-
-def _make_epoch_book(path: Path | None) -> EpochBook:
-    return _MemoryEpochBook() if path is None else FileEpochBook(path)

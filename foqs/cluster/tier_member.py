@@ -64,6 +64,7 @@ class Member:
         self.drained_shards: Collection[int] = frozenset()
         self.removed_shards: Collection[int] = frozenset()
         self.plan_read = asyncio.Event()
+        self._tasks: list[asyncio.Future[None]] = []
         self._state = state
         self._delivery_bytes_max = delivery_bytes_max
         self.limits = TierLimits(
@@ -138,8 +139,8 @@ class Member:
 
     def start(self, listener: Engine, port: int) -> list[asyncio.Future[None]]:
         """Join the cluster and exchange gossip; see `join`. Returns futures that end only if something fails, with the error."""
-        self._exchanging = asyncio.ensure_future(self.gossip.exchange.run())
-        return [self.join(listener, port), self._exchanging]
+        self._tasks = [self.join(listener, port), asyncio.ensure_future(self.gossip.exchange.run())]
+        return self._tasks
 
     def join(self, listener: Engine, port: int) -> asyncio.Future[None]:
         """Join the cluster. Returns a future that ends only if the membership fails, with the error.
@@ -161,9 +162,13 @@ class Member:
         await self.membership.leave(deadline)
 
     async def close(self) -> None:
-        """Drop what is being measured, give back what peers have leased for calls here, and end connections and session."""
-        self._exchanging.cancel()
-        await asyncio.wait((self._exchanging,))
+        """Drop what is being measured, give back what peers have leased for calls here, and end connections and session.
+
+        It may have never been started or opened.
+        """
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.order_sink.close()
         await self.dequeue_forwarder.peer_dequeues.finish()
         await self.peers.close()

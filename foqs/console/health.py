@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foqs.console.host_figures import PeerState
+from foqs.queue.tier_figures import PeerState
 from foqs.telemetry.findings import (
     Finding,
     duplicate_names_finding,

@@ -12,38 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from foqs.cluster.gossip.gossip_view import GossipView
-from foqs.cluster.peers import Peer
-from foqs.cluster.shared_rates import TierRates
 from foqs.console.history import CountRates
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.engine import Engine
 from foqs.queue.port import ListTopics
+from foqs.queue.tier_figures import PeerState, TierFigures
 
 BUSY_TOPICS: Final = 10
 """The busiest topics, whose history is kept before anybody looks at them."""
 OLDEST_COST_FACTOR: Final = 100
 """The oldest item is searched again after this times the time that the last search took."""
-
-
-@dataclass(slots=True, frozen=True)
-class Tier:
-    """What the host knows of its peers.
-
-    Attributes:
-        list_topics: lists the topics of the tier.
-        view: the topics of the peers.
-        peers: returns the other hosts of the tier by nonce.
-        misses_shards: returns whether items of other hosts may be missing.
-    """
-
-    list_topics: ListTopics
-    view: GossipView
-    rates: TierRates
-    peers: Callable[[], Mapping[str, Peer]]
-    misses_shards: Callable[[], bool]
 
 
 @dataclass(slots=True, frozen=True)
@@ -67,24 +47,11 @@ class Totals:
     rates_are_partial: bool
 
 
-@dataclass(slots=True, frozen=True)
-class PeerState:
-    """A peer, as this host sees it.
-
-    Attributes:
-        trouble: why the last call did not reach it; empty if it did.
-    """
-
-    name: str
-    accepts_items: bool
-    trouble: str
-
-
 class HostFigures:
     """The figures of one host.
 
     Args:
-        tier: None for a host without a cluster.
+        tier: the figures of all hosts.
         not_ready_reasons: returns why the host is not ready, by shard or part.
         stopwatch_s: returns monotonic seconds.
         cpu_s: returns the processor time of this thread.
@@ -93,12 +60,12 @@ class HostFigures:
     def __init__(
         self,
         engine: Engine,
-        tier: Tier | None,
+        tier: TierFigures,
         not_ready_reasons: Callable[[], Mapping[str, str]],
         stopwatch_s: Callable[[], float],
         cpu_s: Callable[[], float],
     ) -> None:
-        self.list_topics: ListTopics = engine.queue.list_topics if tier is None else tier.list_topics
+        self.list_topics: ListTopics = tier.list_topics
         self._engine = engine
         self._tier = tier
         self.not_ready_reasons = not_ready_reasons
@@ -116,22 +83,19 @@ class HostFigures:
         is_lagging = any(shard.counts.is_lagging for shard in shards)
         topic_rates = self._engine.topic_rates
         rates = self._count_rates.rates(topic_rates.ready_count, topic_rates.acked_count, self._stopwatch_s())
-        tier = self._tier
-        if tier is not None:
-            for state, items in tier.view.totals().items():
-                counts[state] += items
-            peers = tier.rates.peers_total()
-            rates = Rates(rates.ready + peers.ready, rates.acked + peers.acked)
-            is_lagging = is_lagging or tier.misses_shards()
+        for state, items in self._tier.peer_items().items():
+            counts[state] += items
+        peer_rates = self._tier.peer_rates()
+        rates = Rates(rates.ready + peer_rates.ready, rates.acked + peer_rates.acked)
         return Totals(
             max(0, counts[State.READY]),
             max(0, counts[State.LEASED]),
             max(0, counts[State.DEFERRED]),
             max(0, counts[State.DEAD]),
-            is_lagging or len(shards) < len(self._engine.statuses),
+            is_lagging or self._tier.misses_peers() or len(shards) < len(self._engine.statuses),
             oldest_ms if counts[State.READY] > 0 else None,
             rates,
-            tier is not None and bool(tier.peers()),
+            bool(self._tier.peers()),
         )
 
     async def _oldest_ready_age_ms(self) -> int | None:
@@ -145,10 +109,9 @@ class HostFigures:
         for shard in list(self._engine.shards.values()):
             ages_ms.append(shard.oldest_ready_age_ms())
             await asyncio.sleep(0)
-        if self._tier is not None:
-            ready_at_s = self._tier.view.oldest_ready_at_s()
-            if ready_at_s is not None:
-                ages_ms.append(max(0, round((asyncio.get_running_loop().time() - ready_at_s) * 1_000)))
+        ready_at_s = self._tier.peers_oldest_ready_at_s()
+        if ready_at_s is not None:
+            ages_ms.append(max(0, round((asyncio.get_running_loop().time() - ready_at_s) * 1_000)))
         age_ms = max((age_ms for age_ms in ages_ms if age_ms is not None), default=None)
         now_s = self._stopwatch_s()
         self._oldest = now_s, now_s + OLDEST_COST_FACTOR * (self._cpu_s() - started_s), age_ms
@@ -156,15 +119,11 @@ class HostFigures:
 
     def topic_rates(self, topic: TopicName) -> Rates:
         """Return the rates of a topic in the tier: averages of about a minute."""
-        if self._tier is None:
-            return self._engine.topic_rates.rates(topic, self._stopwatch_s())
-        return self._tier.rates.rates(topic)
+        return self._tier.rates(topic)
 
     def busiest_topics(self) -> list[tuple[TopicName, Rates]]:
         """Return the busiest topics of the tier with their rates: averages of about a minute."""
-        if self._tier is None:
-            return self._engine.topic_rates.busiest(BUSY_TOPICS, self._stopwatch_s())
-        return self._tier.rates.busiest(BUSY_TOPICS)
+        return self._tier.busiest(BUSY_TOPICS)
 
     def order(self, topic: TopicName) -> TopicOrder | None:
         """Return what the sampled deliveries of this host passed over; None without samples."""
@@ -176,5 +135,4 @@ class HostFigures:
 
     def peers(self) -> list[PeerState]:
         """Return the other hosts of the tier, as this host sees them."""
-        peers = () if self._tier is None else self._tier.peers().values()
-        return [PeerState(peer.view.name, peer.can_accept_items, peer.unreachable_reason) for peer in peers]
+        return list(self._tier.peers())

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from foqs.console.history import SLOT_S, History, Point
-from foqs.console.host_figures import PeerState, Totals
+from foqs.console.host_figures import Totals
 from foqs.console.rankings import Rankings
 from foqs.console.shared_reads import SharedReads
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import ListTopics
+from foqs.queue.tier_figures import PeerState
 from foqs_contract.errors import FoqsError
 
 log = logging.getLogger(__name__)

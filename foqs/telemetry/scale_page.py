@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import REQUIREMENTS
@@ -19,7 +19,7 @@ from foqs.core.items.item import State, TopicName
 from foqs.core.items.validation import decode_name
 from foqs.core.limits.scaling import ScaleTarget, TopicWork, wanted_consumers
 from foqs.core.memory.topic_rates import Rates
-from foqs.queue.port import TopicStats
+from foqs.queue.port import ListTopics, TopicStats
 from foqs_contract.errors import (
     FoqsError,
     InvalidArgument,
@@ -43,14 +43,6 @@ _STATUSES: Final[Mapping[type[FoqsError], int]] = {
 }
 _ALL_STATES: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
 _PARAMETERS: Final = ("namespace", "topic", "rate", "target_age_s", "in_flight")
-
-
-class ListTopics(Protocol):
-    """Lists topics, as `queue.port.Queue.list_topics` does."""
-
-    def __call__(
-        self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
-    ) -> Awaitable[tuple[list[TopicStats], str | None]]: ...
 
 
 class ScalePage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foqs.console.health import find_problems
-from foqs.console.host_figures import PeerState
+from foqs.queue.tier_figures import PeerState
 from foqs.telemetry.findings import served_shards_finding
 from foqs_client import Host, Shard
 from foqs_client.types import Routing

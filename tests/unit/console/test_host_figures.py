@@ -8,11 +8,15 @@ from typing import Any, cast
 import pytest
 
 from foqs.cluster.gossip.gossip_view import GossipView
+from foqs.cluster.peer_figures import PeerFigures
 from foqs.cluster.shared_rates import TierRates
-from foqs.console.host_figures import OLDEST_COST_FACTOR, HostFigures, PeerState, Tier
+from foqs.console.host_figures import OLDEST_COST_FACTOR, HostFigures
 from foqs.core.items.item import State
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.memory.topic_rates import TopicRates
+from foqs.options.options import NamespaceOptions
+from foqs.queue.host_state import HostState
+from foqs.queue.tier_figures import OwnFigures, PeerState, TierFigures
 from foqs_contract.idl import ttypes
 from tests.support.virtual_time import run_virtual
 from tests.unit.cluster.gossip.test_change_log import peer
@@ -55,11 +59,16 @@ class World:
             topic_rates=self.rates,
             queue=SimpleNamespace(list_topics=None),
         )
-        tier = None
         self.tier_rates = TierRates(self.rates, lambda: self.peers.values(), lambda: self.now_s, 1.0)
+        tier: TierFigures
         if with_peers:
-            listing = cast(Any, None)
-            tier = Tier(listing, self.view, self.tier_rates, lambda: self.peers, lambda: self.misses_shards)
+            topics = SimpleNamespace(list_topics=None, misses_shards=lambda: self.misses_shards)
+            tier = PeerFigures(
+                cast(Any, topics), self.view, self.tier_rates, cast(Any, SimpleNamespace(by_nonce=self.peers))
+            )
+        else:
+            state = HostState(NamespaceOptions(), "default", lambda: self.now_s)
+            tier = OwnFigures(state, cast(Any, engine.queue))
         self.figures = HostFigures(cast(Any, engine), tier, dict, lambda: self.now_s, lambda: self.cpu_s)
 
 

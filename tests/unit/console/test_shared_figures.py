@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from foqs.console.history import SLOT_S, TOPICS_MAX
-from foqs.console.host_figures import PeerState, Totals
+from foqs.console.host_figures import Totals
 from foqs.console.shared_figures import SharedFigures
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import TopicStats
+from foqs.queue.tier_figures import PeerState
 from foqs_contract.errors import Unavailable
 from tests.support.virtual_time import run_virtual
 

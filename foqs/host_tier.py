@@ -1,0 +1,232 @@
+"""What a host gets from being alone or a member of a cluster: where its shards, its catalog and its documents come from.
+
+Holds the port `HostTier`, and `alone` or `member` of it by the configuration. Always true:
+nothing is opened before `open`. Knows nothing of the ports of the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from foqs.catalog.file_catalog import FileCatalog
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.catalog.port import Catalog
+from foqs.catalog.registry_catalog import RegistryCatalog
+from foqs.cluster.connections import peer_pool_opener
+from foqs.cluster.gossip.gossip_view import GossipView
+from foqs.cluster.membership import Membership
+from foqs.cluster.peer_figures import PeerFigures
+from foqs.cluster.peers import Peers
+from foqs.cluster.tier_member import Member
+from foqs.options.config import Config
+from foqs.queue.engine import Engine
+from foqs.queue.host_state import HostState
+from foqs.queue.jobs.job_store import Documents, LocalDocuments
+from foqs.queue.tier import Alone, Tier
+from foqs.queue.tier_figures import OwnFigures, TierFigures
+from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.methods import MethodHandler, RpcService
+from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.surroundings import Surroundings
+from foqs.telemetry.cluster_samples import cluster_samples, tier_samples
+from foqs.telemetry.metrics import Samples
+from shardmgr.local_coordinator import EpochBook, FileEpochBook, LocalCoordinator
+from shardmgr.port import Coordinator
+
+_PLAN_WAIT_S: Final = 2.0
+"""A host of a cluster starts to listen after this time even if it has not read the plan."""
+
+
+class HostTier(Protocol):
+    """The tier of a host, as the host starts, shows and stops it.
+
+    Attributes:
+        tier: as the queue asks it.
+        coordinator: assigns the shards.
+        catalog: stores namespaces, grants and pauses.
+        documents: of the bulk jobs.
+        secrets: of the console.
+        handlers: of the calls that only a host of a cluster serves, by name.
+    """
+
+    tier: Tier
+    coordinator: Coordinator
+    catalog: Catalog
+    documents: Documents
+    secrets: Documents
+    handlers: Mapping[str, MethodHandler]
+
+    def service(self, local: QueueHandlers, refresh: Callable[[], Awaitable[None]]) -> RpcService:
+        """Return the service of the host.
+
+        Args:
+            local: serves all calls by this host alone.
+            refresh: reads the catalog and applies it.
+        """
+        ...
+
+    def figures(self, engine: Engine) -> TierFigures:
+        """Return what the console and autoscalers see of the tier."""
+        ...
+
+    def running_hosts(self) -> Collection[str] | None:
+        """Return the nonces of the hosts that may work on bulk jobs; None while they are not known."""
+        ...
+
+    def not_ready_reasons(self) -> Mapping[str, str]:
+        """Return why the host does not serve as a member of its tier."""
+        ...
+
+    def samples(self) -> Samples:
+        """Return the samples of the metrics of the tier."""
+        ...
+
+    async def open(self) -> None:
+        """Open the session with the registry. Raises `RegistryError`."""
+        ...
+
+    async def start(self, engine: Engine, port: int) -> Sequence[asyncio.Future[None]]:
+        """Let the host have its shards, and wait a limited time until it knows which.
+
+        Returns futures that end only if something fails, with the error.
+
+        Args:
+            port: of the calls.
+        """
+        ...
+
+    async def leave(self, deadline: float) -> None:
+        """Hand all shards over to other hosts, until the deadline on the loop's clock."""
+        ...
+
+    async def close(self) -> None:
+        """End the session with the registry, and the connections to peers. It may have never been opened."""
+        ...
+
+
+def host_tier(config: Config, state: HostState, surroundings: Surroundings) -> HostTier:
+    """Return the tier of a host by its configuration."""
+    return _Cluster(config, state, surroundings) if config.cluster.zookeeper else _Alone(config, state, surroundings)
+
+
+class _Alone:
+    """A host that owns all shards of its store."""
+
+    def __init__(self, config: Config, state: HostState, surroundings: Surroundings) -> None:
+        folder = None if config.catalog_file is None else config.catalog_file.parent
+        self.handlers: Mapping[str, MethodHandler] = {}
+        self.tier: Tier = Alone(surroundings.nonce, range(config.store.shards), state)
+        self.coordinator: Coordinator = LocalCoordinator(_make_epoch_book(config.coordinator_file))
+        self.catalog: Catalog = _make_catalog(config)
+        self.documents: Documents = LocalDocuments(folder)
+        self.secrets: Documents = LocalDocuments(folder, is_secret=True)
+        self._state = state
+        self._nonce = surroundings.nonce
+
+    def service(self, local: QueueHandlers, refresh: Callable[[], Awaitable[None]]) -> RpcService:
+        return local
+
+    def figures(self, engine: Engine) -> TierFigures:
+        return OwnFigures(self._state, engine.queue)
+
+    def running_hosts(self) -> Collection[str] | None:
+        return (self._nonce,)
+
+    def not_ready_reasons(self) -> Mapping[str, str]:
+        return {}
+
+    def samples(self) -> Samples:
+        return {}
+
+    async def open(self) -> None:
+        """Do nothing: there is no registry."""
+
+    async def start(self, engine: Engine, port: int) -> Sequence[asyncio.Future[None]]:
+        return ()
+
+    async def leave(self, deadline: float) -> None:
+        """Do nothing: there is no other host."""
+
+    async def close(self) -> None:
+        """Do nothing: nothing was opened."""
+
+
+class _Cluster:
+    """A host that shares the shards of a tier with others."""
+
+    def __init__(self, config: Config, state: HostState, surroundings: Surroundings) -> None:
+        registry, nonce, rng = surroundings.make_registry(), surroundings.nonce, surroundings.rng
+        server = config.server
+        membership = Membership(config, registry, nonce, surroundings.clock, rng, state.load)
+        peers = Peers(membership.hosts, nonce, server.tier, server.region, peer_pool_opener(config))
+        view = GossipView(config.cluster.peer_topics_max, config.cluster.gossip_interval_ms / 1_000)
+        member = Member(config.cluster, state, membership, peers, view, config.calls.delivery_bytes_max, rng)
+        self.tier: Tier = member
+        self.coordinator: Coordinator = membership.agent
+        self.catalog: Catalog = RegistryCatalog(registry, config.catalog.bytes_max)
+        self.documents: Documents = registry
+        self.secrets: Documents = registry
+        self.handlers: Mapping[str, MethodHandler] = cluster_handlers(member.cluster)
+        self._member = member
+        self._membership = membership
+        self._tier_name = server.tier
+
+    def service(self, local: QueueHandlers, refresh: Callable[[], Awaitable[None]]) -> RpcService:
+        return self._member.service(local, refresh)
+
+    def running_hosts(self) -> Collection[str] | None:
+        return self._membership.running_hosts()
+
+    def figures(self, engine: Engine) -> TierFigures:
+        member = self._member
+        return PeerFigures(member.gossip.tier_topics, member.gossip.view, member.rates, member.peers)
+
+    def not_ready_reasons(self) -> Mapping[str, str]:
+        reason = self._membership.not_ready_reason
+        return {} if reason is None else {"cluster": reason}
+
+    def samples(self) -> Samples:
+        return {
+            **cluster_samples(self._membership, self._tier_name),
+            **tier_samples(self._member.gossip, self._member.order_sink),
+        }
+
+    async def open(self) -> None:
+        await self._member.open()
+
+    async def start(self, engine: Engine, port: int) -> Sequence[asyncio.Future[None]]:
+        tasks = self._member.start(engine, port)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._member.plan_read.wait(), _PLAN_WAIT_S)
+        return tasks
+
+    async def leave(self, deadline: float) -> None:
+        await self._member.leave(deadline)
+
+    async def close(self) -> None:
+        await self._member.close()
+
+
+class _MemoryEpochBook:
+    """Epochs of a database that lives only as long as the process."""
+
+    def load(self) -> dict[int, int]:
+        return {}
+
+    def save(self, epochs: dict[int, int]) -> None:
+        pass
+
+
+def _make_catalog(config: Config) -> Catalog:
+    path, catalog = config.catalog_file, config.catalog
+    if path is None:
+        return MemoryCatalog(bytes_max=catalog.bytes_max)
+    return FileCatalog(path, catalog.bytes_max, catalog.poll_interval_ms / 1000)
+
+
+def _make_epoch_book(path: Path | None) -> EpochBook:
+    return _MemoryEpochBook() if path is None else FileEpochBook(path)

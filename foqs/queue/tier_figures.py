@@ -1,0 +1,105 @@
+"""What a host knows of the topics of its whole tier: the figures of the console and of the page /scale.
+
+Holds the port `TierFigures`, and `OwnFigures` of a host that is its whole tier.
+`foqs.cluster.peer_figures` has those of a host with peers. Always true: nothing is asked
+of another host for them. Knows nothing of pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from foqs.core.items.item import State, TopicName
+from foqs.core.memory.topic_rates import NO_RATES, Rates
+from foqs.queue.host_state import HostState
+from foqs.queue.port import ListTopics
+from foqs.queue.queue_service import QueueService
+
+
+@dataclass(slots=True, frozen=True)
+class PeerState:
+    """A peer, as this host sees it.
+
+    Attributes:
+        trouble: why the last call did not reach it; empty if it did.
+    """
+
+    name: str
+    accepts_items: bool
+    trouble: str
+
+
+class TierFigures(Protocol):
+    """The figures of a tier, as one of its hosts knows them."""
+
+    @property
+    def list_topics(self) -> ListTopics:
+        """Lists the topics of the tier."""
+        ...
+
+    def is_partial(self) -> bool:
+        """Return whether `list_topics` may lack topics, or items of them."""
+        ...
+
+    def misses_peers(self) -> bool:
+        """Return whether items of other hosts may be missing."""
+        ...
+
+    def peer_items(self) -> Mapping[State, int]:
+        """Return the items of all peers, by state."""
+        ...
+
+    def peer_rates(self) -> Rates:
+        """Return the rates of all topics at the peers together: of their busiest topics."""
+        ...
+
+    def peers_oldest_ready_at_s(self) -> float | None:
+        """Return the time of the oldest READY item of all peers, on the loop's clock; None if it is not known."""
+        ...
+
+    def rates(self, topic: TopicName) -> Rates:
+        """Return the rates of a topic in the tier: averages of about a minute."""
+        ...
+
+    def busiest(self, topics_max: int) -> list[tuple[TopicName, Rates]]:
+        """Return the busiest topics of the tier with their rates."""
+        ...
+
+    def peers(self) -> Sequence[PeerState]:
+        """Return the other hosts of the tier."""
+        ...
+
+
+class OwnFigures:
+    """The figures of a host that is its whole tier."""
+
+    def __init__(self, state: HostState, queue: QueueService) -> None:
+        self.list_topics: ListTopics = queue.list_topics
+        self._state = state
+        self._queue = queue
+
+    def is_partial(self) -> bool:
+        return self._queue.is_partial()
+
+    def misses_peers(self) -> bool:
+        return False
+
+    def peer_items(self) -> Mapping[State, int]:
+        return {}
+
+    def peer_rates(self) -> Rates:
+        return NO_RATES
+
+    def peers_oldest_ready_at_s(self) -> float | None:
+        return None
+
+    def rates(self, topic: TopicName) -> Rates:
+        return self._state.topic_rates.rates(topic, self._state.stopwatch_s())
+
+    def busiest(self, topics_max: int) -> list[tuple[TopicName, Rates]]:
+        return self._state.topic_rates.busiest(topics_max, self._state.stopwatch_s())
+
+    def peers(self) -> Sequence[PeerState]:
+        return ()
