@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import groupby, repeat
+from itertools import chain, groupby
 from math import inf
-from operator import itemgetter
 from typing import Protocol
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import Leases, Operation
-from foqs.core.items.item import OrderKey, Row, TopicName, arrival_ranks
+from foqs.core.items.item import ORDER_KEY_BITS, OrderKey, Row, TopicName, arrival_ranks
 from foqs.queue.outage import Outage, with_given_up_lease
 from foqs.queue.port import Deliveries, ItemView
 from foqs.runtime.deadlines import Deadlines
@@ -247,15 +246,20 @@ class Dequeue:
 
     def _merged(self, parts: Sequence[list[ItemView]]) -> list[ItemView]:
         """Return the items of several shards in order of topics and delivery. Those of one shard are in this order already."""
+        found = list(chain.from_iterable(parts))
+        ranks = list(chain.from_iterable(map(self._ranks, parts)))
+        return [found[place] for place in sorted(range(len(found)), key=ranks.__getitem__)]
+
+    def _ranks(self, part: list[ItemView]) -> list[int]:
+        """Return ascending numbers that sort the items of one shard among those of others."""
+        if len(self.topics) == 1:
+            return arrival_ranks([item.row.order_key for item in part])
         position = {topic: i for i, topic in enumerate(self.topics)}
-        ranked: list[tuple[int, int, ItemView]] = []
-        for part in parts:
-            for (namespace, topic), items in groupby(part, _topic):
-                run = list(items)
-                ranks = arrival_ranks([item.row.order_key for item in run])
-                ranked += zip(repeat(position[namespace, topic]), ranks, run, strict=False)
-        ranked.sort(key=itemgetter(0, 1))
-        return [item for _, _, item in ranked]
+        ranks: list[int] = []
+        for topic, items in groupby(part, _topic):
+            first = position[topic] << ORDER_KEY_BITS
+            ranks += [first | rank for rank in arrival_ranks([item.row.order_key for item in items])]
+        return ranks
 
     # ------------------------------------------------------------------ the end
 
