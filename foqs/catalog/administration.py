@@ -29,7 +29,7 @@ from foqs.catalog.document import (
     render,
     unknown_fields,
 )
-from foqs.catalog.namespace_deletion import NamespaceDeletions
+from foqs.catalog.namespace_deletion import Deletions
 from foqs.catalog.namespace_settings import SETTING_RANGES, check_consistent
 from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.port import (
@@ -100,6 +100,7 @@ class Administration:
     """The configuration calls of one host. Every method may raise `FoqsError`.
 
     Args:
+        deletions: of this host alone, or with others.
         item_bytes_max: limit of payload and metadata of an item in a call.
         on_topics_resumed: called with topics that are no longer paused.
     """
@@ -113,6 +114,7 @@ class Administration:
         enqueue_counts: EnqueueCounts,
         item_bytes_max: int,
         on_topics_resumed: Callable[[Iterable[TopicName]], None],
+        deletions: Deletions,
         rng: Random,
     ) -> None:
         self._catalog = catalog
@@ -124,11 +126,11 @@ class Administration:
         self._item_bytes_max = item_bytes_max
         self._on_topics_resumed = on_topics_resumed
         self._rng = rng
-        self._deletions: NamespaceDeletions | None = None
+        self._deletions = deletions
         self._turns = Turns(namespaces.weight_of)
         """Of changes and readings: one at a time."""
         self._running_changes: set[asyncio.Task[Document]] = set()
-        self._listeners: list[ChangeListener] = []
+        self._listeners: list[ChangeListener] = [deletions.on_document_changed]
 
     # -------------------------------------------------------------- life cycle
 
@@ -170,6 +172,10 @@ class Administration:
     def add_change_listener(self, listener: ChangeListener) -> None:
         """Register a listener that is called after each change of the document."""
         self._listeners.append(listener)
+
+    async def delete_with_others(self) -> None:
+        """Take part in the deletions of other hosts, until cancelled."""
+        await self._deletions.run(self)
 
     async def watch(self) -> None:
         """Apply changes of other hosts, until cancelled. A document that cannot be read changes nothing."""
@@ -276,10 +282,6 @@ class Administration:
         """Change the given settings of a namespace."""
         return await self._change_namespace(name, lambda before: changes.update(before, name, tier, settings), deadline)
 
-    def use_cluster_deletion(self, deletions: NamespaceDeletions) -> None:
-        """Delete namespaces with the other hosts of the cluster, whose shards may hold items of them."""
-        self._deletions = deletions
-
     async def change(self, change: DocumentChange, deadline: float, *, is_known_empty: bool = False) -> None:
         """Store a change. `is_known_empty`: all shards are known to hold nothing of a namespace that it removes."""
         await self._change(change, deadline, is_known_empty=is_known_empty)
@@ -295,10 +297,7 @@ class Administration:
     async def delete(self, name: str, deadline: float) -> None:
         """Delete a namespace. Raises `InvalidArgument` if it holds items."""
         self.namespace(name)
-        if self._deletions is not None:
-            await self._deletions.delete(name, deadline)
-            return
-        await self._change(lambda before: changes.delete(before, name), deadline)
+        await self._deletions.delete(self, name, deadline)
 
     async def grant(
         self,
@@ -463,12 +462,7 @@ class Administration:
     def _removed_namespaces(self, after: Document) -> list[str]:
         """Return the namespaces that a document lacks. Raises `InvalidArgument` if other hosts may hold items of them."""
         removed = [name for name in self._namespaces.document.namespaces if name not in after.namespaces]
-        if removed and self._deletions is not None:
-            raise InvalidArgument(
-                f"the document lacks the namespace {removed[0]!r}, and other hosts may hold items of it; "
-                f"delete it first: foqs namespace delete {removed[0]}",
-                field="json",
-            )
+        self._deletions.check_removable(removed)
         return removed
 
     @asynccontextmanager

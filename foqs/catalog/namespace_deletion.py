@@ -1,6 +1,6 @@
-"""The deletion of a namespace in a cluster, whose hosts all may hold items of it.
+"""The deletion of a namespace, by a host alone and in a cluster, whose hosts all may hold items of it.
 
-A host marks the namespace in the catalog's document; then the owner of each
+Holds the port `Deletions`, `DirectDeletions` and `ClusterDeletions`. A host of a cluster marks the namespace in the catalog's document; then the owner of each
 shard records there that its shard holds no items of it. Always true: the
 namespace is deleted only after all owners did so, and since then they accept
 none. A mark that is too old is removed, which is always safe. Knows nothing of
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -39,7 +39,41 @@ class CatalogEditor(Protocol):
         self, change: Callable[[Document], Document], deadline: float, *, is_known_empty: bool = False
     ) -> None: ...
 
-    def add_change_listener(self, listener: Callable[[Collection[str]], None]) -> None: ...
+
+class Deletions(Protocol):
+    """How this host deletes namespaces."""
+
+    def check_removable(self, names: Sequence[str]) -> None:
+        """Check that a document may leave out these namespaces. Raises `InvalidArgument` if other hosts may hold items of them."""
+        ...
+
+    async def delete(self, editor: CatalogEditor, name: str, deadline: float) -> None:
+        """Delete a namespace. Raises `InvalidArgument` if it holds items."""
+        ...
+
+    def on_document_changed(self, changed_names: Collection[str]) -> None:
+        """Notice the marks of another document."""
+        ...
+
+    async def run(self, editor: CatalogEditor) -> None:
+        """Take part in the deletions of other hosts, until cancelled."""
+        ...
+
+
+class DirectDeletions:
+    """The deletions of a host that owns all shards: its own counts are enough."""
+
+    def check_removable(self, names: Sequence[str]) -> None:
+        """Do nothing: no other host holds items."""
+
+    async def delete(self, editor: CatalogEditor, name: str, deadline: float) -> None:
+        await editor.change(lambda before: changes.delete(before, name), deadline)
+
+    def on_document_changed(self, changed_names: Collection[str]) -> None:
+        """Do nothing: nothing is marked."""
+
+    async def run(self, editor: CatalogEditor) -> None:
+        """Return at once: no other host deletes."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,8 +85,8 @@ class _ShardReport:
     held: Collection[str]
 
 
-class NamespaceDeletions:
-    """This host's part in the deletion of namespaces.
+class ClusterDeletions:
+    """This host's part in the deletion of namespaces of a cluster.
 
     Args:
         all_shards: returns the shards of all tiers; none while they are not known. Hosts of another tier may hold
@@ -61,12 +95,10 @@ class NamespaceDeletions:
 
     def __init__(
         self,
-        editor: CatalogEditor,
         namespaces: Namespaces,
         shards: Mapping[int, Shard],
         all_shards: Callable[[], Collection[int]],
     ) -> None:
-        self._editor = editor
         self._namespaces = namespaces
         self._shards = shards
         self._all_shards = all_shards
@@ -74,9 +106,16 @@ class NamespaceDeletions:
         self._marked_at_s: dict[str, float] = {}
         """When this host first saw the mark of each marked namespace."""
         self._change_event = asyncio.Event()
-        editor.add_change_listener(self._on_document_changed)
 
-    def _on_document_changed(self, changed_names: Collection[str]) -> None:
+    def check_removable(self, names: Sequence[str]) -> None:
+        if names:
+            raise InvalidArgument(
+                f"the document lacks the namespace {names[0]!r}, and other hosts may hold items of it; "
+                f"delete it first: foqs namespace delete {names[0]}",
+                field="json",
+            )
+
+    def on_document_changed(self, changed_names: Collection[str]) -> None:
         now_s = self._loop.time()
         self._marked_at_s = {
             name: self._marked_at_s.get(name, now_s) for name in self._namespaces.names_being_deleted()
@@ -84,20 +123,20 @@ class NamespaceDeletions:
         changed, self._change_event = self._change_event, asyncio.Event()
         changed.set()
 
-    async def run(self) -> None:
+    async def run(self, editor: CatalogEditor) -> None:
         """Report the shards of this host for marked namespaces, until cancelled."""
         while True:
             changed = self._change_event
             if self._marked_at_s:
                 try:
-                    await self._store_reports(list(self._marked_at_s), self._loop.time() + _INSPECTION_S_MAX)
+                    await self._store_reports(editor, list(self._marked_at_s), self._loop.time() + _INSPECTION_S_MAX)
                 except FoqsError as error:
                     log.warning("cannot report shards for a namespace that is being deleted: %s", error.message)
                 await asyncio.sleep(_RETRY_S)
             else:
                 await changed.wait()
 
-    async def delete(self, name: str, deadline: float) -> None:
+    async def delete(self, editor: CatalogEditor, name: str, deadline: float) -> None:
         """Mark a namespace, and wait until it is deleted.
 
         Raises:
@@ -105,14 +144,14 @@ class NamespaceDeletions:
             DeadlineExceeded: not every shard reported in time; the namespace is as before.
             UnknownOutcome: the mark could not be removed; the namespace may still be deleted.
         """
-        await self._editor.change(lambda before: changes.start_deletion(before, name), deadline)
+        await editor.change(lambda before: changes.start_deletion(before, name), deadline)
         left_s = deadline - self._loop.time()
         try:
             async with asyncio.timeout(left_s - min(_MARGIN_S, left_s / 4)):
                 while name in self._namespaces.names_being_deleted():
                     await self._change_event.wait()
         except TimeoutError:
-            await self._unmark(name, deadline)
+            await self._unmark(editor, name, deadline)
             if name in self._namespaces.document.namespaces:
                 raise DeadlineExceeded(
                     "not every shard was checked in time; check that all are served (foqs doctor), and try again"
@@ -124,17 +163,17 @@ class NamespaceDeletions:
 
     # ----------------------------------------------------------------- inside
 
-    async def _unmark(self, name: str, deadline: float) -> None:
+    async def _unmark(self, editor: CatalogEditor, name: str, deadline: float) -> None:
         """Remove a mark. Raises `UnknownOutcome`: as long as the mark exists, other hosts may go on with the deletion."""
         try:
-            await self._editor.change(lambda before: changes.cancel_deletion(before, name), deadline)
+            await editor.change(lambda before: changes.cancel_deletion(before, name), deadline)
         except FoqsError as error:
             raise UnknownOutcome(
                 f"the namespace {name!r} is marked as being deleted, and the mark could not be removed: {error.message}; "
                 "check whether the namespace still exists"
             ) from None
 
-    async def _store_reports(self, names: list[str], deadline: float) -> None:
+    async def _store_reports(self, editor: CatalogEditor, names: list[str], deadline: float) -> None:
         """Inspect the shards of this host for these namespaces, and store the reports."""
         for name in names:
             self._namespaces.close(name)
@@ -148,7 +187,7 @@ class NamespaceDeletions:
                 # The reports are valid only while the namespaces are closed.
                 return _with_reports(before, names, reports, overdue, self._all_shards()) if is_closed else before
 
-            await self._editor.change(change, deadline, is_known_empty=True)
+            await editor.change(change, deadline, is_known_empty=True)
         finally:
             is_closed = False
             for name in names:

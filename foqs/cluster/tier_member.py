@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from random import Random
 
+from foqs.catalog.namespace_deletion import ClusterDeletions
 from foqs.cluster.forwarding.audit_calls import audit_calls
 from foqs.cluster.forwarding.by_id_calls import by_id_handlers
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
@@ -67,6 +68,7 @@ class Member:
         self._tasks: list[asyncio.Future[None]] = []
         self._state = state
         self._delivery_bytes_max = delivery_bytes_max
+        self.deletions = ClusterDeletions(state.namespaces, state.shards.served, membership.all_shards)
         self.limits = TierLimits(
             state.backlogs,
             lambda: state.namespaces.limited_settings,
@@ -96,9 +98,6 @@ class Member:
 
     def tier_shards(self) -> Collection[int]:
         return self.membership.tier_shards()
-
-    def all_shards(self) -> Collection[int]:
-        return self.membership.all_shards()
 
     def _loads(self) -> Mapping[str, float]:
         """Return the loads of this host and its peers by nonce, as last reported."""

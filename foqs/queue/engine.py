@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from foqs.catalog.administration import Administration
 from foqs.catalog.key_slot_sync import KeySlotSync
-from foqs.catalog.namespace_deletion import NamespaceDeletions
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
@@ -120,13 +119,10 @@ class Engine:
             self.queue.quota,
             settings.item_bytes_max,
             self.queue.on_items_ready,
+            tier.deletions,
             rng,
         )
         self.admin.add_change_listener(self.queue.end_outdated_waits)
-        self._namespace_deletions = None
-        if not tier.is_alone:
-            self._namespace_deletions = NamespaceDeletions(self.admin, self.namespaces, self.shards, tier.all_shards)
-            self.admin.use_cluster_deletion(self._namespace_deletions)
         self._last_tier_shards: frozenset[int] | None = None
         """The shards of the tier when the view changed last."""
         self._key_slot_sync = KeySlotSync(
@@ -191,9 +187,7 @@ class Engine:
         """Start the background tasks and, on a standalone host, acquire the shards."""
         for supervisor in self._supervisors.values():
             self._start_supervisor(supervisor)
-        loops: list[Callable[[], Coroutine[Any, Any, None]]] = [self.admin.watch, self._key_slot_sync.run]
-        if self._namespace_deletions is not None:
-            loops.append(self._namespace_deletions.run)
+        loops = (self.admin.watch, self.admin.delete_with_others, self._key_slot_sync.run)
         self._background_tasks = [asyncio.ensure_future(_run_forever(loop)) for loop in loops]
 
     async def run(self) -> None:

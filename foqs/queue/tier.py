@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from foqs.catalog.namespace_deletion import Deletions, DirectDeletions
 from foqs.core.items.item import TopicName
 from foqs.core.limits.whole_limit import WholeLimits
 from foqs.core.memory.order_samples import Displacement
@@ -76,13 +77,16 @@ class Tier(Protocol):
 
     @property
     def is_alone(self) -> bool:
-        """Whether this host owns all shards, and no other host changes the catalog."""
+        """Whether there is no other host."""
         ...
 
     @property
     def ownership_nonce(self) -> str:
         """What this run of the host writes into the owner rows of its shards."""
         ...
+
+    @property
+    def deletions(self) -> Deletions: ...
 
     @property
     def limits(self) -> LimitParts: ...
@@ -108,10 +112,6 @@ class Tier(Protocol):
         """Return all shards of this host's tier; none while that is not known."""
         ...
 
-    def all_shards(self) -> Collection[int]:
-        """Return all shards of every tier; none while that is not known."""
-        ...
-
 
 class Alone:
     """A host that is its whole tier.
@@ -127,6 +127,7 @@ class Alone:
 
     def __init__(self, nonce: str, shards: Collection[int], state: HostState) -> None:
         self.ownership_nonce = nonce
+        self.deletions: Deletions = DirectDeletions()
         self.limits = WholeLimits(state.stopwatch_s)
         self.order_sink = _DirectSamples(state)
         self._shards = shards
@@ -136,9 +137,6 @@ class Alone:
         return None
 
     def tier_shards(self) -> Collection[int]:
-        return self._shards
-
-    def all_shards(self) -> Collection[int]:
         return self._shards
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from random import Random
 from typing import Any, TypeVar
 
+from foqs.catalog.namespace_deletion import ClusterDeletions
 from foqs.catalog.port import Catalog
 from foqs.core.items.item import NewItem, State, parse_id
 from foqs.core.items.life import Event, EventKind
@@ -42,6 +43,7 @@ class FixedTier(Alone):
 
     def __init__(self, nonce: str, shards: Collection[int], state: HostState) -> None:
         super().__init__(nonce, shards, state)
+        self.deletions = ClusterDeletions(state.namespaces, state.shards.served, self.tier_shards)
         self.owners: Mapping[int, tuple[str, int]] = {}
 
     def owner_of(self, shard: int) -> tuple[str, int] | None:

@@ -14,6 +14,7 @@ import pytest
 from foqs.catalog.administration import Administration
 from foqs.catalog.document import Permission, parse
 from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.catalog.namespace_deletion import DirectDeletions
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.limits.whole_limit import WholeLimits
@@ -47,7 +48,15 @@ class Configured:
         self.namespaces = Namespaces(SETTINGS, "gold")
         quota = Quota({}, Backlogs({}), WholeLimits(lambda: 0.0), lambda: 0.0)
         self.admin = Administration(
-            self.catalog, self.namespaces, HostShards(), LIMITS, quota, 1 << 21, lambda topics: None, Random(1)
+            self.catalog,
+            self.namespaces,
+            HostShards(),
+            LIMITS,
+            quota,
+            1 << 21,
+            lambda topics: None,
+            DirectDeletions(),
+            Random(1),
         )
         self.client: Client
 
