@@ -69,7 +69,8 @@ class DatabaseClock:
         clock = self._clock(initial_time_ms(database_ms, saved_ms, offset_ms, self._skew_ms_max))
         if not self._shard_clocks:
             self._arrival_clock = self._clock(initial_time_ms(database_ms, saved_ms, offset_ms, 0))
-        self._arrivals.record_earlier_items(self._number, max(saved_ms, saved_arrival_ms))
+        # Behind, and not beside them: sequences of two hosts say nothing about which item came first.
+        self._arrivals.record_earlier_items(self._number, max(saved_ms, saved_arrival_ms) + 1)
         self._arrivals.start_sequences(self._arrival_clock.now_ms())
         self._shard_clocks.append(clock)
         return clock

@@ -115,10 +115,11 @@ def test_a_host_places_new_items_behind_those_of_its_shards_whatever_it_took_ove
         database.on_sample(world.now_ms + ahead_ms, world.now_ms)
         if event == "move" and shard in clocks:
             database.end_shard_clock(clocks.pop(shard))
-        if shard not in clocks:
+        if is_taken_over := shard not in clocks:
             clocks[shard] = database.start_shard_clock(world.now_ms + ahead_ms, *saved[shard])
         arrival_ms = database.arrival_ms()
         assert arrival_ms >= max(last_ms[of] for of in clocks)
+        assert arrival_ms > last_ms[shard] or not is_taken_over
         last_ms[shard] = arrival_ms
         saved[shard] = (*clocks[shard].now_and_offset_ms(), database.last_arrival_ms)
 
@@ -130,11 +131,11 @@ def test_a_restarted_host_places_new_items_behind_those_of_its_last_run() -> Non
     one.start_shard_clock(now_ms, now_ms, 0, 0)
     one.start_shard_clock(now_ms, now_ms + HOUR_MS, HOUR_MS, 0)  # a shard whose former owner saw another time
     saved_ms = one.arrival_ms()
-    assert saved_ms == now_ms + HOUR_MS
+    assert saved_ms == now_ms + HOUR_MS + 1
     world.now_ms += 2_000
     two = world.restarted().database()
     clock = two.start_shard_clock(world.now_ms + START_MS, now_ms, 0, one.last_arrival_ms)
-    assert two.arrival_ms() == saved_ms
+    assert two.arrival_ms() == saved_ms + 1
     assert clock.now_ms() == world.now_ms + START_MS - SKEW_MS_MAX
     world.now_ms += HOUR_MS
     assert two.arrival_ms() == world.now_ms + START_MS
