@@ -94,7 +94,8 @@ def test_no_pair_is_swapped_beside_load_and_kills(host: RestartableHost) -> None
             workers = [asyncio.ensure_future(pairs.work()) for _ in range(CHAINS)]
             for kill in range(1, KILLS + 1 if "memory:" not in host.config.read_text() else 1):
                 while pairs.started < kill * PAIRS // (KILLS + 1):
-                    await asyncio.wait(workers, timeout=0.2)
+                    for worker in (await asyncio.wait(workers, timeout=0.2))[0]:
+                        worker.result()  # raises its error, which would otherwise end no wait
                 await asyncio.to_thread(host.kill9)
                 await asyncio.to_thread(host.start)
             await asyncio.gather(*workers)
