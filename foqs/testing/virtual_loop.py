@@ -16,7 +16,7 @@ from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from typing import Any, Final
 
-WALL_ORIGIN_MS: Final = 1_700_000_000_000
+WALL_ORIGIN_MS: Final = 1_800_000_000_000
 """The time of a wall clock at second 0, if nothing else is given."""
 
 _RESOLUTION_S: Final = 1e-6

@@ -78,9 +78,6 @@ class FleetRun(Run):
             rng = Random(f"{self._rng.random()}/{name}")
             yield self._single_endpoint_consumer(name, namespace, rng).work(lambda: not self._working)
 
-    def _in_sequence(self) -> None:
-        """Return none: the clocks of several hosts are not compared."""
-
     def _open(self, name: str, *arguments: Any, **options: Any) -> Client:
         return CountedClient(self.cluster.surplus, name, *arguments, **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from foqs.core.memory import best_items
 from foqs.core.timing.arrivals import Arrivals
 from foqs.core.timing.database_clock import DatabaseClock
 from tests.simulation.planted import Bug
@@ -34,7 +35,14 @@ def clock_for_each_shard() -> None:
     plant(DatabaseClock, "arrival_ms", arrival_ms)
 
 
+def epochs_compared() -> None:
+    """Items of one moment are in the order of the epochs of their shards, not of their arrival."""
+    plant(best_items, "arrival_rank", int)
+    plant(best_items, "arrival_ranks", list)
+
+
 BUGS: Final[Mapping[str, Bug]] = {
     "arrival-clock-behind-items": Bug(arrival_clock_behind_items, (14,)),
     "clock-for-each-shard": Bug(clock_for_each_shard, (14,)),
+    "epochs-compared": Bug(epochs_compared, (14,)),
 }

@@ -99,8 +99,7 @@ class Run:
             asyncio.ensure_future(each) for each in (*self._guests(), self._crowd(), self._move(), *self._more())
         ]
         sequence = self._in_sequence()
-        if sequence is not None:
-            workers.append(asyncio.ensure_future(sequence.work(lambda: not self._working)))
+        workers.append(asyncio.ensure_future(sequence.work(lambda: not self._working)))
         await self._until(lambda: self._is_enough())
         self._working = False
         self.cluster.heal()
@@ -110,8 +109,7 @@ class Run:
         await self._compare(administrators)
         self.history.healed()
         await operator.carry_over()
-        if sequence is not None:
-            self.differences += await sequence.violations()
+        self.differences += await sequence.violations()
         self.cluster.slow_down_at_last()
         spaces = (*NAMESPACES, *NAMESPACES, BRIEF)
         await asyncio.gather(*(self._drain(f"drainer-{n}", space) for n, space in enumerate(spaces)))
@@ -128,8 +126,8 @@ class Run:
         yield self._trespass()
         yield self._repeat()
 
-    def _in_sequence(self) -> InSequence | None:
-        """Return the client that checks the order. There is none with several hosts."""
+    def _in_sequence(self) -> InSequence:
+        """Return the client that checks the order."""
         client = self._recording("in sequence", "default", OPERATOR)
         return InSequence(self.cluster, client, self._pauses, self._call)
 
