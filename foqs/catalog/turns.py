@@ -46,7 +46,7 @@ class Turns:
             if turn.done() and not turn.cancelled():
                 self.release()  # the turn had come
             else:
-                del waiting[turn]
+                waiting.pop(turn, None)
             raise
 
     def release(self) -> None:
@@ -57,6 +57,8 @@ class Turns:
             if waiting:
                 turn = next(iter(waiting))
                 del waiting[turn]
+                if turn.done():
+                    continue  # it was cancelled in this turn of the loop
                 scheduler.charge(1.0)
                 turn.set_result(None)
                 return

@@ -69,12 +69,15 @@ def test_namespaces_take_turns_by_weight() -> None:
     run(story())
 
 
-def test_a_turn_that_comes_with_a_cancellation_goes_to_the_next_one() -> None:
+@pytest.mark.parametrize("is_cancelled_first", [False, True])
+def test_a_turn_that_comes_with_a_cancellation_goes_to_the_next_one(is_cancelled_first: bool) -> None:
     async def story() -> None:
         turns = Turns(lambda namespace: 1)
         await turns.acquire("a")
         first, second = (start_task(turns.acquire("a")) for _ in range(2))
         await asyncio.sleep(0)
+        if is_cancelled_first:
+            first.cancel()
         turns.release()
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
