@@ -230,6 +230,14 @@ class Placement:
         shard_by_slot = self._shard_by_slot
         return [shard_by_slot[slot] for slot in slots]
 
+    def check(self) -> None:
+        """Assert that each slot is sent to the shard that holds it. For tests and the simulation."""
+        seen = dict(self._slots_seen)
+        for shard in set(self._shard_by_slot):
+            assert shard is None or not shard.is_answering or seen[shard] == shard.key_slots, (
+                f"invariant 3: keys are sent to shard {shard.number} by slots that it had before"
+            )
+
     def _answering_shards(self) -> list[Shard]:
         return [shard for shard in self._shards.values() if shard.is_answering]
 

@@ -583,6 +583,12 @@ class Shard:
             self._writer.request_flush()
             await self._writer.read(_read_nothing)
 
+    def check(self) -> None:
+        """Assert what is always true of its parts after a flush. For tests and the simulation: it inspects all of its memory."""
+        self._writer.check()
+        self.memory.check()
+        self._timer_service.check()
+
     def _check_serving(self) -> None:
         if not self._is_open or self._writer.is_ended:
             raise Unavailable(

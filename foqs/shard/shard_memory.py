@@ -547,6 +547,48 @@ class ShardMemory:
             for namespace in namespaces:
                 self._delivery_port.on_room_freed(self._shard.number, namespace)
 
+    # ------------------------------------------------------------------- check
+
+    def check(self) -> None:
+        """Assert what is always true between two flushes, as far as the parts of the memory show it of each other."""
+        self.index.check()
+        self.timers.check()
+        self.counts.check()
+        if not self.counts.is_lagging:
+            self._check_counts()
+        for topic in self.purge_markers.topics():
+            last = self.purge_markers.last_number(topic)
+            purged = [key for key in self.index.peek(topic, len(self.index)) if order_key_number(key) <= last]
+            assert not purged, f"invariant 19: {topic} has purged items in its window: {purged}"
+        for row in self.cache.rows():
+            if not self.purge_markers.covers(row):
+                self._check_cached_row(row)
+
+    def _check_counts(self) -> None:
+        """Assert that index, topics table and counts fit to each other."""
+        for topic, ready_count in self.counts.ready_counts():
+            self.index.check_ready(topic, ready_count)
+            assert topic[1] in self._topics.get(topic[0], ()), f"invariant 15: {topic} is not in the topics table"
+            assert topic not in self._empty_since_ms, f"invariant 15: {topic} has items and counts as empty"
+        for topic in self.index.topics():
+            if topic not in self.counts:
+                self.index.check_ready(topic, 0)
+        for topic in self._empty_since_ms:
+            assert topic[1] in self._topics.get(topic[0], ()), f"{topic} is empty and not in the topics table"
+
+    def _check_cached_row(self, row: Row) -> None:
+        """Assert that index, counts and lease ends know this row."""
+        topic = (row.namespace, row.topic)
+        assert self.counts.is_lagging or self.counts.count(topic, row.state) > 0, f"invariant 15: no count has {row}"
+        if row.state is State.READY:
+            assert self.index.covers(topic, row.order_key), f"invariant 13: the index does not know {row}"
+        else:
+            assert not self.index.holds(topic, row.order_key), f"invariant 13: the index has {row}"
+        if row.state is State.LEASED and row.due_ms is not None:
+            assert self.timers.leases.covers(row.id, row.due_ms), (
+                f"invariant 10: the end of its lease is forgotten: {row}"
+            )
+
 
 def _prefix_within_bytes(order_keys: list[OrderKey], sizes: Mapping[int, int], bytes_max: int) -> list[OrderKey]:
     """Return the longest prefix of these keys whose items have at most `bytes_max` bytes; items without a size count 0."""

@@ -84,6 +84,13 @@ class _Alarm:
         if self._until_ms is not None and self._next_ms() < self._until_ms:
             self._wake.set()
 
+    def check(self) -> None:
+        """Assert that its task does not wait for longer than it should."""
+        until_ms, next_ms = self._until_ms, self._next_ms()
+        assert until_ms is None or until_ms <= next_ms or self._wake.is_set(), (
+            f"invariant 10: a task of the timers is needed at {next_ms} and sleeps until {until_ms}"
+        )
+
 
 class TimerService:
     """Six tasks of a shard: four for its timers, `run_clock_sync` and `run_ownership_checks`.
@@ -234,7 +241,7 @@ class TimerService:
                 except (NotOwner, Unavailable):
                     if self._writer.is_ended:
                         return
-                    self._leases.fail_look(self._retry_at_ms())
+                    self._fail_look()
         finally:
             await reads.close()
 
@@ -252,9 +259,14 @@ class TimerService:
                 await self._apply_leases(await self._read_leases(reads, page, look.last_ms), now_ms)
         except StoreLost as lost:
             log.warning("shard %d: a look at leases failed and is tried again: %s", self._shard, lost)
-            self._leases.fail_look(self._retry_at_ms())
+            self._fail_look()
         else:
             self._leases.end_look()
+
+    def _fail_look(self) -> None:
+        """Look again after a pause. If there is no room to remember it, a walk may be needed earlier."""
+        self._leases.fail_look(self._retry_at_ms())
+        self._wake_if_earlier()
 
     async def _read_leases(self, reads: Reads, ranges: Sequence[Range], last_ms: int) -> list[DueRow]:
         """Read the leases of a page. A read that fails is tried once more over a new connection. Raises `StoreLost`.
@@ -294,6 +306,7 @@ class TimerService:
         refused = [each for each, result in zip(page, results, strict=True) if isinstance(result, FoqsError)]
         for due_ms, numbers in group_by_due(refused).items():
             self._leases.remember_failed(due_ms, numbers, self._retry_at_ms())
+        self._wake_if_earlier()
 
     async def run_walks(self) -> None:
         """Walk over all LEASED rows after a takeover, and when a lease end that was forgotten may come."""
@@ -421,6 +434,21 @@ class TimerService:
 
     def _retry_at_ms(self) -> int:
         return self._shard_clock.now_ms() + self._settings.retry_ms_max
+
+    def check(self) -> None:
+        """Assert that no scan is too late, and that none counts as done before its time."""
+        timers = self._timers
+        assert timers.scanned_ms is None or timers.scanned_ms <= self._shard_clock.now_ms(), (
+            f"invariant 10: all is processed up to {timers.scanned_ms}, and it is {self._shard_clock.now_ms()}"
+        )
+        latest_ms = max(
+            timers.first_written_ms(), self._retry_at_ms()
+        )  # a scan that failed is tried again after a pause
+        assert timers.next_table_scan_ms() <= latest_ms, (
+            f"invariant 10: a due of {timers.first_written_ms()} was written, and the next scan is at {timers.next_table_scan_ms()}"
+        )
+        for alarm in self._alarms:
+            alarm.check()
 
 
 def _is_each_written(results: Sequence[Any]) -> bool:

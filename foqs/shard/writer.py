@@ -20,7 +20,7 @@ from foqs.core.flush.batch import Batch
 from foqs.core.flush.fence import CommitOutcome, Fence, commit_outcome
 from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_flush
 from foqs.core.flush.intake import LANE_SHARES, Intake
-from foqs.core.flush.operation import Inserts, Lane, Operation
+from foqs.core.flush.operation import SEALED, Inserts, Lane, Operation
 from foqs.core.flush.pacing import FlushPace, LeaseCost
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
@@ -640,6 +640,22 @@ class Writer:
             _, future = self._reads.popleft()
             if not future.done():
                 future.set_exception(error)
+
+    def check(self) -> None:
+        """Assert what is always true. Call it after a flush was applied; the next one may be under way."""
+        self._intake.check(self._sealed_batch)
+        assert self._is_flushing or not (self._flushing_batch or self._between_flushes or self._is_maybe_written), (
+            "invariant 16: something of a flush is left, and none is under way"
+        )
+        for batch in self._bisection_queue:
+            assert len(batch.parts) == len(batch.inserts), "other operations than inserts wait for another try"
+            for part in batch.inserts:
+                results = part.operation.results[part.start : part.stop]
+                assert SEALED not in results, "invariant 16: an insert waits for another try and counts as sealed"
+        for operation in self._finished:
+            assert not operation.is_open, (
+                f"invariant 16: an operation is finished and has no result: {operation.results}"
+            )
 
     def _call_safely(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Call back; an error must not keep the others from their results."""

@@ -32,7 +32,6 @@ from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.runtime.unwritten_replies import UnwrittenReplies
-from foqs.shard.observer import NullObserver
 from foqs.testing.memory_network import ProtocolFactory
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
@@ -279,7 +278,7 @@ class SimulatedFleet(SimulatedCluster):
             RegistryCatalog(registry, 1_000_000),
             clock,
             rng,
-            NullObserver(),
+            self._checked(me),
             replies,
         )
         self._session_over.set()  # it has no session yet

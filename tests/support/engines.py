@@ -17,7 +17,7 @@ from foqs.queue.port import Deliveries, EnqueueOutcome, ItemView, Outcome, Pendi
 from foqs.queue.tier import Alone
 from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
-from foqs.shard.observer import NullObserver, ShardObserver
+from foqs.shard.observer import ShardObserver
 from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.port import FaultHook, Store, no_faults
 from foqs.testing.virtual_loop import VirtualClock
@@ -26,6 +26,7 @@ from shardmgr.local_coordinator import LocalCoordinator
 from shardmgr.port import Coordinator
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
+from tests.support.checked_shards import CheckedShards
 from tests.support.memory_check import is_quiet
 from tests.support.virtual_time import run_virtual
 
@@ -86,7 +87,10 @@ class World:
         self.book = MemoryEpochBook()
         self.catalog: Catalog = catalog()
         self.faults: FaultHook = no_faults
-        self.facts: ShardObserver = NullObserver()
+        self.facts: ShardObserver | None = None
+        """The observer of the engines; None for one that checks their shards after each flush."""
+        self.broken: list[str] = []
+        """What was not true of a shard that should always be."""
         self._answering = asyncio.Event()
         self._answering.set()
 
@@ -112,7 +116,7 @@ class World:
             self.catalog,
             self.clock,
             self.rng,
-            self.facts,
+            self.facts or self.checked(lambda: engine),
             nonce or f"engine-{self._engines}",
             sharing,
         )
@@ -124,6 +128,10 @@ class World:
             # The first engine of a new tier has just received its slots.
             await self.until(lambda: all(map(is_quiet, engine.shards.values())))
         return engine
+
+    def checked(self, engine: Callable[[], Engine | None]) -> CheckedShards:
+        """Return an observer that checks the shards of an engine after each flush."""
+        return CheckedShards(engine, self.database.tables.__getitem__, self.broken.append)
 
     def stall(self) -> None:
         """Let the database not reply until `resume`."""
@@ -248,6 +256,9 @@ def run_in_world(run: Callable[[World], Coroutine[Any, Any, T]], until_s: float 
     """Run a test in a new world under virtual time."""
 
     async def main() -> T:
-        return await run(World())
+        world = World()
+        result = await run(world)
+        assert world.broken == []
+        return result
 
     return run_virtual(main, until_s=until_s)

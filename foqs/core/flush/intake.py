@@ -11,14 +11,14 @@ and for each namespace. Pure: `operation` defines the operations and their callb
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fair_queue import FairScheduler
-from foqs.core.flush.operation import Lane, Operation
+from foqs.core.flush.operation import OPEN, Lane, Operation
 from foqs_contract.errors import Overloaded
 
 TURN_COST_MAX: Final = 64
@@ -177,6 +177,14 @@ class _QueueQuota:
         self._used.clear()
         self._weight_sum = 0
 
+    def check(self, used: Mapping[str, tuple[int, int]]) -> None:
+        """Assert that it counts the entries and bytes that wait, which are `used` by namespace."""
+        counted = {namespace: (items, size) for namespace, (items, size, _) in self._used.items()}
+        assert counted == used, f"invariant 18: {counted} is reserved for what waits, which is {used}"
+        totals = (sum([items for items, _ in used.values()]), sum([size for _, size in used.values()]))
+        assert (self.items, self._bytes) == totals, f"invariant 18: {self.items} entries wait instead of {totals}"
+        assert self._weight_sum == sum([each[2] for each in self._used.values()]), "the weights do not sum up"
+
 
 class _LaneQueue:
     """The queue of one lane: namespaces take turns, and each one's parts are first in, first out."""
@@ -281,9 +289,25 @@ class _LaneQueue:
 
     def drain(self) -> list[Part[Any]]:
         """Remove and return all parts. The quota is not released."""
-        parts = [part for queue in self._queues.values() for part in queue]
+        parts = self.parts()
         self._reset()
         return parts
+
+    def parts(self) -> list[Part[Any]]:
+        """Return all parts that wait."""
+        return [part for queue in self._queues.values() for part in queue]
+
+    def check(self) -> None:
+        """Assert that it knows its size, and that what waits has no result yet."""
+        parts = self.parts()
+        assert self.items == sum([part.count for part in parts]), "invariant 18: a lane does not know its entries"
+        size = sum([part.bytes + part.count * part.operation.read_bytes for part in parts])
+        assert self.bytes == size, f"invariant 18: a lane has {size} bytes and counts {self.bytes}"
+        for part in parts:
+            results = part.operation.results[part.start : part.stop]
+            assert part.operation.is_abandoned or results.count(OPEN) == part.count, (
+                f"invariant 16: an entry waits and has a result: {results}"
+            )
 
 
 def _fitting_stop(part: Part[Any], items: int, bytes_max: int) -> tuple[int, int]:
@@ -492,3 +516,34 @@ class Intake:
             quota.clear()
         self._light_namespaces.clear()
         return parts
+
+    # ------------------------------------------------------------------- check
+
+    def check(self, sealed: Batch) -> None:
+        """Assert what is always true. `sealed` is the batch for which `on_flush_ended` must still be called."""
+        for queue in self._queues:
+            queue.check()
+        numbers = [*sealed.event_numbers, *sealed.lease_numbers]
+        waiting = [part for queue in self._queues[: Lane.INSERT] for part in queue.parts()]
+        for part in (*sealed.purges, *waiting):
+            numbers += part.numbers
+        counted = Counter(numbers)
+        assert len(counted) == len(numbers), f"two events wait or are sealed: {counted.most_common(1)} (number, events)"
+        assert self._busy_numbers == counted.keys(), "a number is free while an event on it waits, or the reverse"
+        assert self._held_back.keys() <= self._busy_numbers, "an event is held back and no other one is before it"
+        self._check_quotas()
+
+    def _check_quotas(self) -> None:
+        for quota in (self._event_quota, self._insert_quota, self._internal_quota):
+            used: dict[str, tuple[int, int]] = {}
+            lanes = [lane for lane in _LANES if self._quotas[lane] is quota]
+            entries = [
+                (part.operation, part.count, part.bytes) for lane in lanes for part in self._queues[lane].parts()
+            ]
+            for held in self._held_back.values():
+                entries += [(each, 1, each.size(at, at + 1)) for each, at in held if self._quotas[each.lane] is quota]
+            for operation, count, size in entries:
+                before_items, before_bytes = used.get(operation.namespace, (0, 0))
+                used[operation.namespace] = (before_items + count, before_bytes + size)
+            quota.check(used)
+        assert self._insert_quota.items <= self._limits.queue_items_max, "invariant 18: too many inserts wait"

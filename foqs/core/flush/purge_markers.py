@@ -55,6 +55,10 @@ class PurgeMarkers:
         topic = next(iter(topics))
         return PurgeMarker(namespace, topic, self._last_numbers[namespace, topic])
 
+    def topics(self) -> list[TopicName]:
+        """Return the topics with a marker."""
+        return list(self._last_numbers)
+
     def topic_count(self, namespace: str) -> int:
         """Return how many topics of a namespace have a marker."""
         return len(self._topics_by_namespace.get(namespace, ()))

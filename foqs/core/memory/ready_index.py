@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
+from operator import lt
 from typing import Final
 
 from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, pack_order_key, unpack_order_key
@@ -47,6 +48,21 @@ class _Window:
 
     def __bool__(self) -> bool:
         return len(self) > 0
+
+    def check(self) -> None:
+        """Assert that its keys are in order and at or below its boundary, and that its refill begins there."""
+        keys, boundary, topic = self.keys[self.start :], self.boundary, self.topic
+        assert all(map(lt, keys, keys[1:])), f"invariant 13: the window of {topic} is not in order: {keys}"
+        if boundary is None:
+            assert keys, f"invariant 13: the window of {topic} is empty and has no boundary"
+        else:
+            assert not keys or keys[-1] <= boundary, (
+                f"invariant 13: the window of {topic} has {keys[-1]} above {boundary}"
+            )
+        refill = self.refill
+        assert refill is None or (refill.topic, refill.after) == (topic, boundary), (
+            f"invariant 13: the refill of {topic} does not begin at its boundary {boundary}"
+        )
 
 
 class Refill:
@@ -386,6 +402,56 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is not None:
             window.prefetched_to = key
+
+    # ----------------------------------------------------------------- check
+
+    def check(self) -> None:
+        """Assert what the keys alone show of what is always true. `ShardMemory` compares them with counts and rows."""
+        windows = self._windows.values()
+        keys = [key for window in windows for key in window.keys[window.start :]]
+        for window in windows:
+            window.check()
+            assert len(window) <= self._window_keys_max, f"invariant 18: the window of {window.topic} is too long"
+            assert len(window) <= 1 or window.is_evictable, f"invariant 18: {window.topic} cannot be evicted"
+        assert self._size == len(keys), f"invariant 13: the index has {len(keys)} keys and counts {self._size}"
+        assert self._size <= self._keys_max or self._size == sum(map(bool, windows)), (
+            "invariant 18: the index is too long"
+        )
+        evictable = {window for window in windows if window.is_evictable}
+        assert self._evictable.keys() == evictable, "invariant 18: another set of windows can be evicted"
+        numbers = {key & NUMBER_MAX for key in keys}
+        assert len(numbers) == len(keys), "invariant 13: an item is in the index twice"
+        assert numbers.isdisjoint(self._reserved), "invariant 13: an item is in a window and reserved"
+        assert max(self._reserved.values(), default=BELOW_ALL) <= self._reserved_key_max, (
+            "invariant 13: a reserved key is above the bound of the reserved keys"
+        )
+
+    def check_ready(self, topic: TopicName, ready_count: int) -> None:
+        """Assert that the window fits to the count of the topic's READY items. Reserved ones may be of other topics."""
+        window = self._windows.get(topic)
+        held = 0 if window is None else len(window)
+        assert held <= ready_count, f"invariant 13: {topic} has {held} keys in its window and {ready_count} READY items"
+        assert (window is not None and window.boundary is not None) or ready_count <= held + len(self._reserved), (
+            f"invariant 13: {topic} has {ready_count} READY items, {held} in its window, and no boundary"
+        )
+
+    def covers(self, topic: TopicName, key: OrderKey) -> bool:
+        """Return whether this READY key is in its window, reserved, or above the boundary, so that a refill will read it."""
+        window = self._windows.get(topic)
+        if self._reserved.get(key & NUMBER_MAX) == key:
+            return True
+        if window is None:
+            return False
+        return (window.boundary is not None and key > window.boundary) or self._holds(window, key)
+
+    def holds(self, topic: TopicName, key: OrderKey) -> bool:
+        """Return whether this key is in its window, or its number is reserved."""
+        window = self._windows.get(topic)
+        return key & NUMBER_MAX in self._reserved or (window is not None and self._holds(window, key))
+
+    def _holds(self, window: _Window, key: OrderKey) -> bool:
+        at = bisect_left(window.keys, key, window.start)
+        return at < len(window.keys) and window.keys[at] == key
 
     # ---------------------------------------------------------------- inside
 

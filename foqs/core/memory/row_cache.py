@@ -105,6 +105,10 @@ class RowCache:
         self._invalidate_prefetches(numbers)
         self._remove(numbers)
 
+    def rows(self) -> list[Row]:
+        """Return all cached rows."""
+        return list(self._rows.values())
+
     def clear(self) -> None:
         """Remove all rows and release their room, because the shard has another owner."""
         for prefetch in list(self._prefetches):

@@ -61,7 +61,6 @@ class TopicCounts:
 
     def restart_initial(self) -> None:
         """Start again from the present table. Only while the counts lag."""
-        assert self.is_lagging, "the initial counts are added only once"
         self._topics.clear()
         self._views.clear()
         self.totals = [0] * _STATES
@@ -200,6 +199,23 @@ class TopicCounts:
             view = self._views[namespace] = SortedView(topics)
         return view
 
+    def ready_counts(self) -> list[tuple[TopicName, int]]:
+        """Return each topic that has an item, with the count of its READY items."""
+        return [
+            ((namespace, topic), counts[State.READY])
+            for namespace, topics in self._topics.items()
+            for topic, counts in topics.items()
+        ]
+
     def topic_names(self, namespace: str) -> list[str]:
         """Return the names of the topics of a namespace that have an item, in no particular order."""
         return list(self._topics.get(namespace, ()))
+
+    def check(self) -> None:
+        """Assert that the totals are the sums and, unless they lag, that each topic has items and no count is negative."""
+        topics = [counts for names in self._topics.values() for counts in names.values()]
+        totals = [sum(items) for items in zip(*topics, strict=True)] or [0] * _STATES
+        assert self.totals == totals, f"invariant 15: the totals are {self.totals} instead of {totals}"
+        if not self.is_lagging:
+            for counts in topics:
+                assert min(counts) >= 0 < max(counts), f"invariant 15: a topic has the counts {counts}"

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from foqs.core.items.item import Row, State
-from foqs.core.timing.lease_ends import LeaseEnds
+from foqs.core.timing.lease_ends import NEVER_MS, LeaseEnds
 
 TimerEntry: TypeAlias = tuple[int, int]
 """(due_ms, number)."""
@@ -117,3 +117,17 @@ class DueTimers:
     def on_sweep_completed(self, now_ms: int) -> None:
         """Record that all rows that were due before the watermark at `now_ms` are processed."""
         self.last_sweep_ms = now_ms
+
+    def first_written_ms(self) -> int:
+        """Return the earliest due that was written since the last scan and is not known to be processed; `NEVER_MS` if none."""
+        return min(self._written.values(), default=NEVER_MS)
+
+    def check(self) -> None:
+        """Assert what is always true of the watermark: nothing is written below it. `TimerService` compares it with the time."""
+        self.leases.check()
+        if self.scanned_ms is not None:
+            assert self.scanned_ms <= self._next_scan_ms, (
+                f"invariant 10: a due of {self._next_scan_ms} was written below {self.scanned_ms}"
+            )
+        for slot, due_ms in self._written.items():
+            assert slot == due_ms // _SLOT_MS, f"invariant 10: the due {due_ms} is remembered in slot {slot}"

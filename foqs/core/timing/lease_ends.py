@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from operator import le
 from typing import Final
 
 from foqs.core.timing.deleted_numbers import DeletedNumbers, Range
@@ -51,6 +52,14 @@ class Slot:
     def cost(self) -> int:
         """Return how many of the `lease_ranges_max` ranges it uses."""
         return SLOT_COST + len(self.ranges) // 2
+
+    def check(self) -> None:
+        """Assert that it has ranges, and is looked at when its first lease ends, or later."""
+        assert self.due_ms <= min(self.look_ms, self.last_ms), (
+            "invariant 10: a slot of leases is looked at before they end"
+        )
+        firsts, lasts = self.ranges[::2], self.ranges[1::2]
+        assert firsts and all(map(le, firsts, lasts)), f"invariant 10: a slot of leases has the ranges {self.ranges}"
 
 
 class Look:
@@ -222,12 +231,30 @@ class LeaseEnds:
             self._forgotten_from_ms = min(self._forgotten_from_ms, self.unread_from_ms)
         self.unread_from_ms = self._forgotten_from_ms
 
-    # ------------------------------------------------------------------- tests
+    # ------------------------------------------------------------------- check
+
+    def check(self) -> None:
+        """Assert what the slots alone show of what is always true. `covers` says it of one lease."""
+        slots = self._slots.values()
+        assert self._cost == sum([slot.cost() for slot in slots]), (
+            "invariant 18: the memory of lease ends is miscounted"
+        )
+        assert self._cost <= self.ranges_max, f"invariant 18: {self._cost} ranges of lease ends are remembered"
+        next_ms = min([slot.look_ms for slot in slots], default=NEVER_MS)
+        assert self._next_ms == next_ms, f"invariant 10: the next look is at {self._next_ms} instead of {next_ms}"
+        for slot in slots:
+            slot.check()
+        assert self.unread_from_ms <= self._forgotten_from_ms, "invariant 10: a walk will not read what was forgotten"
+        assert self._is_walking or self.unread_from_ms == self._forgotten_from_ms, (
+            "invariant 10: leases are left to a walk that does not begin in time"
+        )
 
     def covers(self, number: int, due_ms: int) -> bool:
         """Return whether this lease is looked at when it ends, or found by a walk."""
         if due_ms >= self.unread_from_ms:
             return True
+        if not self._deleted.others([(number, number)]):
+            return False  # no look reads it
         look = self._look
         if (
             look is not None

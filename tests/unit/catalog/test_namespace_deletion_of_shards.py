@@ -177,7 +177,7 @@ def test_takeover_waits_for_a_readable_catalog_but_not_for_a_wiped_one() -> None
             world.catalog,
             world.clock,
             world.rng,
-            world.facts,
+            world.checked(lambda: one),
             "nonce",
             TIER,
         )

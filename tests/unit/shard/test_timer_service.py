@@ -554,5 +554,8 @@ def test_a_lost_lease_is_found_by_the_sweep() -> None:
         await caller.put("other", delay_ms=100)
         await world.pass_s(11)
         assert ("t", State.READY) in world.rows()
+        assert all("is forgotten" in broken for broken in world.broken)
+        assert world.broken
+        world.broken.clear()
 
     run_in_world(story)

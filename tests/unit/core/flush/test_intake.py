@@ -327,6 +327,10 @@ class IntakeMachine(RuleBasedStateMachine):
         assert len(self.queue) >= len(self.plain.waiting)
 
     @invariant()
+    def a_number_waits_or_is_sealed_once(self) -> None:
+        self.queue.check(self.in_flight or Batch())
+
+    @invariant()
     def every_finished_work_was_called_back_once(self) -> None:
         for operation, calls in zip(self.operations, self.caller.calls, strict=True):
             assert calls == (not operation.is_open)

@@ -138,5 +138,6 @@ def test_no_row_is_due_below_the_watermark_or_before_the_next_scan(steps: list[t
             else:
                 retry_ms = min(now_ms + 500, next_ms)
                 timers.on_scan_incomplete(retry_ms)
+        timers.check()
         assert all(due_ms >= (timers.watermark_ms or 0) for due_ms in table.values())
         assert timers.next_scan_ms() <= max(now_ms, retry_ms, min([*table.values(), now_ms + interval]))
