@@ -33,7 +33,7 @@ from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.observer import ShardObserver
-from foqs.shard.shard import Shard
+from foqs.shard.shard_takeover import ShardTakeover
 from foqs.shard.supervisor import ShardSupervisor
 from foqs.store.port import Store
 from foqs_contract.backoff import Backoff
@@ -147,16 +147,16 @@ class Engine:
         )
         databases: defaultdict[str, HostDatabase] = defaultdict(services.database)
 
-        def make_shard(number: int, database: str) -> Shard:
+        def make_takeover(number: int, database: str) -> ShardTakeover:
             cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)
-            return Shard(number, open_store(number, database), cache, services, databases[database])
+            return ShardTakeover(number, open_store(number, database), cache, services, databases[database])
 
         def make_supervisor(number: int, database: str) -> ShardSupervisor:
             return ShardSupervisor(
                 number,
                 tier.ownership_nonce,
                 coordinator,
-                lambda: make_shard(number, database),
+                lambda: make_takeover(number, database),
                 shards,
                 services,
                 self,

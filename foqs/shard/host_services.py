@@ -7,7 +7,7 @@ named by its number there, so that the ports know no class of the shard.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from foqs.core.timing.database_clock import DatabaseClock
 from foqs.options.shard_options import ShardOptions
 from foqs.runtime.clock import Clock
 from foqs.shard.observer import ShardObserver
+from foqs.store.port import Store
 from foqs_contract.backoff import Backoff
 
 
@@ -79,7 +80,8 @@ class HostServices:
         return HostDatabase(
             DatabaseClock(
                 self.clock.monotonic_ms, options.clock_slew_permille, options.clock_skew_ms_max, self.arrivals
-            )
+            ),
+            self.clock.monotonic_ms,
         )
 
 
@@ -88,8 +90,18 @@ class HostDatabase:
     """What the shards of this host in one database share.
 
     Attributes:
+        clock: the estimate of the database's clock.
+        monotonic_ms: the steady clock with which it is compared.
         count_lock: held while one of them is counted.
     """
 
     clock: DatabaseClock
+    monotonic_ms: Callable[[], int]
     count_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def sample_clock(self, store: Store) -> int:
+        """Compare the database's clock with its estimate, and return what it shows. Raises `StoreLost`."""
+        requested_at_ms = self.monotonic_ms()
+        database_ms = await store.now_ms()
+        self.clock.on_sample(database_ms, requested_at_ms)
+        return database_ms

@@ -24,48 +24,49 @@ class InitialCount:
     """One count of one shard.
 
     Args:
-        shard: its number, for the log.
         retry_pause_s: the pause before another connection is tried.
         count_lock: held while a shard of this database is counted.
     """
 
     def __init__(
-        self, shard: int, store: Store, memory: ShardMemory, retry_pause_s: float, count_lock: asyncio.Lock
+        self, writer: Writer, store: Store, memory: ShardMemory, retry_pause_s: float, count_lock: asyncio.Lock
     ) -> None:
-        self._shard = shard
+        self._writer = writer
         self._store = store
         self._memory = memory
         self._retry_pause_s = retry_pause_s
         self._count_lock = count_lock
 
-    async def run(self, writer: Writer) -> None:
+    async def run(self) -> None:
         """Count the rows and add the counts to the memory."""
         try:
             while True:
                 try:
                     async with self._count_lock:
-                        topic_counts = await self._count(writer)
+                        topic_counts = await self._count()
                     break
                 except StoreLost as lost:
-                    log.warning("shard %d: the count of its items failed and is tried again: %s", self._shard, lost)
+                    log.warning(
+                        "shard %d: the count of its items failed and is tried again: %s", self._writer.shard, lost
+                    )
                 await asyncio.sleep(self._retry_pause_s)
-            await self._add_counts(topic_counts, writer)
+            await self._add_counts(topic_counts)
         except (NotOwner, Unavailable):
             return  # the writer has ended
 
-    async def _add_counts(self, topic_counts: Sequence[TopicCount], writer: Writer) -> None:
+    async def _add_counts(self, topic_counts: Sequence[TopicCount]) -> None:
         """Add the counts in steps, with flushes between them. Raises `NotOwner`, `Unavailable`."""
         steps = self._memory.add_counts(topic_counts)
 
         async def step(_: Store) -> bool:
             return next(steps, False) is None
 
-        while await writer.read(step):
+        while await self._writer.read(step):
             pass
 
-    async def _count(self, writer: Writer) -> Sequence[TopicCount]:
+    async def _count(self) -> Sequence[TopicCount]:
         """Count in a snapshot of now. Raises `StoreLost`, `NotOwner`, `Unavailable`."""
-        reads = self._store.reads()
+        reads, writer = self._store.reads(), self._writer
 
         async def begin_snapshot(_: Store) -> StoreLost | None:
             try:

@@ -1,6 +1,6 @@
 """One owned shard: its writer, its reader, its memory, its timers.
 
-A takeover and a recovery from rows alone open it; a drain closes it. Requests
+A takeover opens it (`shard_takeover`); a drain closes it. Requests
 enter as operations: the writer writes them, then the memory applies them
 (`shard_memory.ShardMemory`). Knows nothing of calls.
 """
@@ -8,11 +8,9 @@ enter as operations: the writer writes them, then the memory applies them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from foqs.core.flush.fence import Owner
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.moves import Moves
@@ -26,6 +24,7 @@ from foqs.core.limits.in_flight import InFlight
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.shard_clock import ShardClock
+from foqs.options.shard_options import ShardOptions
 from foqs.shard.background_reads import PrefetchRead, RefillRead
 from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.initial_count import InitialCount
@@ -59,62 +58,74 @@ TOPIC_PRIORITIES_MAX: Final = 50
 
 
 class Shard:
-    """A shard that this host owns.
+    """A shard that this host owns. `ShardTakeover` makes it.
 
     Args:
-        number: the first part of its items' ids.
-        store: not open yet; this object opens and closes it.
+        owned: its store, taken over.
+        shard_clock: started at the takeover.
         cache: the row cache of this shard, within the host's limits.
         database: shared by the shards of this host in the same database.
+        disconnect: closes the store and ends the clock.
     """
 
-    def __init__(self, number: int, store: Store, cache: RowCache, host: HostServices, database: HostDatabase) -> None:
-        settings = host.options
-        self.number = number
+    def __init__(
+        self,
+        owned: OwnedStore,
+        shard_clock: ShardClock,
+        cache: RowCache,
+        host: HostServices,
+        database: HostDatabase,
+        disconnect: Callable[[], Awaitable[None]],
+    ) -> None:
+        settings, store = host.options, owned.store
+        self.number = owned.shard
+        self.epoch = owned.owner.epoch
         self.is_dropped = False
         """Its results must not be reported any more."""
+        self.dispute_reason: str | None = None
+        """Why it does not serve some of its key slots."""
+        self.disconnect = disconnect
         self._is_open = False
-        self.epoch = 0
-        self._store = store
-        self._host = host
         self._settings = settings
-        self._retry_policies = host.namespaces.retry_policies
         self._weight = host.namespaces.weight_of
         self._clock = host.clock
         self._delivery_port = host.delivery_port
-        limits = IntakeLimits(
-            settings.flush_items_max,
-            settings.flush_bytes_max,
-            settings.small_flush_items_max,
-            settings.queue_items_max,
-            settings.queue_bytes_max,
-            LANE_SHARES,
-        )
-        self._intake = Intake(limits, self._weight)
-        self.memory = ShardMemory(self, cache, host)
-        self.index = self.memory.index
         self._database_clock = database.clock
-        self._end_clock: Callable[[], None] = _ignore
-        self._initial_count = InitialCount(
-            number, store, self.memory, settings.retry_ms_max / 1000, database.count_lock
-        )
+        self._shard_clock = shard_clock
         self._refilling: set[TopicName] = set()
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
         self._background_tasks: Sequence[asyncio.Task[None]] = ()
-        self.dispute_reason: str | None = None
-        """Why it does not serve some of its key slots."""
-        self.numbers: ItemNumbers
-        self._owner: Owner
-        self._shard_clock: ShardClock
-        self._timer_service: TimerService
-        self._writer: Writer
-        self._breaker: ShardBreaker
-        self._reader: ShardReader
-        self._query_reader: ShardReader  # its reads delay no refill and no prefetch
-        self.queries: RowQueries
-        self._purge_worker: PurgeWorker
-        self._topic_removal: TopicRemoval
+        self._intake = Intake(_intake_limits(settings), self._weight)
+        self.numbers = ItemNumbers(self.epoch, host.arrivals, lambda call: self._writer.is_writing(call))
+        self.memory = memory = ShardMemory(self, cache, host)
+        self.index = memory.index
+        self._breaker = ShardBreaker(
+            self.number,
+            _breaker_settings(settings),
+            host.clock.stopwatch_s,
+            host.observer,
+            lambda error: self._writer.refuse_inserts(error),
+        )
+        pace = FlushPace(_pace_settings(settings))
+        self._writer = Writer(owned, shard_clock, database.clock, self._intake, memory, pace, self._breaker, host)
+        self._timer_service = TimerService(
+            self._writer, self._intake, memory, shard_clock, database.sample_clock, store.reads, settings
+        )
+        self._reader = self._new_reader(store, host)
+        self._query_reader = self._new_reader(store, host)  # its reads delay no refill and no prefetch
+        self.queries = RowQueries(
+            self._check_serving, memory, self._query_reader, host.namespaces.retry_policies, self.now_ms
+        )
+        retry_s = settings.retry_ms_max / 1000
+        self._purge_worker = PurgeWorker(
+            self._writer, self._reader, memory.purge_markers, settings.purge_page_items, retry_s
+        )
+        self._topic_removal = TopicRemoval(self._writer, memory, shard_clock, settings.empty_topic_linger_ms)
+        self._initial_count = InitialCount(self._writer, store, memory, retry_s, database.count_lock)
+
+    def _new_reader(self, store: Store, host: HostServices) -> ShardReader:
+        return ShardReader(self.number, store.reads(), lambda: self._writer.last_committed, self._weight, host.backoff)
 
     @property
     def is_serving(self) -> bool:
@@ -186,88 +197,6 @@ class Shard:
 
     # ------------------------------------------------------------ life cycle
 
-    async def connect(self) -> None:
-        """Opens its store. Raises `StoreLost`, `StoreUnusable`."""
-        await self._store.open()
-
-    async def read_owner(self) -> Owner:
-        """The owner row as it is now. Raises `StoreLost`."""
-        return await self._store.read_owner()
-
-    async def take_over(self, epoch: int, nonce: str) -> None:
-        """Become the owner. Raises `Superseded`, `StoreLost`."""
-        self._owner = await self._store.take_over(epoch, nonce)
-        self.epoch = epoch
-
-    async def recover(self) -> None:
-        """Rebuild the memory from rows; afterwards `run` serves. Raises `StoreLost`."""
-        settings, owner = self._settings, self._owner
-        database_ms = await self._sample_clock(self._store)
-        clock = self._shard_clock = self._database_clock.start_shard_clock(
-            database_ms, owner.clock_ms, owner.offset_ms, owner.arrival_ms
-        )
-        self._end_clock = partial(self._database_clock.end_shard_clock, clock)
-        self.numbers = ItemNumbers(self.epoch, self._host.arrivals, lambda call: self._writer.is_writing(call))
-        store = self._store
-        for _ in self.memory.recover(await store.topics(), await store.key_slots(), await store.purge_markers()):
-            await asyncio.sleep(0)
-        self._breaker = ShardBreaker(
-            self.number,
-            BreakerSettings(
-                window_s=self._settings.breaker_window_ms / 1000,
-                latency_s_max=self._settings.breaker_latency_ms_max / 1000,
-                error_percent=self._settings.breaker_error_percent,
-                flushes_min=self._settings.breaker_flushes_min,
-                reset_s=self._settings.breaker_reset_ms / 1000,
-            ),
-            self._clock.stopwatch_s,
-            self._host.observer,
-            lambda error: self._writer.refuse_inserts(error),
-        )
-        self._writer = Writer(
-            OwnedStore(self.number, self._store, self._owner),
-            self._shard_clock,
-            self._database_clock,
-            self._intake,
-            self.memory,
-            FlushPace(
-                PaceSettings(
-                    self._settings.flush_items_min,
-                    self._settings.flush_items_max,
-                    self._settings.flush_ms_target / 1000,
-                    self._settings.flush_contended_ms_target / 1000,
-                )
-            ),
-            self._breaker,
-            self._host,
-        )
-        self._timer_service = TimerService(
-            self._writer,
-            self._intake,
-            self.memory,
-            self._shard_clock,
-            self._sample_clock,
-            self._store.reads,
-            settings,
-        )
-        self._reader, self._query_reader = (
-            ShardReader(
-                self.number, self._store.reads(), lambda: self._writer.last_committed, self._weight, self._host.backoff
-            )
-            for _ in range(2)
-        )
-        self.queries = RowQueries(
-            self._check_serving, self.memory, self._query_reader, self._retry_policies, self.now_ms
-        )
-        self._purge_worker = PurgeWorker(
-            self._writer,
-            self._reader,
-            self.memory.purge_markers,
-            settings.purge_page_items,
-            settings.retry_ms_max / 1000,
-        )
-        self._topic_removal = TopicRemoval(self._writer, self.memory, self._shard_clock, settings.empty_topic_linger_ms)
-
     async def run(self) -> None:
         """Serve until `close` has drained it.
 
@@ -286,7 +215,7 @@ class Shard:
             run_key_expiry(self._writer, self._shard_clock, self._settings.sweep_interval_ms),
             self._topic_removal.run(),
             self._purge_worker.run(),
-            self._initial_count.run(self._writer),
+            self._initial_count.run(),
         )
         self._background_tasks = [asyncio.ensure_future(service) for service in services]
         readers = self._reader, self._query_reader
@@ -304,18 +233,6 @@ class Shard:
             await asyncio.gather(*tasks, return_exceptions=True)
             self.memory.cache.clear()
             await self.disconnect()
-
-    async def disconnect(self) -> None:
-        """Close its connection and end its clock; also for a shard that never ran."""
-        self._end_clock()
-        await self._store.close()
-
-    async def _sample_clock(self, store: Store) -> int:
-        """Compare the estimate of the database's clock with the clock, and return what it shows. Raises `StoreLost`."""
-        requested_at_ms = self._clock.monotonic_ms()
-        database_ms = await store.now_ms()
-        self._database_clock.on_sample(database_ms, requested_at_ms)
-        return database_ms
 
     def _on_task_ended(self, task: asyncio.Task[None]) -> None:
         """Give the shard up if a task failed: without its timers, no lease would ever end."""
@@ -596,8 +513,34 @@ class Shard:
             )
 
 
-def _ignore() -> None:
-    """Do nothing: there is no clock to end."""
+def _intake_limits(settings: ShardOptions) -> IntakeLimits:
+    return IntakeLimits(
+        settings.flush_items_max,
+        settings.flush_bytes_max,
+        settings.small_flush_items_max,
+        settings.queue_items_max,
+        settings.queue_bytes_max,
+        LANE_SHARES,
+    )
+
+
+def _breaker_settings(settings: ShardOptions) -> BreakerSettings:
+    return BreakerSettings(
+        window_s=settings.breaker_window_ms / 1000,
+        latency_s_max=settings.breaker_latency_ms_max / 1000,
+        error_percent=settings.breaker_error_percent,
+        flushes_min=settings.breaker_flushes_min,
+        reset_s=settings.breaker_reset_ms / 1000,
+    )
+
+
+def _pace_settings(settings: ShardOptions) -> PaceSettings:
+    return PaceSettings(
+        settings.flush_items_min,
+        settings.flush_items_max,
+        settings.flush_ms_target / 1000,
+        settings.flush_contended_ms_target / 1000,
+    )
 
 
 async def _read_nothing(store: Store) -> None:

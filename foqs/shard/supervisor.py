@@ -21,6 +21,7 @@ from foqs.shard.host_services import HostServices
 from foqs.shard.host_shards import HostShards, ShardStatus
 from foqs.shard.owned_store import OwnershipGivenUp, ShardLost
 from foqs.shard.shard import Shard
+from foqs.shard.shard_takeover import ShardTakeover
 from foqs.store.port import StoreLost, StoreUnusable, Superseded
 from shardmgr.ownership import OwnershipEvent, OwnershipState, next_ownership_state
 from shardmgr.port import Coordinator, CoordinatorFailed
@@ -54,7 +55,7 @@ class ShardSupervisor:
     Args:
         shard: the number of the shard.
         nonce: identifies this run of the host.
-        make_shard: makes a shard over a new store, not open. Raises `StoreUnusable`.
+        make_takeover: returns an attempt to own the shard, over a new store. Raises `StoreUnusable`.
         is_standalone: there is no plan. `run` raises if another host took the shard or
             the store must not be used. In a cluster the supervisor reports both, and
             the plan decides.
@@ -65,7 +66,7 @@ class ShardSupervisor:
         shard: int,
         nonce: str,
         coordinator: Coordinator,
-        make_shard: Callable[[], Shard],
+        make_takeover: Callable[[], ShardTakeover],
         shards: HostShards,
         services: HostServices,
         listener: OwnershipListener,
@@ -75,7 +76,7 @@ class ShardSupervisor:
         self._shard = shard
         self._nonce = nonce
         self._coordinator = coordinator
-        self._make_shard = make_shard
+        self._make_takeover = make_takeover
         self._shards = shards.served
         self._statuses = shards.statuses
         self._backoff = services.backoff
@@ -160,19 +161,19 @@ class ShardSupervisor:
             shard.close()
 
     async def _acquire(self) -> Shard:
-        shard = self._make_shard()
+        takeover = self._make_takeover()
         try:
-            await shard.connect()
+            await takeover.connect()
             if self._is_standalone and self._last_own_epoch:
-                self._check_not_taken_over(await shard.read_owner())
+                self._check_not_taken_over(await takeover.read_owner())
             epoch = await self._request_epoch()
             self._check_epochs_left(epoch)
-            await shard.take_over(epoch, self._nonce)
+            owned = await takeover.take_over(epoch, self._nonce)
             self._advance(OwnershipEvent.ACQUIRED)
-            await shard.recover()
+            shard = await takeover.recover(owned)
             await self._listener.on_taken_over()
         except BaseException:
-            await shard.disconnect()
+            await takeover.disconnect()
             raise
         self._seen_epoch = self._last_own_epoch = epoch
         self._shards[self._shard] = shard

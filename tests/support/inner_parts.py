@@ -23,18 +23,18 @@ from foqs_client.router import Router
 
 
 def writer_of(shard: Shard) -> Writer:
-    """Return the writer of a shard that was recovered."""
+    """Return the writer of a shard."""
     return shard._writer
 
 
 def timer_service_of(shard: Shard) -> TimerService:
-    """Return the timer service of a shard that was recovered."""
+    """Return the timer service of a shard."""
     return shard._timer_service
 
 
 def store_of(shard: Shard) -> Any:
     """Return the store of a shard, with the attributes of its class."""
-    return shard._store
+    return shard._writer._store
 
 
 def connection_of(shard: Shard) -> int:
