@@ -26,6 +26,8 @@ from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
 from foqs.shard.background_reads import PrefetchRead, RefillRead
+from foqs.shard.flush_planner import FlushPlanner
+from foqs.shard.flush_report import FlushReport
 from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
@@ -107,8 +109,19 @@ class Shard:
             host.observer,
             lambda error: self._writer.refuse_inserts(error),
         )
-        pace = FlushPace(_pace_settings(settings))
-        self._writer = Writer(owned, shard_clock, database.clock, self._intake, memory, pace, self._breaker, host)
+        self._report = FlushReport(self.number, host.observer)
+        self._writer = Writer(
+            owned,
+            shard_clock,
+            database.clock,
+            self._intake,
+            memory,
+            FlushPlanner(self.number, memory, self.numbers, host, shard_clock.now_ms),
+            self._report,
+            FlushPace(_pace_settings(settings)),
+            self._breaker,
+            host,
+        )
         self._timer_service = TimerService(
             self._writer, self._intake, memory, shard_clock, database.sample_clock, store.reads, settings
         )
@@ -300,9 +313,7 @@ class Shard:
         return self._breaker.state
 
     def snapshot(self) -> ShardSnapshot:
-        return take_snapshot(
-            self._intake, self._writer, self._reader, self.memory.timers, self.index, self.memory, self.now_ms()
-        )
+        return take_snapshot(self._intake, self._writer, self._reader, self.memory, self._report, self.now_ms())
 
     def now_ms(self) -> int:
         return self._shard_clock.now_ms()

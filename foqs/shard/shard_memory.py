@@ -2,48 +2,37 @@
 
 Always true between two flushes: index and counts show exactly the committed
 rows, less the items reserved for deliveries; a cached row equals the row in the
-table. A flush changes the memory only in `apply`, after the commit. Results of reads enter between two flushes.
-Knows nothing of connections, tasks or the passing of time.
+table. A flush changes the memory only in `apply`, after the commit (`FlushPlanner` plans it from the memory).
+Results of reads enter between two flushes. Knows nothing of connections, tasks or the passing of time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.flush_plan import FlushPlan, chain_finders
-from foqs.core.flush.item_numbers import ItemNumbers
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
-from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number, pack_order_key
-from foqs.core.items.life import EventKind, becomes_ready
+from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
+from foqs.core.items.life import EventKind
 from foqs.core.memory.namespace_usage import NamespaceUsage
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
+from foqs.core.memory.topic_table import TopicTable
 from foqs.core.timing.due_timers import DueTimers
 from foqs.shard.host_services import HostServices
 from foqs.store.port import TopicCount
 
-TOPICS_REMOVED_PER_FLUSH: Final = 100
-"""The empty topics that a flush removes beyond those that it adds."""
 TOPICS_PER_STEP: Final = 1_000
 """Topics added or inspected in one step: a millisecond or two."""
 _CACHE_HORIZON_MS: Final = 60_000
 """A row that cannot be delivered for this long is not cached."""
 _PARKED_STATES: Final = (State.DEFERRED, State.DEAD)
-_DUE_KIND_IF_KEPT: Final = {State.DEFERRED: "deliver_after", State.LEASED: "lease"}
-_DUE_KIND_IF_DELETED: Final = {
-    State.DEFERRED: "ttl",
-    State.READY: "ttl",
-    State.LEASED: "lease",
-    State.DEAD: "retention",
-}
-"""The kind of end when a row of this state is due and is kept or deleted."""
 _TOPIC_AND_STATE: Final = attrgetter("namespace", "topic", "state")
 
 
@@ -51,7 +40,6 @@ class ShardPort(Protocol):
     """What a shard's memory needs of the shard."""
 
     number: int
-    numbers: ItemNumbers
 
     def now_ms(self) -> int:
         """Return the time of the shard clock."""
@@ -92,14 +80,11 @@ class ShardMemory:
         self.cache = cache
         self.counts = TopicCounts()
         self.usage = NamespaceUsage()
+        self.topic_table = TopicTable(options.empty_topic_linger_ms)
         self._shard = shard
         self._delivery_port = host.delivery_port
-        self._observer = host.observer
         self._topic_rates = host.topic_rates
         self._stopwatch_s = host.clock.stopwatch_s
-        self._linger_ms = options.empty_topic_linger_ms
-        self._waiter_payload_bytes_max = options.flush_bytes_max
-        """Payloads of due items that one flush may read for waiting dequeues."""
         self._now_ms = shard.now_ms
         self.key_slots: frozenset[int] = frozenset()
         """The slots table."""
@@ -107,17 +92,7 @@ class ShardMemory:
         """The table of purge markers."""
         self._purged_uncounted: set[TopicName] = set()
         """Topics that were purged before their items were counted."""
-        self.purged_row_count = 0
-        """Rows that were deleted because of purge markers."""
-        self.due_counts: Counter[str] = Counter()
-        """Items that became due, by what ended."""
-        self.keys_repeated = 0
-        self.keys_in_conflict = 0
         self._waiting_for_room: set[str] = set()
-        self._topics: dict[str, set[str]] = {}
-        """The topics table, by namespace."""
-        self._empty_since_ms: dict[TopicName, int] = {}
-        """Topics in the table without items, and when they became empty, the oldest first."""
 
     # ----------------------------------------------------------------- reads
 
@@ -129,7 +104,7 @@ class ShardMemory:
         for marker in purge_markers:
             self.purge_markers.add(marker)
         for topic_count, topic in enumerate(topics, 1):
-            self._topics.setdefault(topic[0], set()).add(topic[1])
+            self.topic_table.add(topic)
             self.index.discover(topic)
             if not topic_count % TOPICS_PER_STEP:
                 yield
@@ -154,139 +129,37 @@ class ShardMemory:
             self.usage.add_initial([(count.namespace, count.rows, count.payload_bytes) for count in page])
         self.counts.complete_initial(())
         self._purged_uncounted.clear()
-        inspected = 0
-        for namespace in list(self._topics):
-            for name in list(self._topics.get(namespace, ())):
-                if inspected == topics_per_step:
-                    inspected = 0
-                    yield
-                inspected += 1
-                topic = (namespace, name)
-                if topic not in self.counts and name in self._topics.get(namespace, ()):
+        for topics in self.topic_table.pages(topics_per_step):
+            for topic in topics:
+                if topic not in self.counts:
                     self._note_empty([topic])
                 if not self.counts.count(topic, State.READY):
                     self.index.forget(topic)
+            yield
 
     def topics(self, namespace: str) -> list[str]:
         """Return the names of the topics that have items, or may have while the counts lag."""
         if self.counts.is_lagging:
-            return list(self._topics.get(namespace, ()))
+            return self.topic_table.names(namespace)
         return self.counts.topic_names(namespace)
 
     def has_topic(self, topic: TopicName) -> bool:
         """Return whether the topic has items, or may have while the counts lag."""
         if self.counts.is_lagging:
-            return topic[1] in self._topics.get(topic[0], ())
+            return topic in self.topic_table
         return topic in self.counts
 
     def all_topics(self) -> list[tuple[str, list[str]]]:
         """Return all topics for which `has_topic` may be true: the names of each namespace, in any order."""
-        return [(namespace, list(names)) for namespace, names in self._topics.items()]
+        return self.topic_table.names_by_namespace()
 
     def topics_with_leases(self, topics_per_step: int = TOPICS_PER_STEP) -> Iterator[list[TopicName]]:
         """Yield the topics that have LEASED items, or may have while the counts lag, in steps.
 
         Each topic is inspected in its step. One that is added later is left out.
         """
-        found: list[TopicName] = []
-        inspected = 0
-        for namespace in list(self._topics):
-            for name in list(self._topics.get(namespace, ())):
-                if inspected == topics_per_step:
-                    yield found
-                    found, inspected = [], 0
-                inspected += 1
-                topic = (namespace, name)
-                if self.counts.is_lagging or self.counts.count(topic, State.LEASED):
-                    found.append(topic)
-        yield found
-
-    # ---------------------------------------------------------- before a flush
-
-    def assign_to_waiters(self, batch: Batch) -> list[Part[Leases]]:
-        """Assign items that this batch inserts or finds due to waiters, for direct delivery.
-
-        The payloads of due items may have to be read: they are limited to `flush_bytes_max`.
-        """
-        now_ms = self._now_ms()
-        found: dict[TopicName, list[OrderKey]] = {}
-        for part in batch.inserts:
-            namespace = part.operation.namespace
-            if part.operation.is_restore or not self._delivery_port.has_waiters(namespace):
-                continue
-            items = part.operation.items[part.start : part.stop]
-            for number, item in zip(part.numbers, items, strict=True):
-                if not item.delay_ms and (item.deliver_after_ms is None or item.deliver_after_ms <= now_ms):
-                    after_ms = max(item.deliver_after_ms or 0, part.operation.accepted_ms)
-                    key = pack_order_key(item.priority, after_ms, number)
-                    found.setdefault((namespace, item.topic), []).append(key)
-        due_bytes = self._add_due_keys(batch, now_ms, found) if batch.dues else {}
-        deliveries: list[Part[Leases]] = []
-        bytes_left = self._waiter_payload_bytes_max
-        for topic, keys in found.items():
-            keys.sort()
-            assigned = self._delivery_port.assign_to_waiters(
-                self._shard.number, topic, _prefix_within_bytes(keys, due_bytes, bytes_left)
-            )
-            if due_bytes:
-                bytes_left -= sum([due_bytes.get(number, 0) for delivery in assigned for number in delivery.numbers])
-            deliveries += [Part(delivery, 0, len(delivery)) for delivery in assigned]
-        return deliveries
-
-    def _add_due_keys(self, batch: Batch, now_ms: int, found: dict[TopicName, list[OrderKey]]) -> dict[int, int]:
-        """Add the keys of due items that become READY to `found`. Returns their payload bytes by number.
-
-        Items whose row is unknown are left out: they were changed since the timers read them.
-        """
-        find = chain_finders(self.cache.get, *batch.due_rows())
-        due_bytes: dict[int, int] = {}
-        for part in batch.dues:
-            for number in part.numbers:
-                row = find(number)
-                if row is None or not self._delivery_port.has_waiters(row.namespace) or self.purge_markers.covers(row):
-                    continue
-                if becomes_ready(row, now_ms):
-                    found.setdefault((row.namespace, row.topic), []).append(row.order_key)
-                    due_bytes[number] = row.payload_bytes
-        return due_bytes
-
-    def number_moves(self, batch: Batch) -> None:
-        """Give the moved items of a sealed batch their numbers. Purge markers of this batch and later ones cover them."""
-        for part in batch.moves:
-            part.operation.number(part.start, part.stop, self._shard.numbers.assign_sealed(part.count))
-
-    def place_purge_markers(self, batch: Batch) -> None:
-        """Set the purge markers of a sealed batch to the last assigned number, so that they cover the whole table."""
-        last = self._shard.numbers.next_number - 1
-        for part in batch.purges:
-            if isinstance(part.operation, SetPurgeMarker):
-                part.operation.marker = part.operation.marker._replace(last_number=last)
-
-    def topics_to_add(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
-        """Return the topics that are not in the topics table yet. Pure; may run again and in another thread."""
-        return [
-            (namespace, name)
-            for namespace, names in topics.items()
-            for name in sorted(names.difference(self._topics.get(namespace, ())))
-        ]
-
-    def topics_to_remove(self, topics: Mapping[str, set[str]], added: int, now_ms: int) -> list[TopicName]:
-        """Return topics of the table that have been empty for `linger_ms` and are not in `topics`. Pure, as `topics_to_add`.
-
-        They are the oldest ones, more of them than the flush adds, so they never pile up.
-        """
-        if self.counts.is_lagging or not self._empty_since_ms:
-            return []
-        latest_ms = now_ms - self._linger_ms
-        return [
-            (namespace, name)
-            for (namespace, name), since_ms in islice(self._empty_since_ms.items(), added + TOPICS_REMOVED_PER_FLUSH)
-            if since_ms <= latest_ms and name not in topics.get(namespace, ())
-        ]
-
-    def oldest_empty_since_ms(self) -> int | None:
-        """Return since when the topic has been empty that was emptied first; None if there is none."""
-        return next(iter(self._empty_since_ms.values()), None)
+        for topics in self.topic_table.pages(topics_per_step):
+            yield [topic for topic in topics if self.counts.is_lagging or self.counts.count(topic, State.LEASED)]
 
     # ----------------------------------------------------------- after a flush
 
@@ -305,7 +178,7 @@ class ShardMemory:
     def apply(self, plan: FlushPlan, finished: MutableSequence[Operation]) -> None:
         """Update the memory after a committed flush. Adds the purges that are finished, whose results it gives."""
         batch = plan.batch
-        self._remember_topics(plan)
+        self.topic_table.apply(plan.topics_added, plan.topics_removed, plan.topics)
         if batch.key_slots:
             self.key_slots = self.key_slots.union(batch.key_slots)
         # New rows come first: a topic that loses its last row and gets another one is never empty.
@@ -325,20 +198,6 @@ class ShardMemory:
         for part, place, row in plan.unread:
             self.cache.longest_payloads.record(row.namespace, row.payload_bytes)
             self._shard.release_reservation(part.operation.keys_at(range(place, part.stop)))
-
-    def _remember_topics(self, plan: FlushPlan) -> None:
-        for namespace, name in plan.topics_added:
-            self._topics.setdefault(namespace, set()).add(name)
-        for topic in plan.topics_removed:
-            del self._empty_since_ms[topic]
-            names = self._topics[topic[0]]
-            names.discard(topic[1])
-            if not names:
-                del self._topics[topic[0]]
-        if self._empty_since_ms:
-            for namespace, names in plan.topics.items():
-                for name in names:
-                    self._empty_since_ms.pop((namespace, name), None)
 
     def _add_rows(self, rows: Sequence[Row]) -> dict[TopicName, None]:
         """Add new rows. Returns the topics that have READY ones."""
@@ -432,7 +291,6 @@ class ShardMemory:
         if rows:
             # Their items were removed from the counts when the marker was set.
             self.usage.on_rows_deleted(rows)
-            self.purged_row_count += len(rows)
             for row in rows:
                 if row.state is State.READY:
                     self.index.discard((row.namespace, row.topic), row.order_key)
@@ -470,50 +328,14 @@ class ShardMemory:
 
     def _note_empty(self, topics: Iterable[TopicName]) -> None:
         """Note that these topics of the table, at least one, have no items."""
-        if not self._empty_since_ms:
+        if not self.topic_table.has_empty_topics:
             self._shard.on_topic_emptied()
-        now_ms = self._now_ms()
-        for topic in topics:
-            self._empty_since_ms.setdefault(topic, now_ms)
+        self.topic_table.note_empty(topics, self._now_ms())
 
     def _report_next_due(self, plan: FlushPlan) -> None:
         timers, lease_ends, deleted = plan.new_timers(), plan.lease_ends(), plan.deleted_numbers()
         if timers or lease_ends or deleted:
             self._shard.on_dues_written({due_ms for due_ms, _ in timers}, lease_ends, deleted)
-
-    def report_metrics(self, plan: FlushPlan) -> None:
-        """Report what a committed flush did."""
-        observer = self._observer
-        self.keys_repeated += plan.key_repeat_count
-        self.keys_in_conflict += plan.key_conflict_count
-        if plan.inserted:
-            observer.items_enqueued(len(plan.inserted))
-        leased = len(plan.leased[1]) + plan.direct_count
-        if leased:
-            observer.items_delivered(leased)
-        if plan.moved:
-            observer.items_moved(len(plan.moved))
-        if not plan.changed and not plan.deleted:
-            return
-        self.due_counts.update([_DUE_KIND_IF_KEPT[old.state] for kind, old, _ in plan.changed if kind is EventKind.DUE])
-        self.due_counts.update([_DUE_KIND_IF_DELETED[row.state] for row in plan.deleted.get(EventKind.DUE, ())])
-        tally = {kind: len(rows) for kind, rows in plan.deleted.items()}
-        dead = 0
-        for kind, old, new in plan.changed:
-            if kind is not EventKind.DUE or old.state is not State.DEFERRED:
-                tally[kind] = tally.get(kind, 0) + 1
-            dead += new.state is State.DEAD and old.state is not State.DEAD
-        reports = {
-            EventKind.ACK: observer.items_acked,
-            EventKind.NACK: observer.items_nacked,
-            EventKind.RELEASE: observer.items_released,
-            EventKind.DUE: observer.items_timed_out,
-        }
-        for kind, items in tally.items():
-            if items and kind in reports:
-                reports[kind](items)
-        if dead:
-            observer.items_dead_lettered(dead)
 
     # --------------------------------------------------------------- failures
 
@@ -554,6 +376,7 @@ class ShardMemory:
         self.index.check()
         self.timers.check()
         self.counts.check()
+        self.topic_table.check()
         if not self.counts.is_lagging:
             self._check_counts()
         for topic in self.purge_markers.topics():
@@ -568,13 +391,11 @@ class ShardMemory:
         """Assert that index, topics table and counts fit to each other."""
         for topic, ready_count in self.counts.ready_counts():
             self.index.check_ready(topic, ready_count)
-            assert topic[1] in self._topics.get(topic[0], ()), f"invariant 15: {topic} is not in the topics table"
-            assert topic not in self._empty_since_ms, f"invariant 15: {topic} has items and counts as empty"
+            assert topic in self.topic_table, f"invariant 15: {topic} is not in the topics table"
+            assert not self.topic_table.is_empty(topic), f"invariant 15: {topic} has items and counts as empty"
         for topic in self.index.topics():
             if topic not in self.counts:
                 self.index.check_ready(topic, 0)
-        for topic in self._empty_since_ms:
-            assert topic[1] in self._topics.get(topic[0], ()), f"{topic} is empty and not in the topics table"
 
     def _check_cached_row(self, row: Row) -> None:
         """Assert that index, counts and lease ends know this row."""
@@ -588,17 +409,6 @@ class ShardMemory:
             assert self.timers.leases.covers(row.id, row.due_ms), (
                 f"invariant 10: the end of its lease is forgotten: {row}"
             )
-
-
-def _prefix_within_bytes(order_keys: list[OrderKey], sizes: Mapping[int, int], bytes_max: int) -> list[OrderKey]:
-    """Return the longest prefix of these keys whose items have at most `bytes_max` bytes; items without a size count 0."""
-    if not sizes:
-        return order_keys
-    for index, key in enumerate(order_keys):
-        bytes_max -= sizes.get(order_key_number(key), 0)
-        if bytes_max < 0:
-            return order_keys[:index]
-    return order_keys
 
 
 def _is_undeliverable_until(row: Row, moment_ms: int) -> bool:

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from foqs.core.flush.intake import Intake
-from foqs.core.memory.ready_index import ReadyIndex
-from foqs.core.timing.due_timers import DueTimers
+from foqs.shard.flush_report import FlushReport
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.writer import Writer
@@ -62,12 +61,11 @@ def take_snapshot(
     intake: Intake,
     writer: Writer,
     reader: ShardReader,
-    timers: DueTimers,
-    index: ReadyIndex,
     memory: ShardMemory,
+    report: FlushReport,
     now_ms: int,
 ) -> ShardSnapshot:
-    waiting = intake.waiting_by_lane()
+    waiting, timers, index = intake.waiting_by_lane(), memory.timers, memory.index
     return ShardSnapshot(
         queue_items={lane.name.lower(): items for lane, items, _ in waiting},
         queue_bytes={lane.name.lower(): size for lane, _, size in waiting},
@@ -90,11 +88,11 @@ def take_snapshot(
         lease_ranges_max=timers.leases.ranges_max,
         is_walking_leases=timers.leases.is_walking,
         lease_walks=timers.leases.walk_count,
-        due_counts=memory.due_counts,
-        keys_repeated=memory.keys_repeated,
-        keys_in_conflict=memory.keys_in_conflict,
+        due_counts=report.due_counts,
+        keys_repeated=report.keys_repeated,
+        keys_in_conflict=report.keys_in_conflict,
         key_reruns=writer.key_reruns,
         key_expiry_flushes=writer.key_expiry_flushes,
-        purged_rows=memory.purged_row_count,
+        purged_rows=report.rows_purged,
         purging_topics=len(memory.purge_markers),
     )

@@ -40,7 +40,7 @@ class TopicRemoval:
     async def run(self) -> None:
         """Request flushes while there are topics to remove, until the writer has ended."""
         while not self._writer.is_ended:
-            since_ms = self._memory.oldest_empty_since_ms()
+            since_ms = self._memory.topic_table.oldest_empty_since_ms
             if since_ms is None:
                 self._wake.clear()
                 await self._wake.wait()

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.fence import CommitOutcome, Fence, commit_outcome
-from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_flush
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.intake import LANE_SHARES, Intake
 from foqs.core.flush.operation import SEALED, Inserts, Lane, Operation
 from foqs.core.flush.pacing import FlushPace, LeaseCost
@@ -28,11 +28,13 @@ from foqs.core.items.item import Row
 from foqs.core.items.life import FlushContext
 from foqs.core.timing.database_clock import DatabaseClock
 from foqs.core.timing.shard_clock import ShardClock
+from foqs.shard.flush_planner import FlushPlanner
+from foqs.shard.flush_report import FlushReport
 from foqs.shard.host_services import HostServices
 from foqs.shard.owned_store import OwnedStore, OwnershipGivenUp, ShardLost
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_memory import ShardMemory
-from foqs.store.port import ANY_LENGTH, FencedOut, IdempotencyKeyExists, Store, StoreLost, WriteRefused
+from foqs.store.port import FencedOut, IdempotencyKeyExists, Store, StoreLost, WriteRefused
 from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class Writer:
         database_clock: DatabaseClock,
         intake: Intake,
         memory: ShardMemory,
+        planner: FlushPlanner,
+        report: FlushReport,
         pace: FlushPace,
         breaker: ShardBreaker,
         host: HostServices,
@@ -110,6 +114,8 @@ class Writer:
         self._stopwatch_s = host.clock.stopwatch_s
         self._observer = host.observer
         self._memory = memory
+        self._planner = planner
+        self._report = report
         self._pace = pace
         self._breaker = breaker
         self._bisection_queue: deque[Batch] = deque()
@@ -300,12 +306,7 @@ class Writer:
         self._memory.on_batch_sealed()
         if batch or self._flush_requested:
             self._flush_requested = False
-            if batch.inserts or batch.dues:
-                batch.direct_deliveries = self._memory.assign_to_waiters(batch)
-            if batch.moves:
-                self._memory.number_moves(batch)
-            if batch.purges:
-                self._memory.place_purge_markers(batch)
+            self._planner.complete(batch)
             await self._commit_or_bisect(batch)
             self._intake.on_flush_ended(batch)
         if self._bisection_queue:
@@ -484,8 +485,7 @@ class Writer:
                     finished.popleft().report_end()
                 while committed:
                     plan, seconds = committed.popleft()
-                    self._memory.report_metrics(plan)
-                    self._observer.flush_committed(self._shard, len(plan.batch), seconds)
+                    self._report.add(plan, seconds)
             except Exception as error:
                 self.give_up(f"a caller could not be notified of a commit: {error!r}", error)
 
@@ -506,31 +506,12 @@ class Writer:
         arrival_ms = self._database_clock.last_arrival_ms
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms, arrival_ms)
         moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies)
-        get: FindRow = self._memory.cache.get
-        if batch.dues:
-            get = chain_finders(get, *batch.due_rows())
-        wanted = batch.dues_with_waiter()
-        touched = [number for number in batch.event_numbers if get(number) is None and number not in wanted]
-        loaded = {
-            number: ANY_LENGTH
-            for number in (*batch.lease_numbers, *wanted)
-            if (row := get(number)) is None or row.payload is None
-        }
-        if loaded:
-            # A delivery reads at most what it reserved when it was queued, whatever was learned of its rows since.
-            for part in batch.leases:
-                bytes_max = part.operation.read_bytes
-                loaded.update([(number, bytes_max) for number in part.numbers if number in loaded])
-        own: list[KeyName] = batch.key_names() if self._key_read_flushes_left else []
-        keys = own + batch.lookup_key_names() if batch.replay_lookups or batch.moves else own
+        reads = self._planner.reads(batch, with_own_keys=bool(self._key_read_flushes_left))
         expired_from_ms, expired_by_ms = self._keys_expired_from_ms, self._keys_expired_by_ms
         result: list[FlushPlan] = []
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
-            find = chain_finders(read, get) if read else get
-            plan = plan_flush(batch, find, moment, self._memory.timers, read_keys, self._memory.purge_markers)
-            plan.topics_added = self._memory.topics_to_add(plan.topics)
-            plan.topics_removed = self._memory.topics_to_remove(plan.topics, len(plan.topics_added), now_ms)
+            plan = self._planner.plan(batch, reads.find, read, read_keys, moment)
             result[:] = [plan]
             writes = plan.writes()
             writes.keys_expired_from_ms, writes.keys_expired_by_ms = expired_from_ms, expired_by_ms
@@ -539,7 +520,7 @@ class Writer:
 
         self._breaker.on_wait_started(has_new_items=bool(batch.inserts))
         try:
-            await self._store.flush(fence, touched, loaded, keys, decide)
+            await self._store.flush(fence, reads.rows, reads.payloads, reads.keys, decide)
             self._breaker.on_flush_succeeded()
         except WriteRefused as refused:
             self._keys_expired_by_ms = None  # perhaps it was refused because of them
@@ -557,7 +538,7 @@ class Writer:
                 raise WriteRefused(str(lost), is_retryable=True) from lost
         finally:
             self._breaker.on_wait_ended()
-        if own:
+        if reads.has_own_keys:
             self._key_read_flushes_left -= 1
         self.key_expiry_flushes += expired_by_ms is not None
         return result[0]

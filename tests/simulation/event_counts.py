@@ -21,7 +21,8 @@ from foqs.core.memory.ready_index import ReadyIndex, Refill
 from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.waiters import Waiters
-from foqs.shard import writer
+from foqs.shard import flush_planner
+from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.observer import NullObserver
 from foqs.shard.owned_store import ShardLost
 from foqs.shard.shard_memory import ShardMemory
@@ -124,7 +125,7 @@ def _assign(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _assign_to_waiters(original: Callable[..., Any]) -> Callable[..., Any]:
-    def deliveries(self: ShardMemory, batch: Batch) -> list[Part[Leases]]:
+    def deliveries(self: FlushPlanner, batch: Batch) -> list[Part[Leases]]:
         made: list[Part[Leases]] = original(self, batch)
         due = {number for part in batch.dues for number in part.numbers}
         COUNTS["due items delivered directly"] += sum(number in due for delivery in made for number in delivery.numbers)
@@ -233,9 +234,9 @@ def install() -> None:
     wrap(Leases, "settle", _settle)
     wrap(Intake, "_submit_in_parts", _submit_in_parts)
     wrap(IdempotencyKeyExists, "__init__", _key_taken)
-    wrap(writer, "plan_flush", _plan_flush)
+    wrap(flush_planner, "plan_flush", _plan_flush)
     wrap(NullObserver, "breaker_changed", _breaker_changed)
-    wrap(ShardMemory, "assign_to_waiters", _assign_to_waiters)
+    wrap(FlushPlanner, "_assign_to_waiters", _assign_to_waiters)
     wrap(ShardMemory, "apply", _apply)
     wrap(Writer, "_resolve_outcome", _resolve)
 

@@ -31,7 +31,7 @@ from foqs.core.timing.due_timers import DueTimers
 from foqs.queue import counting, queue_service
 from foqs.queue.filter_walk import Walk
 from foqs.queue.port import BulkPage
-from foqs.shard import writer
+from foqs.shard import flush_planner
 from foqs.shard.shard import Shard
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
@@ -143,7 +143,7 @@ def direct_delivery_before_commit() -> None:
         return plan
 
     original = flush_plan.plan_flush
-    plant(writer, "plan_flush", plan_flush)
+    plant(flush_planner, "plan_flush", plan_flush)
 
 
 def keys_unwritten() -> None:
@@ -165,7 +165,7 @@ def keys_always_replaced() -> None:
         return original(batch, find_row, context, timers, over, markers)
 
     original = flush_plan.plan_flush
-    plant(writer, "plan_flush", plan_flush)
+    plant(flush_planner, "plan_flush", plan_flush)
 
 
 def rows_of_two_shards() -> None:
@@ -271,7 +271,7 @@ def extensions_unwritten() -> None:
 
 def unread_is_gone() -> None:
     """An event sees only cached rows: an item that is not cached counts as gone."""
-    plant(writer, "chain_finders", lambda *sources: next(find for find in sources if callable(find)))
+    plant(flush_planner, "chain_finders", lambda *sources: next(find for find in sources if callable(find)))
 
 
 def namespaces_ignored() -> None:

@@ -10,7 +10,7 @@ from foqs.core.flush.batch import Batch
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import move_key
-from foqs.shard import writer
+from foqs.shard import flush_planner
 from tests.simulation.planted import Bug
 from tests.simulation.planting import plant
 
@@ -25,7 +25,7 @@ def moves_without_record() -> None:
         others = {name: record for name, record in keys.items() if name not in moved}
         return original(batch, find_row, context, timers, others, markers)
 
-    original = plant(writer, "plan_flush", plan_flush)
+    original = plant(flush_planner, "plan_flush", plan_flush)
 
 
 def moved_items_kept() -> None:

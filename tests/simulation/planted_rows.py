@@ -10,7 +10,7 @@ from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.life import EventKind
-from foqs.shard import writer
+from foqs.shard import flush_planner
 from tests.simulation.planting import plant
 
 
@@ -35,7 +35,7 @@ def first_delivery_unwritten() -> None:
         return plan
 
     original = flush_plan.plan_flush
-    plant(writer, "plan_flush", plan_flush)
+    plant(flush_planner, "plan_flush", plan_flush)
 
 
 def trace_lost_at_insert() -> None:

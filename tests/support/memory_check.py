@@ -124,13 +124,13 @@ def _usage(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
 
 def _topics(shard: Shard, rows: Sequence[Row], tables: ShardTables) -> Iterator[str]:
     memory = shard.memory
-    known = {(namespace, name) for namespace, names in memory._topics.items() for name in names}
+    known = {(namespace, name) for namespace, names in memory.topic_table.names_by_namespace() for name in names}
     if known != tables.topics:
         yield f"topics {known} instead of {tables.topics}"
     for topic in {(row.namespace, row.topic) for row in rows}:
         if topic not in tables.topics:
             yield f"{topic} has items and is not in the topics table: the next owner would not find them"
-        if topic in memory._empty_since_ms:
+        if memory.topic_table.is_empty(topic):
             yield f"{topic} has items and counts as empty: it would leave the topics table"
     if memory.key_slots != tables.key_slots:
         yield f"invariant 3: key slots {memory.key_slots} instead of {tables.key_slots}"

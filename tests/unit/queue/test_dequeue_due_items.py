@@ -108,7 +108,7 @@ def test_due_item_with_a_waiter_is_leased_by_the_flush_that_finds_it_due(
         assert [states_of(each) for each in written] == [[State.READY] * 2 + [State.LEASED] * 6]
         assert reads == ([] if kept else [(0, 6)])
         assert [(seen.row.payload, seen.row.attempt) for seen in delivered.items] == [(b"whole", 1)] * 6
-        assert (observer.out, observer.over, engine.shards[1].memory.due_counts) == (6, 0, {"deliver_after": 8})
+        assert (observer.out, observer.over, engine.shards[1].snapshot().due_counts) == (6, 0, {"deliver_after": 8})
         assert await caller.do(EventKind.ACK, delivered.items) == [None] * 6
         await wait_until_idle(world, engine)
 
@@ -130,7 +130,7 @@ def test_item_whose_lease_ended_is_delivered_directly_to_a_waiter(monkeypatch: p
         assert [states_of(each) for each in written] == [[State.LEASED]]
         assert (second.row.id, second.row.attempt, second.row.payload) == (first.row.id, 2, first.row.payload)
         assert second.row.token > first.row.token
-        assert (observer.out, observer.over, engine.shards[1].memory.due_counts) == (2, 1, {"lease": 1})
+        assert (observer.out, observer.over, engine.shards[1].snapshot().due_counts) == (2, 1, {"lease": 1})
         (late,) = await caller.do(EventKind.NACK, [first])
         assert isinstance(late, StaleLease)
         assert await caller.do(EventKind.ACK, [second]) == [None]

@@ -42,7 +42,7 @@ def test_rows_of_every_state_are_deleted_and_then_the_purge_marker(page: int) ->
         await wait_for_deletion(world, engine)
         assert stored(world) == []
         assert len(stored(world, "other")) == 3
-        assert sum(shard.memory.purged_row_count for shard in engine.shards.values()) == 8
+        assert sum(shard.snapshot().purged_rows for shard in engine.shards.values()) == 8
 
     run_in_world(story)
 
@@ -397,7 +397,7 @@ def test_page_that_is_refused_while_the_next_one_is_read_is_deleted_before_the_m
         assert refusals == refused_deletions
         assert cleared_with == [0]
         await wait_for_deletion(world, engine)
-        assert engine.shards[1].memory.purged_row_count == 20
+        assert engine.shards[1].snapshot().purged_rows == 20
         assert engine.shards[1].memory.usage.lower_bound("default") == (0, 0)
 
     run_in_world(story)

@@ -16,9 +16,10 @@ import pytest
 
 from foqs.core.items.item import Row, State
 from foqs.core.items.life import EventKind
+from foqs.core.memory import topic_table
 from foqs.options.shard_options import ShardOptions
 from foqs.queue.engine import Engine, EngineSettings
-from foqs.shard import shard_memory, writer
+from foqs.shard import writer
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World
 from tests.support.method_gate import start_task
@@ -38,7 +39,7 @@ SCALE: Final = FLUSH_ITEMS / ShardOptions().flush_items_max
 def pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale the pages with the flushes."""
     monkeypatch.setattr(writer, "KEYS_EXPIRED_PER_FLUSH", int(writer.KEYS_EXPIRED_PER_FLUSH * SCALE))
-    monkeypatch.setattr(shard_memory, "TOPICS_REMOVED_PER_FLUSH", int(shard_memory.TOPICS_REMOVED_PER_FLUSH * SCALE))
+    monkeypatch.setattr(topic_table, "TOPICS_REMOVED_PER_FLUSH", int(topic_table.TOPICS_REMOVED_PER_FLUSH * SCALE))
 
 
 def scaled_settings() -> EngineSettings:

@@ -1,0 +1,189 @@
+"""Plans the flushes of one shard: completes a sealed batch, says what its flush reads, and decides what it writes.
+
+Always true: it reads the shard's memory and changes nothing in it. `ShardMemory.apply`
+brings the memory up to a plan, after the commit. So a flush may be planned again, and in
+another thread, as long as the memory stays as it is. Knows nothing of the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_flush
+from foqs.core.flush.item_numbers import ItemNumbers
+from foqs.core.flush.operation import Leases
+from foqs.core.flush.purge_markers import SetPurgeMarker
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number, pack_order_key
+from foqs.core.items.life import FlushContext, becomes_ready
+from foqs.shard.host_services import HostServices
+from foqs.shard.shard_memory import ShardMemory
+from foqs.store.port import ANY_LENGTH
+
+
+@dataclass(slots=True, frozen=True)
+class FlushReads:
+    """What a flush reads before it is planned.
+
+    Attributes:
+        find: returns a row that is known without a read.
+        rows: numbers of rows, without payload.
+        payloads: numbers of rows with payload, and the longest payload that is read of each.
+        keys: idempotency keys.
+        has_own_keys: whether the keys of new items are among them.
+    """
+
+    find: FindRow
+    rows: list[int]
+    payloads: dict[int, int]
+    keys: list[KeyName]
+    has_own_keys: bool
+
+
+class FlushPlanner:
+    """Plans the flushes of one ownership of a shard.
+
+    Args:
+        now_ms: returns the time of the shard clock.
+    """
+
+    def __init__(
+        self, shard: int, memory: ShardMemory, numbers: ItemNumbers, host: HostServices, now_ms: Callable[[], int]
+    ) -> None:
+        self._shard = shard
+        self._memory = memory
+        self._numbers = numbers
+        self._delivery_port = host.delivery_port
+        self._waiter_payload_bytes_max = host.options.flush_bytes_max
+        """Payloads of due items that one flush may read for waiting dequeues."""
+        self._now_ms = now_ms
+
+    # ----------------------------------------------------------- a sealed batch
+
+    def complete(self, batch: Batch) -> None:
+        """Add to a sealed batch what depends on the moment: waiters, the numbers of moved items, the ends of purge markers."""
+        if batch.inserts or batch.dues:
+            batch.direct_deliveries = self._assign_to_waiters(batch)
+        for moves in batch.moves:
+            # Purge markers of this batch and later ones cover them.
+            moves.operation.number(moves.start, moves.stop, self._numbers.assign_sealed(moves.count))
+        for purge in batch.purges:
+            if isinstance(purge.operation, SetPurgeMarker):
+                last = self._numbers.next_number - 1  # it covers the whole table
+                purge.operation.marker = purge.operation.marker._replace(last_number=last)
+
+    def _assign_to_waiters(self, batch: Batch) -> list[Part[Leases]]:
+        """Assign items that this batch inserts or finds due to waiters, for direct delivery.
+
+        The payloads of due items may have to be read: they are limited to `flush_bytes_max`.
+        """
+        now_ms = self._now_ms()
+        found = self._new_keys(batch, now_ms)
+        due_bytes = self._add_due_keys(batch, now_ms, found) if batch.dues else {}
+        deliveries: list[Part[Leases]] = []
+        bytes_left = self._waiter_payload_bytes_max
+        for topic, keys in found.items():
+            keys.sort()
+            assigned = self._delivery_port.assign_to_waiters(
+                self._shard, topic, _prefix_within_bytes(keys, due_bytes, bytes_left)
+            )
+            if due_bytes:
+                bytes_left -= sum([due_bytes.get(number, 0) for delivery in assigned for number in delivery.numbers])
+            deliveries += [Part(delivery, 0, len(delivery)) for delivery in assigned]
+        return deliveries
+
+    def _new_keys(self, batch: Batch, now_ms: int) -> dict[TopicName, list[OrderKey]]:
+        """Return the keys of new items without delay, by topic, where dequeues wait for topics of their namespace."""
+        found: dict[TopicName, list[OrderKey]] = {}
+        for part in batch.inserts:
+            namespace = part.operation.namespace
+            if part.operation.is_restore or not self._delivery_port.has_waiters(namespace):
+                continue
+            items = part.operation.items[part.start : part.stop]
+            for number, item in zip(part.numbers, items, strict=True):
+                if not item.delay_ms and (item.deliver_after_ms is None or item.deliver_after_ms <= now_ms):
+                    after_ms = max(item.deliver_after_ms or 0, part.operation.accepted_ms)
+                    key = pack_order_key(item.priority, after_ms, number)
+                    found.setdefault((namespace, item.topic), []).append(key)
+        return found
+
+    def _add_due_keys(self, batch: Batch, now_ms: int, found: dict[TopicName, list[OrderKey]]) -> dict[int, int]:
+        """Add the keys of due items that become READY to `found`. Returns their payload bytes by number.
+
+        Items whose row is unknown are left out: they were changed since the timers read them.
+        """
+        memory = self._memory
+        find = chain_finders(memory.cache.get, *batch.due_rows())
+        due_bytes: dict[int, int] = {}
+        for part in batch.dues:
+            for number in part.numbers:
+                row = find(number)
+                if (
+                    row is None
+                    or not self._delivery_port.has_waiters(row.namespace)
+                    or memory.purge_markers.covers(row)
+                ):
+                    continue
+                if becomes_ready(row, now_ms):
+                    found.setdefault((row.namespace, row.topic), []).append(row.order_key)
+                    due_bytes[number] = row.payload_bytes
+        return due_bytes
+
+    # -------------------------------------------------------------- its flush
+
+    def reads(self, batch: Batch, *, with_own_keys: bool) -> FlushReads:
+        """Return what a flush of the batch must read.
+
+        Args:
+            with_own_keys: it reads the keys of its new items.
+        """
+        find: FindRow = self._memory.cache.get
+        if batch.dues:
+            find = chain_finders(find, *batch.due_rows())
+        wanted = batch.dues_with_waiter()
+        rows = [number for number in batch.event_numbers if find(number) is None and number not in wanted]
+        payloads = {
+            number: ANY_LENGTH
+            for number in (*batch.lease_numbers, *wanted)
+            if (row := find(number)) is None or row.payload is None
+        }
+        if payloads:
+            # A delivery reads at most what it reserved when it was queued, whatever was learned of its rows since.
+            for part in batch.leases:
+                bytes_max = part.operation.read_bytes
+                payloads.update([(number, bytes_max) for number in part.numbers if number in payloads])
+        own = batch.key_names() if with_own_keys else []
+        keys = own + batch.lookup_key_names() if batch.replay_lookups or batch.moves else own
+        return FlushReads(find, rows, payloads, keys, bool(own))
+
+    def plan(
+        self,
+        batch: Batch,
+        find: FindRow,
+        rows: Mapping[int, Row],
+        keys: Mapping[KeyName, IdempotencyKey],
+        context: FlushContext,
+    ) -> FlushPlan:
+        """Return what a flush of the batch does. `rows` and `keys` were read; `find` returns other rows."""
+        memory = self._memory
+        if rows:
+            find = chain_finders(rows, find)
+        plan = plan_flush(batch, find, context, memory.timers, keys, memory.purge_markers)
+        table = memory.topic_table
+        plan.topics_added = table.to_add(plan.topics)
+        if table.has_empty_topics and not memory.counts.is_lagging:
+            plan.topics_removed = table.to_remove(plan.topics, len(plan.topics_added), context.now_ms)
+        return plan
+
+
+def _prefix_within_bytes(order_keys: list[OrderKey], sizes: Mapping[int, int], bytes_max: int) -> list[OrderKey]:
+    """Return the longest prefix of these keys whose items have at most `bytes_max` bytes; items without a size count 0."""
+    if not sizes:
+        return order_keys
+    for index, key in enumerate(order_keys):
+        bytes_max -= sizes.get(order_key_number(key), 0)
+        if bytes_max < 0:
+            return order_keys[:index]
+    return order_keys
