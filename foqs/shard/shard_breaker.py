@@ -1,7 +1,7 @@
 """The circuit breaker of one shard: it keeps new items away from an unhealthy database.
 
 The window over flushes (`core.limits.breaker_window`) decides when it opens; pybreaker
-holds the states, the reset timeout and the listener. It refuses new items only:
+holds the state, the length of the reset timeout and the listener. It refuses new items only:
 acks, nacks and deliveries continue, and their flushes count as well. Always
 true: while it is half open, at most one flush with new items is under way. A
 timer of the event loop ends the reset timeout, because pybreaker compares times
@@ -28,7 +28,7 @@ _RETRY_AFTER_MS_MIN: Final = 100
 """The shortest pause that callers are asked for: the probe takes a moment."""
 
 
-class ShardBreaker:
+class ShardBreaker(CircuitBreakerListener):
     """The breaker of one ownership of a shard.
 
     Args:
@@ -52,11 +52,7 @@ class ShardBreaker:
         self._window = FlushWindow(settings)
         self._reason = ""
         """Why it was last opened."""
-        self.state = STATE_CLOSED
-        """closed, open or half-open. A copy of pybreaker's state: every flush and call reads it."""
-        listener = _Listener(self._on_state_changed)
-        self._circuit = CircuitBreaker(reset_timeout=settings.reset_s, listeners=[listener])
-        self._opened_s = 0.0
+        self._circuit = CircuitBreaker(reset_timeout=settings.reset_s, listeners=[self])
         self._wait_started_s: float | None = None
         """When the flush under way began; None when there is none."""
         self._retrying_since_s: float | None = None
@@ -69,6 +65,12 @@ class ShardBreaker:
         """When the last failure happened."""
         self._watch_timer: asyncio.TimerHandle | None = None
         self._reset_timer: asyncio.TimerHandle | None = None
+        """Ends the reset timeout; None before the breaker was opened."""
+
+    @property
+    def state(self) -> str:
+        """closed, open or half-open."""
+        return self._circuit.current_state
 
     @property
     def is_open(self) -> bool:
@@ -81,12 +83,13 @@ class ShardBreaker:
         Raises:
             Unavailable: they are not; nothing was written.
         """
-        if self.state != STATE_CLOSED and (self._is_probing or self.state == STATE_OPEN):
+        if self._is_probing or self.is_open:
             raise self.unavailable_error()
 
     def unavailable_error(self) -> Unavailable:
         """Return the error for new items that are refused."""
-        remaining_s = self._opened_s + self._settings.reset_s - self._stopwatch_s()
+        timer = self._reset_timer
+        remaining_s = 0.0 if timer is None else timer.when() - asyncio.get_running_loop().time()
         return Unavailable(
             f"shard {self._shard} refuses new items at the moment because its database is unhealthy: {self._reason}; "
             "try again, or try another shard",
@@ -114,7 +117,7 @@ class ShardBreaker:
         """A flush will be retried. It still waits since its first attempt, even between two attempts."""
         self._retrying_since_s = first_attempt_s
         waited_s = self._stopwatch_s() - first_attempt_s
-        if self.state != STATE_OPEN and waited_s >= self._settings.stall_s_max:
+        if not self.is_open and waited_s >= self._settings.stall_s_max:
             self._open(f"a transaction was retried for {waited_s * 1000:.0f} ms, the last failure: {self._failure}")
 
     def on_retries_ended(self) -> None:
@@ -135,8 +138,9 @@ class ShardBreaker:
 
     # --------------------------------------------------------------------- inside
 
-    def _on_state_changed(self, state: str) -> None:
-        self.state = state
+    def state_change(self, cb: CircuitBreaker, old_state: Any, new_state: Any) -> None:
+        """Report and log a change of state. Called by pybreaker."""
+        state = new_state.name
         self._observer.breaker_changed(self._shard, state)
         if state == STATE_OPEN:
             log.warning("shard %d: the breaker is open, new items are refused: %s", self._shard, self._reason)
@@ -173,7 +177,6 @@ class ShardBreaker:
 
     def _open(self, reason: str) -> None:
         self._reason = reason
-        self._opened_s = self._stopwatch_s()
         self._is_probing = False
         self._schedule_reset(self._circuit.reset_timeout)
         self._circuit.open()
@@ -212,11 +215,3 @@ class ShardBreaker:
         elif self.state == STATE_HALF_OPEN and self._is_stuck():
             self._open("a transaction gets no reply")
         self._schedule_watch()
-
-
-class _Listener(CircuitBreakerListener):
-    def __init__(self, on_state_changed: Callable[[str], None]) -> None:
-        self._on_state_changed = on_state_changed
-
-    def state_change(self, cb: Any, old_state: Any, new_state: Any) -> None:
-        self._on_state_changed(new_state.name)
