@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.fair_queue import FairScheduler
-from foqs.core.flush.operation import OPEN, Lane, Operation
+from foqs.core.flush.lane_queue import LaneQueue
+from foqs.core.flush.operation import Lane, Operation
+from foqs.core.flush.queue_quota import LightNamespaces, QueueQuota
 from foqs_contract.errors import Overloaded
-
-TURN_COST_MAX: Final = 64
-"""The maximum cost of a turn. An entry costs 1, plus 1 for each KiB. The weight decides how soon the next turn comes."""
 
 _KIB: Final = 1024
 
@@ -78,255 +76,6 @@ Inserts come last, and have at most half of a flush: all that takes items away h
 """
 
 
-class _LightNamespaces:
-    """Counts the namespaces with a small backlog in all lanes together, without the shard's own (the empty name)."""
-
-    __slots__ = ("_entries", "_entries_max", "count")
-
-    def __init__(self, entries_max: int) -> None:
-        self._entries_max = entries_max
-        self._entries: dict[str, int] = {}
-        self.count = 0
-
-    def add(self, namespace: str, entries: int) -> None:
-        """Add `entries` to a namespace's backlog; negative to remove them."""
-        if not namespace:
-            return
-        before = self._entries.get(namespace, 0)
-        after = before + entries
-        if after:
-            self._entries[namespace] = after
-        else:
-            del self._entries[namespace]
-        self.count += (0 < after <= self._entries_max) - (0 < before <= self._entries_max)
-
-    def clear(self) -> None:
-        self._entries.clear()
-        self.count = 0
-
-
-class _QueueQuota:
-    """The room for waiting events, or inserts, by namespace.
-
-    A namespace may use `weight` times the room that is left free. So a single one
-    of weight 1 fills half of it, many get parts by their weights, and there is
-    always some room for the next one.
-    """
-
-    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_light_namespaces", "_used", "_weight", "_weight_sum", "items")
-
-    def __init__(
-        self, items_max: int, bytes_max: int, light_namespaces: _LightNamespaces, weight: Callable[[str], int]
-    ) -> None:
-        self._light_namespaces = light_namespaces
-        self._weight = weight
-        self._items_max = items_max
-        self._bytes_max = bytes_max
-        self.items = 0
-        self._bytes = 0
-        self._used: dict[str, list[int]] = {}
-        """Entries and bytes of each namespace, and its weight when it was added."""
-        self._weight_sum = 0
-        """The sum of these weights, without the shard's own (the empty name)."""
-
-    def reserve(self, namespace: str, items: int, size: int, *, force: bool) -> bool:
-        """Reserve room for entries and bytes. Return False if there is none; `force` reserves it in any case."""
-        used = self._used.get(namespace)
-        if not force:
-            weight = self._weight(namespace)
-            own_items, own_bytes, _ = used or (0, 0, 0)
-            if own_items + items > weight * (self._items_max - self.items - items) or (
-                size and own_bytes + size > weight * (self._bytes_max - self._bytes - size)
-            ):
-                return False
-        if used is None:
-            weight = self._weight(namespace) if namespace else 0
-            self._used[namespace] = [items, size, weight]
-            self._weight_sum += weight
-        else:
-            used[0] += items
-            used[1] += size
-        self.items += items
-        self._bytes += size
-        self._light_namespaces.add(namespace, items)
-        return True
-
-    def release_reservation(self, namespace: str, items: int, size: int) -> None:
-        """Give back the room of entries and bytes that no longer wait."""
-        self.items -= items
-        self._bytes -= size
-        self._light_namespaces.add(namespace, -items)
-        used = self._used[namespace]
-        used[0] -= items
-        used[1] -= size
-        if not used[0]:
-            del self._used[namespace]
-            self._weight_sum -= used[2]
-
-    def backlog(self, namespace: str) -> tuple[int, float]:
-        """Return the entries of a namespace, and its part by weight among itself and all namespaces with entries."""
-        used = self._used.get(namespace)
-        if used is not None:
-            return used[0], used[2] / self._weight_sum
-        weight = self._weight(namespace)
-        return 0, weight / (self._weight_sum + weight)
-
-    def clear(self) -> None:
-        self.items = 0
-        self._bytes = 0
-        self._used.clear()
-        self._weight_sum = 0
-
-    def check(self, used: Mapping[str, tuple[int, int]]) -> None:
-        """Assert that it counts the entries and bytes that wait, which are `used` by namespace."""
-        counted = {namespace: (items, size) for namespace, (items, size, _) in self._used.items()}
-        assert counted == used, f"invariant 18: {counted} is reserved for what waits, which is {used}"
-        totals = (sum([items for items, _ in used.values()]), sum([size for _, size in used.values()]))
-        assert (self.items, self._bytes) == totals, f"invariant 18: {self.items} entries wait instead of {totals}"
-        assert self._weight_sum == sum([each[2] for each in self._used.values()]), "the weights do not sum up"
-
-
-class _LaneQueue:
-    """The queue of one lane: namespaces take turns, and each one's parts are first in, first out."""
-
-    __slots__ = ("_queues", "_quota", "_scheduler", "bytes", "items")
-
-    def __init__(self, weight: Callable[[str], int], quota: _QueueQuota) -> None:
-        self._scheduler = FairScheduler(weight)
-        self._queues: dict[str, deque[Part[Any]]] = {}
-        self._quota = quota
-        self.items = 0
-        self.bytes = 0
-        """Bytes that its entries write, or may make a flush read."""
-
-    def push(self, part: Part[Any]) -> None:
-        operation = part.operation
-        queue = self._queues.get(operation.namespace)
-        if queue is None:
-            queue = self._queues[operation.namespace] = deque()
-            self._scheduler.add(operation.namespace)
-        queue.append(part)
-        self.items += part.count
-        self.bytes += part.bytes + part.count * operation.read_bytes
-
-    def pop(self, items: int, bytes_max: int) -> tuple[list[Part[Any]], list[Part[Any]]]:
-        """Return (parts with at most `items` entries and `bytes_max`, parts of abandoned operations)."""
-        if self.items <= items and self.bytes <= bytes_max:
-            return self.pop_all()
-        popped: list[Part[Any]] = []
-        abandoned: list[Part[Any]] = []
-        scheduler, queues = self._scheduler, self._queues
-        # Turns are short enough that every waiting namespace gets one.
-        turn_cost = max(1, min(TURN_COST_MAX, items // len(scheduler)))
-        full = False
-        while items > 0 and scheduler and not full:
-            namespace = scheduler.first()
-            queue = queues[namespace]
-            if not queue:
-                del queues[namespace]
-                scheduler.remove_first()
-                continue
-            limit = cost = turn_cost if len(scheduler) > 1 else items + bytes_max // _KIB
-            count = written = read = 0
-            while queue and items > 0 and cost > 0:
-                part = queue[0]
-                operation, start = part.operation, part.start
-                if operation.is_abandoned:
-                    abandoned.append(queue.popleft())
-                    count += part.count
-                    written += part.bytes
-                    read += part.count * operation.read_bytes
-                    continue
-                if operation.bytes or operation.read_bytes:
-                    stop, size = _fitting_stop(part, min(items, cost), min(bytes_max, cost * _KIB))
-                else:
-                    stop, size = min(part.stop, start + items, start + cost), 0
-                if stop == start:
-                    stop, size = start + 1, operation.read_bytes + operation.size(start, start + 1)
-                    if size > bytes_max and popped:
-                        full = True
-                        break
-                if stop == part.stop:
-                    popped.append(queue.popleft())
-                else:
-                    popped.append(Part(operation, start, stop))
-                    queue[0] = Part(operation, stop, part.stop)
-                entries = stop - start
-                count += entries
-                items -= entries
-                bytes_max = max(0, bytes_max - size)
-                cost -= entries + size // _KIB
-                written += size - entries * operation.read_bytes
-                read += entries * operation.read_bytes
-            scheduler.charge(limit - cost)
-            self.items -= count
-            self.bytes -= written + read
-            self._quota.release_reservation(namespace, count, written)
-        if not self.items:
-            self._reset()
-        return popped, abandoned
-
-    def pop_all(self) -> tuple[list[Part[Any]], list[Part[Any]]]:
-        """Return all parts, as `pop` does. Turns do not matter then."""
-        popped: list[Part[Any]] = []
-        abandoned: list[Part[Any]] = []
-        for namespace, queue in self._queues.items():
-            count = written = 0
-            for part in queue:
-                count += part.count
-                written += part.bytes
-                (abandoned if part.operation.is_abandoned else popped).append(part)
-            if count:
-                self._quota.release_reservation(namespace, count, written)
-        self._reset()
-        return popped, abandoned
-
-    def _reset(self) -> None:
-        self.items = 0
-        self.bytes = 0
-        self._queues.clear()
-        self._scheduler.clear()
-
-    def drain(self) -> list[Part[Any]]:
-        """Remove and return all parts. The quota is not released."""
-        parts = self.parts()
-        self._reset()
-        return parts
-
-    def parts(self) -> list[Part[Any]]:
-        """Return all parts that wait."""
-        return [part for queue in self._queues.values() for part in queue]
-
-    def check(self) -> None:
-        """Assert that it knows its size, and that what waits has no result yet."""
-        parts = self.parts()
-        assert self.items == sum([part.count for part in parts]), "invariant 18: a lane does not know its entries"
-        size = sum([part.bytes + part.count * part.operation.read_bytes for part in parts])
-        assert self.bytes == size, f"invariant 18: a lane has {size} bytes and counts {self.bytes}"
-        for part in parts:
-            results = part.operation.results[part.start : part.stop]
-            assert part.operation.is_abandoned or results.count(OPEN) == part.count, (
-                f"invariant 16: an entry waits and has a result: {results}"
-            )
-
-
-def _fitting_stop(part: Part[Any], items: int, bytes_max: int) -> tuple[int, int]:
-    """Return (the end of the entries of a part that fit, their bytes)."""
-    operation, start = part.operation, part.start
-    stop = min(part.stop, start + items)
-    read_bytes = operation.read_bytes
-    size = (stop - start) * read_bytes
-    if operation.bytes:
-        size += part.bytes if stop == part.stop else operation.size(start, stop)
-    if size <= bytes_max:
-        return stop, size
-    size, stop = 0, start
-    while size + (entry_bytes := read_bytes + operation.size(stop, stop + 1)) <= bytes_max:
-        size += entry_bytes
-        stop += 1
-    return stop, size
-
-
 class Intake:
     """The queue of a shard's writer.
 
@@ -336,10 +85,10 @@ class Intake:
 
     def __init__(self, limits: IntakeLimits, weight: Callable[[str], int]) -> None:
         self._limits = limits
-        self._light_namespaces = _LightNamespaces(limits.small_flush_items // 2)
-        self._event_quota = _QueueQuota(limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight)
-        self._insert_quota = _QueueQuota(limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight)
-        self._internal_quota = _QueueQuota(
+        self._light_namespaces = LightNamespaces(limits.small_flush_items // 2)
+        self._event_quota = QueueQuota(limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight)
+        self._insert_quota = QueueQuota(limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight)
+        self._internal_quota = QueueQuota(
             limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight
         )
         """For the shard's own operations: a flood of dequeues must not keep acks out."""
@@ -347,7 +96,7 @@ class Intake:
             Lane.INSERT: self._insert_quota
         }
         self._quotas = [quotas.get(lane, self._event_quota) for lane in Lane]
-        self._queues = [_LaneQueue(weight, quota) for quota in self._quotas]
+        self._queues = [LaneQueue(weight, quota) for quota in self._quotas]
         self._busy_numbers: set[int] = set()
         """The numbers of all events that wait in a lane or are sealed."""
         self._held_back: dict[int, deque[tuple[Operation, int]]] = {}

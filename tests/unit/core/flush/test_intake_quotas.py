@@ -7,7 +7,8 @@ from collections import Counter
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foqs.core.flush.intake import LANE_SHARES, TURN_COST_MAX
+from foqs.core.flush.intake import LANE_SHARES
+from foqs.core.flush.lane_queue import TURN_COST_MAX
 from foqs.core.flush.operation import Events, Lane, Operation
 from foqs.core.items.life import Event, EventKind
 from tests.support.plain_intake import (
