@@ -130,7 +130,13 @@ def neighbours_count_as_deleted() -> None:
     original = plant(LeaseEnds, "on_deleted", on_deleted)
 
 
+def tasks_sleep_on() -> None:
+    """The tasks of the timers wait as long as they meant to, though something is due earlier."""
+    plant(TimerService, "_wake_if_earlier", lambda self: None)
+
+
 BUGS: Final[Mapping[str, Bug]] = {
+    "tasks-sleep-on": Bug(tasks_sleep_on, (10,)),
     "direct-leases-forgotten": Bug(direct_leases_forgotten, (10,)),
     "extensions-forgotten": Bug(extensions_forgotten, (10,)),
     "later-leases-forgotten": Bug(later_leases_forgotten, (10,)),
