@@ -1,4 +1,4 @@
-"""One host process, built from its parts.
+"""One host, built from its parts.
 
 Builds the engine, the RPC server and the HTTP server from a `Config`, and
 starts and stops them in a fixed order. Holds no logic of the queue.
@@ -7,23 +7,17 @@ starts and stops them in a fixed order. Holds no logic of the queue.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import signal
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
-import uvloop
-
 from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.access.keyring import Keyring
-from foqs.catalog.port import CatalogError
 from foqs.console.host_figures import HostFigures
 from foqs.console.server import Console, ConsoleSettings
 from foqs.console.session_secret import SessionSecret
@@ -44,21 +38,16 @@ from foqs.rpc.methods import RpcService
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
-from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.runtime.unwritten_replies import UnwrittenReplies
-from foqs.shard.supervisor import ShardTakenOver
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
 from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.sqs_port import SqsPort
-from foqs.store.port import StoreUnusable
 from foqs.surroundings import Surroundings
 from foqs.telemetry.cluster_samples import job_samples
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
 from foqs.telemetry.samples import HostSampler
 from foqs.telemetry.scale_page import ScalePage
-from shardmgr.process_lock import reserved
-from shardmgr.registry.port import RegistryError
 
 log = logging.getLogger(__name__)
 
@@ -90,40 +79,9 @@ STOP_STEPS: Final = (
 """The parts of a host in the order in which they stop, each with the reason for its place."""
 _JOBS_STOP_S: Final = 2.0
 """How long a page of a bulk job may take while the host stops."""
-_CLOSE_TIMEOUT_S: Final = 2.0
-"""A host that has stopped ends after this time even if its event loop does not close."""
 
 
-def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
-    """Run one host until SIGTERM or SIGINT, and return its exit code.
-
-    Args:
-        on_ready: called once, when every shard is served, with the configuration
-            and its actual ports (a port 0 is replaced).
-
-    Raises:
-        NotReserved: another host uses its files.
-    """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(serve(config, on_ready))
-        # Everything has stopped and is written. A look-up of a name cannot be cancelled, though, and closing the loop
-        # waits until the resolver gives up, which may take longer than a supervisor waits before it kills.
-        watchdog = threading.Timer(_CLOSE_TIMEOUT_S, os._exit, [code])
-        watchdog.daemon = True
-        watchdog.start()
-    watchdog.cancel()
-    return code
-
-
-async def serve(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
-    """Run one host in the current event loop; see `run_host`."""
-    with contextlib.ExitStack() as reservations:
-        for lock_file, what in config.lock_files.items():
-            reservations.enter_context(reserved(lock_file, what))
-        return await Host(config, Surroundings.of(config)).run(on_ready)
-
-
-class _StopRequested(Exception):
+class StopRequested(Exception):
     """The host was asked to stop before it served anything."""
 
 
@@ -136,9 +94,10 @@ class Host:
         self._clock = clock = surroundings.clock
         self._nonce = surroundings.nonce
         self._metrics = Metrics()
-        self._stop_requested = asyncio.Event()
+        self.stop_requested = asyncio.Event()
+        """Set when the host shall stop; it ends a start that waits."""
         self._replies = UnwrittenReplies(asyncio.get_running_loop())
-        settings = engine_settings(config)
+        settings = _engine_settings(config)
         state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
         self._tier = tier = host_tier(config, state, surroundings)
         self._engine = Engine(
@@ -158,8 +117,8 @@ class Host:
         self._http = HttpServer(self._metrics, self._not_ready_reasons, self._console_sentence)
         self._ports: dict[str, int] = {}
         """The ports that were found, by option."""
-        self._working: list[asyncio.Future[None]] = []
-        """They end only if the host must stop."""
+        self.working: list[asyncio.Future[None]] = []
+        """They end only if the host must stop, most with the error."""
         self._service: RpcService
         self._rpc_server: RpcServer
         self._sampler: HostSampler
@@ -176,40 +135,18 @@ class Host:
         """Whether every shard is served, has its key slots, and its store answers."""
         return self._engine.is_ready
 
-    async def run(self, on_ready: Callable[[Config], None] | None) -> int:
-        """Serve until a signal (returns 0) or a failure (returns 1) stops the host."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop_requested.set)
-        try:
-            listening = await self.start()
-        except (CatalogError, RegistryError, _StopRequested) as error:
-            self._close_listeners()
-            await self._tier.close()
-            if isinstance(error, _StopRequested):
-                log.info("stopped before any shard was served")
-                return 0
-            log.error("%s", error)  # noqa: TRY400 - the text is enough
-            return 1
-        garbage = GarbageCollection(loop)
-        garbage.start()
-        stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stop_requested.wait())
-        working: list[asyncio.Future[Any]] = [self._engine_task, *self._working]
-        announcing = asyncio.ensure_future(self._notify_ready(listening, on_ready))
-        try:
-            await asyncio.wait((stopping, *working), return_when=asyncio.FIRST_COMPLETED)
-            ended = [work for work in working if work.done()]
-            return self._exit_code(ended[0]) if ended else 0
-        finally:
-            announcing.cancel()
-            stopping.cancel()
-            await self.stop()
-            garbage.stop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+    @property
+    def became_ready(self) -> asyncio.Event:
+        """Set once every shard is served."""
+        return self._engine.became_ready
 
     async def start(self) -> Config:
-        """Start the parts in the order of `START_STEPS`; return the configuration with its actual ports."""
+        """Start the parts in the order of `START_STEPS`; return the configuration with its actual ports.
+
+        Raises:
+            CatalogError, RegistryError: no shard can be served, for this reason; call `abandon`.
+            StopRequested: the host shall stop; call `abandon`.
+        """
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "ports": self._bind_ports,
             "session": lambda: self._run_unless_stopped(self._tier.open()),
@@ -292,10 +229,11 @@ class Host:
         self._metrics.add_sampler(self._samples)
         self._engine.start()
         self._engine_task = asyncio.ensure_future(self._engine.run())
+        self.working.append(self._engine_task)
         self._sweep_task = asyncio.ensure_future(self._dead_letter_sweep().run())
 
     async def _follow_plan(self) -> None:
-        self._working += await self._tier.start(self._engine, self._ports["port"])
+        self.working += await self._tier.start(self._engine, self._ports["port"])
 
     async def _start_jobs(self) -> None:
         """Work on bulk jobs. Their pages are calls of this host."""
@@ -352,12 +290,12 @@ class Host:
         return f"The console is at {url}." if url else f"The console is on port {self._ports['console_port']}."
 
     async def _run_unless_stopped(self, opening: Coroutine[Any, Any, _T]) -> _T:
-        """Run a part of the start that may never end, and return its result. Raises _StopRequested when the host shall stop."""
-        work, stop = asyncio.ensure_future(opening), asyncio.ensure_future(self._stop_requested.wait())
+        """Run a part of the start that may never end, and return its result. Raises StopRequested when the host shall stop."""
+        work, stop = asyncio.ensure_future(opening), asyncio.ensure_future(self.stop_requested.wait())
         try:
             await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise _StopRequested
+                raise StopRequested
             return work.result()
         finally:
             work.cancel()
@@ -405,11 +343,10 @@ class Host:
             self._rpc_server.close_revoked()
         log.info("tokens and certificates were read again")
 
-    async def _notify_ready(self, listening: Config, on_ready: Callable[[Config], None] | None) -> None:
-        await self._engine.became_ready.wait()
-        log.info("every shard is served")
-        if on_ready is not None:
-            on_ready(listening)
+    async def abandon(self) -> None:
+        """End a start that failed before any shard was served."""
+        self._close_listeners()
+        await self._tier.close()
 
     async def stop(self) -> None:
         """Stop the parts in the order of `STOP_STEPS`; parts that exceed the stop timeout are aborted."""
@@ -460,14 +397,6 @@ class Host:
             await steps[step]()
         log.info("stopped")
 
-    def _exit_code(self, ended_task: asyncio.Future[None]) -> int:
-        error = ended_task.exception()
-        if isinstance(error, ShardTakenOver | StoreUnusable):
-            log.error("%s", error)
-        elif error is not None:
-            log.error("the host failed", exc_info=error)
-        return 1
-
     def _not_ready_reasons(self) -> Mapping[str, str]:
         return {**self._engine.not_ready_reasons(), **self._tier.not_ready_reasons()}
 
@@ -475,7 +404,7 @@ class Host:
 # ------------------------------------------------------- config to settings
 
 
-def engine_settings(config: Config) -> EngineSettings:
+def _engine_settings(config: Config) -> EngineSettings:
     """Return the engine settings of a configuration."""
     return EngineSettings(
         standalone_shards=None if config.cluster.zookeeper else dict.fromkeys(range(config.store.shards), ""),

@@ -162,11 +162,11 @@ def test_a_stopped_host_ends_although_a_name_is_still_being_looked_up() -> None:
     """A thread of the event loop that does not end stands for the resolver: neither can be cancelled."""
     code = """
 import asyncio, sys, threading
-import foqs.host
+import foqs.host_run
 async def serve(config, on_ready):
     asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
     return 7
-foqs.host.serve = serve
-sys.exit(foqs.host.run_host(None))
+foqs.host_run.serve = serve
+sys.exit(foqs.host_run.run_host(None))
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 7

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import foqs.host
+import foqs.host_run
 from foqs.options.config import Config, load
 from foqs.runtime.clock import Clock
 from foqs.store import factories
@@ -26,4 +26,4 @@ def unsafe_store_factory(config: Config, clock: Clock) -> Callable[[int], Store]
 
 if __name__ == "__main__":
     factories.local_store_factory = unsafe_store_factory
-    sys.exit(foqs.host.run_host(load(Path(sys.argv[2]), {}, {})))
+    sys.exit(foqs.host_run.run_host(load(Path(sys.argv[2]), {}, {})))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.host import serve
+from foqs.host_run import serve
 from foqs.options.config import Config
 from foqs.queue.engine import Engine
 from foqs.telemetry.http_server import HttpServer

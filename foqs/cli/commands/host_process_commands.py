@@ -216,7 +216,7 @@ def _missing_protections(config: Config) -> str:
 
 
 def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Path | None = None) -> None:
-    from foqs.host import run_host
+    from foqs.host_run import run_host
     from shardmgr.process_lock import NotReserved
 
     _check_ports(config, file)

@@ -42,7 +42,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         on_ready(config)
         return 0
 
-    monkeypatch.setitem(sys.modules, "foqs.host", SimpleNamespace(run_host=run_host))
+    monkeypatch.setitem(sys.modules, "foqs.host_run", SimpleNamespace(run_host=run_host))
     monkeypatch.setattr("foqs.telemetry.logs.setup_logging", lambda *args: None)
     return configs
 
