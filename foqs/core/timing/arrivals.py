@@ -82,7 +82,9 @@ class Arrivals:
         database, unless that is more than `lead_ms_max` ahead.
         """
         last_ms, latest_ms = self._last_ms, self._latest_ms
-        time_ms = max(last_ms[database], now_ms)
+        time_ms = last_ms[database]
+        if now_ms > time_ms:
+            time_ms = now_ms
         if time_ms >= latest_ms:
             self._latest_ms = time_ms
         else:
