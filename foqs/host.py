@@ -28,6 +28,7 @@ from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.queue.jobs.bulk_job import JobOwner
 from foqs.queue.jobs.host_jobs import HostJobs
+from foqs.routing.port import HostIdentity
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit_handlers import audit_handlers
 from foqs.rpc.audited_service import AuditedService
@@ -35,7 +36,7 @@ from foqs.rpc.job_handlers import job_handlers
 from foqs.rpc.job_pages import BulkCallPages
 from foqs.rpc.message_guard import MessageGuard
 from foqs.rpc.methods import RpcService
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.unwritten_replies import UnwrittenReplies

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from foqs.cluster.routing.port import Address
 from foqs.options.config import Config, ConfigError
+from foqs.routing.port import Address
 from foqs.runtime.clock import Clock, SystemClock
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect

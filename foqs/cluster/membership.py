@@ -15,9 +15,9 @@ from typing import Final
 
 from foqs.catalog.key_slot_assignment import SlotAssignment
 from foqs.cluster.routing.host_views import HostViews, address_of
-from foqs.cluster.routing.port import Address
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.options.config import Config
+from foqs.routing.port import Address
 from foqs.runtime.clock import Clock
 from foqs.shard.host_shards import ShardStatus
 from foqs.store.mysql.mysql_migrations import MIGRATIONS

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from thrift.Thrift import TApplicationException
 
-from foqs.cluster.routing.port import Address, HostView
+from foqs.routing.port import Address, HostView
 from foqs_client.abandoned_dequeues import AbandonedDequeues, ReleaseItems
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import check_served

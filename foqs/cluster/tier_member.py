@@ -21,7 +21,6 @@ from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.order_probe import OrderProbe
 from foqs.cluster.peers import Peers
-from foqs.cluster.routing.port import Address
 from foqs.cluster.shared_limits import TierLimits
 from foqs.cluster.shared_rates import TierRates
 from foqs.cluster.unknown_namespaces import UnknownNamespaces
@@ -30,6 +29,7 @@ from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.engine import Engine
 from foqs.queue.host_state import HostState
 from foqs.queue.placement import accepts_items
+from foqs.routing.port import Address
 from foqs.rpc.queue_handlers import QueueHandlers
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
-from foqs.cluster.routing.port import ClusterService, HostRef, HostView, ShardView
 from foqs.core.items import validation
 from foqs.core.items.item import SHARD_MAX
+from foqs.routing.port import ClusterService, HostRef, HostView, ShardView
 from foqs.rpc.filters import page_by_name, parse_page
 from foqs.rpc.methods import MethodHandler, task_handler
 from foqs_contract.errors import InvalidArgument

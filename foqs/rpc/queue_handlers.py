@@ -15,8 +15,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.cluster.routing.port import HostIdentity as HostIdentity
-from foqs.cluster.routing.port import StandaloneCluster
 from foqs.core.items import validation
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.core.items.item_filter import ItemFilter
@@ -25,6 +23,7 @@ from foqs.queue.filter_walk import cursor_after
 from foqs.queue.listings import format_cursor
 from foqs.queue.outage import NothingDeliverable
 from foqs.queue.port import Deliveries, ListTopics, PendingCall, Queue, ShardListing
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc import codec, filters
 from foqs.rpc.auth_session import authenticate
 from foqs.rpc.call import abandon_dequeues

@@ -28,9 +28,10 @@ from foqs.options.rpc_options import RpcOptions
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.queue.tier import Alone
+from foqs.routing.port import HostIdentity
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.methods import MethodHandler, RpcService
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.shard import Shard

@@ -15,12 +15,12 @@ from foqs.catalog.registry_catalog import RegistryCatalog
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.peers import Peers, PeerUnreachable
-from foqs.cluster.routing.port import HostView
 from foqs.cluster.tier_member import Member
 from foqs.options.cluster_options import ClusterOptions
 from foqs.options.config import Config
 from foqs.queue.engine import Engine
 from foqs.queue.host_state import HostState
+from foqs.routing.port import HostView
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.observer import NullObserver
 from shardmgr import layout_changes

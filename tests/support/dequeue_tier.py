@@ -16,12 +16,12 @@ from typing import Any, Final
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs.cluster.gossip.gossip_view import GossipView, PeerAvailability
 from foqs.cluster.peers import Peer, Peers
-from foqs.cluster.routing.port import HostView
 from foqs.core.items.item import TopicName
+from foqs.routing.port import HostIdentity, HostView
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.methods import MethodHandler
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client import Client
 from foqs_client.connection_pool import ConnectionPool

@@ -20,11 +20,11 @@ from foqs.catalog.document import Permission
 from foqs.cluster.forwarding.enqueues import EnqueueForwarder
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
-from foqs.cluster.routing.port import Address, HostView
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.port import EnqueueOutcome, PendingCall
+from foqs.routing.port import Address, HostIdentity, HostView
 from foqs.rpc.methods import RpcService, ServerMethod
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Enqueued, Item
 from foqs_client.connection_pool import ConnectionPool

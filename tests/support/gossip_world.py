@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
-from foqs.cluster.routing.port import HostView
 from foqs.core.items.item import State
 from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.port import TopicStats
+from foqs.routing.port import HostView
 from foqs_contract.errors import Unavailable
 from tests.support.builders import cluster_options
 from tests.support.cluster_world import ClusterHost, ClusterWorld

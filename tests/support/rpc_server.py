@@ -18,10 +18,11 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import Queue
+from foqs.routing.port import HostIdentity
 from foqs.rpc.client_connection import Connection
 from foqs.rpc.messages import read_head
 from foqs.rpc.methods import MethodHandler
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs_contract.idl import Foqs, ttypes

@@ -14,14 +14,14 @@ from typing import Any
 from foqs.access.audit_trail import AuditTrail
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
-from foqs.cluster.routing.port import HostView
 from foqs.options.rpc_options import RpcOptions
+from foqs.routing.port import HostIdentity, HostView
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit_handlers import audit_handlers
 from foqs.rpc.audited_service import AuditedService
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.methods import RpcService
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.connection_pool import ConnectionPool
 from foqs_contract.idl import ttypes

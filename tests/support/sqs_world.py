@@ -10,7 +10,8 @@ from foqs.access.call_permissions import Principal
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.sqs_options import ACCOUNT_DEFAULT, SqsOptions
 from foqs.queue.engine import Engine
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.routing.port import HostIdentity
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
 from foqs.sqs.in_host_calls import InHostCalls

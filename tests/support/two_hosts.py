@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from foqs.cluster.routing.port import HostIdentity, HostView, RoutingChange, RoutingTable, ShardView, StandaloneCluster
 from foqs.cluster.routing.routing_log import RoutingLog
 from foqs.core.items.item import NewItem, State
 from foqs.queue.engine import Engine
 from foqs.queue.port import EnqueueOutcome
+from foqs.routing.port import HostIdentity, HostView, RoutingChange, RoutingTable, ShardView, StandaloneCluster
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.store.port import WriteRefused
 from foqs_client import Client, Item

@@ -13,8 +13,8 @@ from typing import Final
 from foqs.cluster.connections import peer_pool_opener
 from foqs.cluster.peers import Peer, Peers
 from foqs.cluster.routing.host_views import address_of
-from foqs.cluster.routing.port import HostView
 from foqs.options.config import Config
+from foqs.routing.port import HostView
 from foqs.telemetry.findings import Finding
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from foqs.cluster.routing.port import Address, HostView
+from foqs.routing.port import Address, HostView
 from shardmgr.model import ClusterView, Member
 
 

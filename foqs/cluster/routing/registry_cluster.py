@@ -16,8 +16,8 @@ from typing import Final
 
 from foqs.catalog.key_slot_assignment import SlotAssignment
 from foqs.cluster.routing.host_views import HostViews, address_of
-from foqs.cluster.routing.port import HostRef, HostView, RoutingChange, RoutingTable, ShardView
 from foqs.cluster.routing.routing_log import RoutingLog
+from foqs.routing.port import HostRef, HostView, RoutingChange, RoutingTable, ShardView
 from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import InvalidArgument, Unavailable, UnknownOutcome
 from shardmgr import layout_changes

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from foqs.cluster.routing.port import HostView, RoutingChange, RoutingTable, ShardView
+from foqs.routing.port import HostView, RoutingChange, RoutingTable, ShardView
 
 _K = TypeVar("_K", str, int)
 

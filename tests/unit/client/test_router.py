@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.cluster.routing.port import RoutingChange
 from foqs.queue.port import PendingCall
+from foqs.routing.port import RoutingChange
 from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.router import RECHECK_S_MIN, Router

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foqs.cluster.routing.port import (
+from foqs.routing.port import (
     ClusterService,
     HostIdentity,
     HostRef,

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.routing.port import HostIdentity
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
 from tests.support.builders import rpc_options

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, State, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.port import ItemView
+from foqs.routing.port import HostIdentity
 from foqs.rpc import codec
 from foqs.rpc.messages import DecodeLimits, Decoder, bytes_spec, read_head
 from foqs.rpc.methods import ServerMethod
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs_contract.errors import ErrorCode, FoqsError, InvalidArgument, LimitExceeded, Overloaded
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue

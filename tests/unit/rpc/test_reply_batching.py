@@ -11,9 +11,10 @@ import pytest
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import NO_DELIVERIES
+from foqs.routing.port import HostIdentity
 from foqs.rpc import codec
 from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
 from tests.support.aio import run

@@ -12,10 +12,11 @@ import pytest
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.options.rpc_options import RpcOptions
+from foqs.routing.port import HostIdentity
 from foqs.rpc.client_connection import WAIT_RETRY_AFTER_MS
 from foqs.rpc.messages import Decoder
 from foqs.rpc.peer_log import PeerLog
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import ttypes

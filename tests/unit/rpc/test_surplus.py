@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from foqs.options.rpc_options import RpcOptions
+from foqs.routing.port import HostIdentity
 from foqs.rpc.client_connection import SURPLUS_CONNECTION_S, Connection
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Item, Overloaded
 from foqs_contract.errors import ErrorCode

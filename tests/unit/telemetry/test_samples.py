@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
-from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.routing.port import HostIdentity
+from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost

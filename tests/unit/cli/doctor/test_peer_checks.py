@@ -7,8 +7,8 @@ from pathlib import Path
 
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.cli.doctor.peer_checks import check_peers
-from foqs.cluster.routing.port import HostIdentity, StandaloneCluster
 from foqs.options.config import Config, load
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.telemetry.findings import Finding
 from shardmgr.model import Member

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from foqs.cluster.gossip.change_log import ChangeLog
 from foqs.cluster.gossip.gossip_view import GossipView, PeerTopicStats
 from foqs.cluster.peers import Peer
-from foqs.cluster.routing.port import HostView
 from foqs.core.items.item import State, TopicName
+from foqs.routing.port import HostView
 from foqs_contract.idl import ttypes
 
 NAMES: list[TopicName] = [(space, name) for space in ("n", "m") for name in "abc"]

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from foqs.cluster.routing.host_views import HostViews
-from foqs.cluster.routing.port import RoutingTable, ShardView
 from foqs.cluster.routing.registry_cluster import RegistryCluster
+from foqs.routing.port import RoutingTable, ShardView
 from foqs.shard.host_shards import ShardStatus
 from foqs.testing.virtual_loop import VirtualClock
 from foqs_contract.errors import ErrorCode, FoqsError, InvalidArgument, Unavailable, UnknownOutcome

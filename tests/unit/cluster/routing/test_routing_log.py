@@ -12,9 +12,9 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.cluster.routing.host_views import HostViews
-from foqs.cluster.routing.port import HostView, RoutingTable, ShardView
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.routing.routing_log import STEPS_MAX, RoutingLog
+from foqs.routing.port import HostView, RoutingTable, ShardView
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_client import conversion
 from foqs_client.routing_change import apply_routing_change
