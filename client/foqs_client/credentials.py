@@ -18,7 +18,8 @@ from typing import Any, Final, TypeAlias
 
 from foqs_client import conversion, errors
 from foqs_client.host_connection import HostConnection, NoReply, NotSent
-from foqs_contract.contract_version import FIRST_VERSION, too_old
+from foqs_contract.call_table import FIRST_VERSION
+from foqs_contract.contract_version import too_old
 from foqs_contract.idl import ttypes
 from foqs_contract.secret_rights import UnsafeRights, check_rights
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unreadable

@@ -1,9 +1,9 @@
-"""The version of the contract, and the request fields and methods that each version added.
+"""The version of the contract, and the request fields that each version added.
 
 A host names its version in the reply of `authenticate`. A caller does not send it a field or
-a method that is newer. Always true: the two tables name every field of a request and every
-method that is not in the contract recorded for version 1; a test compares them. Fields of
-replies need no entry, because a caller ignores those that it does not know. Pure.
+a method that is newer. Always true: `ADDED_FIELDS` and the rows of `call_table` name every field
+of a request and every method that is not in the contract recorded for version 1; a test compares
+them. Fields of replies need no entry, because a caller ignores those that it does not know. Pure.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from thrift.Thrift import TType
 
+from foqs_contract.call_table import FIRST_VERSION, CallRow
 from foqs_contract.errors import NotImplementedYet
 from foqs_contract.idl import ttypes
 
 CONTRACT_VERSION: Final = 2
-FIRST_VERSION: Final = 1
-"""The version of a host whose reply names none."""
 
 ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
     ttypes.NewItem: {"group": 2, "trace_context": 2},
@@ -26,19 +25,6 @@ ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
     ttypes.ItemFilter: {"topics": 2},
 }
 """By struct and field: the first version with the field."""
-ADDED_METHODS: Final[Mapping[str, int]] = {
-    "abandonDequeues": 2,
-    "controlBulkJob": 2,
-    "extendHeldLeases": 2,
-    "listAudit": 2,
-    "listBulkJobs": 2,
-    "listItems": 2,
-    "moveItems": 2,
-    "rankItem": 2,
-    "restoreItems": 2,
-    "startBulkJob": 2,
-}
-"""By method: the first version with the method."""
 
 
 class HostTooOld(NotImplementedYet):
@@ -63,24 +49,23 @@ class NewerPart(NamedTuple):
     field: str | None
 
 
-def newer_parts(method: str, request_spec: Sequence[Any]) -> NewerParts | None:
-    """Return what finds the newest part of a method's requests; None if every version knows all of them.
+def newer_parts(row: CallRow, request_spec: Sequence[Any]) -> NewerParts | None:
+    """Return what finds the newest part of a call's requests; None if every version knows all of them.
 
     Args:
-        method: the name of the method.
         request_spec: [class, fields] of its request.
     """
-    parts = NewerParts(method, request_spec)
+    parts = NewerParts(row, request_spec)
     return None if parts.is_empty else parts
 
 
 class NewerParts:
-    """Finds the newest part of a method's requests. Arguments are those of `newer_parts`."""
+    """Finds the newest part of a call's requests. Arguments are those of `newer_parts`."""
 
     __slots__ = ("_fields", "_lists", "_method", "_structs")
 
-    def __init__(self, method: str, request_spec: Sequence[Any]) -> None:
-        self._method = NewerPart(ADDED_METHODS.get(method, FIRST_VERSION), None)
+    def __init__(self, row: CallRow, request_spec: Sequence[Any]) -> None:
+        self._method = NewerPart(row.since, None)
         self._fields = ADDED_FIELDS.get(request_spec[0], {})
         fields = list(filter(None, request_spec[1]))
         self._structs = [

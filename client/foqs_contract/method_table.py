@@ -1,4 +1,4 @@
-"""The methods of service Foqs: their structs, and which of them write.
+"""The methods of service Foqs: the row and the structs of each.
 
 Holds `METHODS`, and the first bytes of arguments and results. Always true: every method
 of the contract has an entry; its arguments are one struct, in field 1; its result is
@@ -7,11 +7,13 @@ of the contract has an entry; its arguments are one struct, in field 1; its resu
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from thrift.Thrift import TType
 
+from foqs_contract.call_table import CALLS, CallRow
 from foqs_contract.idl import Foqs
 
 ARGUMENTS_HEAD: Final = bytes((TType.STRUCT, 0, 1))
@@ -19,44 +21,16 @@ ARGUMENTS_HEAD: Final = bytes((TType.STRUCT, 0, 1))
 SUCCESS_HEAD: Final = bytes((TType.STRUCT, 0, 0))
 """Begins the result of a reply that is no error."""
 
-READ_ONLY_METHODS: Final = frozenset(
-    (
-        "authenticate",
-        "getActiveTopics",
-        "peek",
-        "getItem",
-        "explain",
-        "countItems",
-        "listItems",
-        "listDead",
-        "listAudit",
-        "listBulkJobs",
-        "getNamespace",
-        "listNamespaces",
-        "getUsage",
-        "listGrants",
-        "exportConfig",
-        "listShards",
-        "listHosts",
-        "getRouting",
-        "gossip",
-        "rankItem",
-    )
-)
-"""Methods that never write: a call that ends without a reply had no effect."""
-
 
 @dataclass(slots=True, frozen=True)
 class MethodDescription:
     """One method of the contract.
 
     Attributes:
-        is_write: it can change something.
         arguments, result: the generated classes of its two structs.
     """
 
-    name: str
-    is_write: bool
+    row: CallRow
     arguments: Any
     result: Any
 
@@ -66,12 +40,28 @@ class MethodDescription:
         spec: list[Any] = self.arguments.thrift_spec[1][3]
         return spec
 
+    @property
+    def reply_class(self) -> Any:
+        """The class of the reply, the result of a call that succeeds."""
+        return self.result.thrift_spec[0][3][0]
 
-METHODS: Final = {
-    name: MethodDescription(
-        name, name not in READ_ONLY_METHODS, getattr(Foqs, f"{name}_args"), getattr(Foqs, f"{name}_result")
-    )
-    for name in vars(Foqs.Iface)
-    if not name.startswith("_")
-}
+
+def described_methods(names: Collection[str], rows: Mapping[str, CallRow]) -> dict[str, MethodDescription]:
+    """Return the methods of the service by name. Raises ValueError if one has no row, or a row no method."""
+    for name in names:
+        if name not in rows:
+            raise ValueError(
+                f"the call {name} has no row in foqs_contract/call_table.py; add one that says who may make it, "
+                "whether it writes, and which hosts serve it"
+            )
+    for name in rows:
+        if name not in names:
+            raise ValueError(f"the row {name} in foqs_contract/call_table.py is of no call in thrift/foqs.thrift")
+    return {
+        name: MethodDescription(rows[name], getattr(Foqs, f"{name}_args"), getattr(Foqs, f"{name}_result"))
+        for name in names
+    }
+
+
+METHODS: Final = described_methods([name for name in vars(Foqs.Iface) if not name.startswith("_")], CALLS)
 """Every method by its name."""

@@ -69,8 +69,8 @@ class ThriftMethod:
         if element_class is not None:
             success = _spec_reading_into(success, element_class)
         self.name = name
-        self.is_write = described.is_write if is_write is None else is_write
-        self.newer_parts = newer_parts(name, described.request_spec)
+        self.is_write = described.row.writes if is_write is None else is_write
+        self.newer_parts = newer_parts(described.row, described.request_spec)
         self._prefix = head_prefix(CALL, name.encode())
         self._start = struct.Struct(f">I{len(self._prefix)}sI{len(ARGUMENTS_HEAD)}s")
         """Length of the message, prefix of its head, sequence id, head of the arguments."""

@@ -18,12 +18,12 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field, GetPydanticSchema, PlainValidator
 from pydantic_core import core_schema
 
-from foqs.access.call_permissions import Permission as Permission
 from foqs.catalog.key_slot_assignment import SlotAssignment, SlotConflict, format_slots, parse_slot_range, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import SHARD_MAX
+from foqs_contract.call_table import Permission as Permission
 from foqs_contract.errors import FoqsError
 from shardmgr.model import MalformedDocument as MalformedDocument
 from shardmgr.model import Unknown

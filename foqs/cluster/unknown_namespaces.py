@@ -44,7 +44,7 @@ class UnknownNamespaces:
         return {name: self._delayed(methods[name], handler) for name, handler in handlers.items()}
 
     def _delayed(self, method: ServerMethod, handler: MethodHandler) -> MethodHandler:
-        if method.requirement.namespace_field.partition(".")[0] not in method.request_fields:
+        if method.row.requirement.namespace_field.partition(".")[0] not in method.request_fields:
             return handler
         namespace_of = method.namespace_of
 

@@ -11,12 +11,13 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from foqs.access.authenticator import AuthenticatedPrincipal
-from foqs.access.call_permissions import REQUIREMENTS, Permission, PermissionLookup
+from foqs.access.call_permissions import PermissionLookup, denial
 from foqs.catalog.changes import namespace_not_found
 from foqs.console.local_clients import LocalClients
 from foqs.console.shared_figures import SharedFigures
 from foqs.console.site import Site
 from foqs_client import Client, InvalidArgument, PermissionDenied
+from foqs_contract.call_table import CALLS, Permission
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,7 +50,7 @@ class Rights:
         """Return the error if the host would refuse this call of the contract; None if it is allowed."""
         if self.authenticated is None:
             return None
-        return REQUIREMENTS[call].refusal(self.authenticated.principal, self.permissions(namespace))
+        return denial(CALLS[call].requirement, self.authenticated.principal, self.permissions(namespace))
 
     def may_see(self, namespace: str) -> bool:
         """Whether the namespace may be shown."""

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from foqs.access.audit_trail import AuditEntry, AuditTrail, target_value
-from foqs.access.call_permissions import Scope
 from foqs.queue.port import PendingCall
 from foqs.rpc.methods import Caller, CallerSession, MethodHandler, OnDenied, RpcService, ServerMethod
+from foqs_contract.call_table import Scope
 from foqs_contract.errors import FoqsError, PermissionDenied, UnknownOutcome
 from foqs_contract.idl import ttypes
 
@@ -49,7 +49,7 @@ class AuditedService:
         self._now_ms = now_ms
         self.methods: Mapping[bytes, ServerMethod] = {
             name: replace(method, handle=self._noting(method), on_denied=self._noting_denial(method))
-            if _is_noted(method)
+            if method.row.is_audited
             else method
             for name, method in service.methods.items()
         }
@@ -89,7 +89,7 @@ class AuditedService:
             at_ms=self._now_ms(),
             principal=None if session is None else session.principal_name,
             peer=peer,
-            call=method.name,
+            call=method.row.name,
             namespace=None if namespace is None else _text(namespace),
             target=describe(request),
             outcome=outcome,
@@ -106,15 +106,11 @@ def _change_of(entry: AuditEntry) -> tuple[str | None, str, str | None, str, str
 
 def _namespace(method: ServerMethod, request: Any) -> bytes | None:
     """Return the namespace that a request names; None if it names none."""
-    if method.requirement.scope is Scope.NAMESPACE:
+    if method.row.requirement.scope is Scope.NAMESPACE:
         return method.namespace_of(request)
     settings = getattr(request, "settings", None)
     name: bytes | None = getattr(request, "namespace_name", None) if settings is None else settings.name
     return name
-
-
-def _is_noted(method: ServerMethod) -> bool:
-    return method.writes and method.requirement.is_of_administrators
 
 
 def _is_noted_elsewhere(request: Any, caller: Caller) -> bool:

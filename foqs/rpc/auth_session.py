@@ -14,10 +14,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
-from foqs.access.call_permissions import Scope
+from foqs.access.call_permissions import denial
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.methods import Caller, ServerMethod
+from foqs_contract.call_table import Scope
 from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unauthenticated
 from foqs_contract.idl import ttypes
@@ -100,7 +101,7 @@ class AuthSession:
 
     def require_principal(self, method: ServerMethod) -> None:
         """Check, before the request is decoded, that the peer is authenticated. Raises Unauthenticated."""
-        if self._authenticated is None and method.requirement.scope is not Scope.PUBLIC:
+        if self._authenticated is None and method.row.requirement.scope is not Scope.PUBLIC:
             raise Unauthenticated(
                 "this host requires authentication; authenticate with a token or a client certificate first"
             )
@@ -110,12 +111,12 @@ class AuthSession:
         authenticated = self._authenticated
         if authenticated is None or authenticated.principal.is_admin:
             return
-        requirement = method.requirement
+        requirement = method.row.requirement
         granted: Collection[int] = ()
         if requirement.scope is Scope.NAMESPACE:
             namespace = codec.parse_name(method.namespace_of(request), requirement.namespace_field)
             granted = self._authenticator.permissions_of(authenticated.principal.name, namespace)
-        refusal = requirement.refusal(authenticated.principal, granted)
+        refusal = denial(requirement, authenticated.principal, granted)
         if refusal is not None:
             if method.on_denied is not None:
                 method.on_denied(request, self, self._connection.peer_address)

@@ -145,7 +145,7 @@ class RpcCall:
                 head, method = self._head, self.method
                 body = method.encode_reply(head.is_compact, to_struct(value))
             except Exception:
-                log.exception("the reply of %s cannot be encoded", self.method.name)
+                log.exception("the reply of %s cannot be encoded", self.method.row.name)
                 self._reply_failure(internal_error(self.method))
             else:
                 connection = self._connection
@@ -168,16 +168,16 @@ class RpcCall:
     def fail(self, error: Exception) -> None:
         """Fail the whole call."""
         if not isinstance(error, FoqsError):
-            log.error("%s failed with an unexpected error", self.method.name, exc_info=error)
+            log.error("%s failed with an unexpected error", self.method.row.name, exc_info=error)
             error = internal_error(self.method)
         elif isinstance(error, MalformedRequest):
-            self._connection.log_warning(f"{self.method.name} was refused: {error}")
+            self._connection.log_warning(f"{self.method.row.name} was refused: {error}")
         if self._is_open:
             self._reply_failure(error)
 
     def log_malformed(self, text: str) -> None:
         """Log that the client sent bytes that no correct client sends; the reply reports it, too."""
-        self._connection.log_warning(f"{self.method.name} was answered INVALID_ARGUMENT: {text}")
+        self._connection.log_warning(f"{self.method.row.name} was answered INVALID_ARGUMENT: {text}")
 
     def expire(self) -> None:
         """Fail the call as unfinished, because of its deadline or because the host stops."""
@@ -227,7 +227,7 @@ class RpcCall:
             try:
                 pending.abandon()
             except Exception:
-                log.exception("%s cannot be abandoned", self.method.name)
+                log.exception("%s cannot be abandoned", self.method.row.name)
 
 
 def abandon_dequeues(request: Any, deadline: float, caller: Caller) -> None:
@@ -248,18 +248,18 @@ def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: 
 def reply_too_long(method: ServerMethod, reply_bytes: int, reply_bytes_max: int, *, is_undone: bool) -> FoqsError:
     """Return the error for a reply that is not sent. The options let no reply of a call that writes become so long."""
     text = f"the reply would have {reply_bytes} bytes, more than {reply_bytes_max}; ask for fewer items"
-    if not method.writes:
+    if not method.row.writes:
         return LimitExceeded(text)
     return UnknownOutcome(f"{text}; {'its items are released' if is_undone else 'the call has taken effect'}")
 
 
 def deadline_error(method: ServerMethod) -> FoqsError:
-    if method.writes:
+    if method.row.writes:
         return UnknownOutcome("the call was not done by its deadline; it may still take effect")
     return DeadlineExceeded("the call was not done by its deadline; nothing was changed")
 
 
 def internal_error(method: ServerMethod) -> FoqsError:
-    if method.writes:
+    if method.row.writes:
         return UnknownOutcome("the host failed during the call; it may have taken effect, see the host's log")
     return Unavailable("the host failed during the call; see the host's log", retry_after_ms=1_000)

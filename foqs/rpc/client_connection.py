@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
             if is_shed or server.is_stopping or not self._has_room(method):
                 # The connection is read on: if it were paused, acks would wait behind its own long polls.
                 raise self._rejection(is_shed)
-            if method.is_cacheable and len(message) <= CACHED_REQUEST_BYTES_MAX:
+            if method.row.waits and len(message) <= CACHED_REQUEST_BYTES_MAX:
                 request = self._decode_cached(message, head, method)
             else:
                 request = self._decode(message, head, method)
@@ -290,11 +290,11 @@ class Connection(asyncio.Protocol):
                 raise Overloaded(_NO_ROOM, retry_after_ms=self._limits.retry_after_ms)
             held_bytes = cost_bytes
             waiting_place = (
-                self._reserve_wait(method, request, cost_bytes) if method.may_wait and request.wait_ms else None
+                self._reserve_wait(method, request, cost_bytes) if method.row.waits and request.wait_ms else None
             )
         except FoqsError as error:
             budget.release_reservation(held_bytes)
-            server.on_call_replied(method.name, error.code, 0.0)
+            server.on_call_replied(method.row.name, error.code, 0.0)
             self.send(frame_failure(head, seqid, method, error))
             return
         call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s, waiting_place)
@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
         """Return whether there is room for another busy call."""
         server = self._server
         busy, own_busy = server.calls_in_flight - server.waiting_calls.call_count, len(self.calls) - self._waiting_count
-        if method.settles:
+        if method.row.settles:
             return busy < server.calls_in_flight_max and own_busy < server.calls_in_flight_per_connection_max
         return (
             busy < server.calls_in_flight_max - server.settling_calls_reserve
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
             error: BadMessage | WrongType = refused
             if isinstance(error, BadMessage) and not error.too_large:
                 error = method.type_check.find_fault(message, head) or error
-            self.log_warning(f"{method.name} was refused: {error}")
+            self.log_warning(f"{method.row.name} was refused: {error}")
             kind: type[FoqsError] = InvalidArgument
             if isinstance(error, UnknownField):
                 kind = NotImplementedYet
@@ -399,15 +399,15 @@ class Connection(asyncio.Protocol):
             server.waiting_calls.release_reservation(call.waiting_place)
         if code is not None:
             try:
-                server.on_call_replied(call.method.name, code, server.stopwatch_s() - call.started_at_s)
+                server.on_call_replied(call.method.row.name, code, server.stopwatch_s() - call.started_at_s)
             except Exception:
-                log.exception("a call of %s cannot be counted", call.method.name)
+                log.exception("a call of %s cannot be counted", call.method.row.name)
         if server.idle_waiter is not None:
             server.on_call_or_connection_ended()
 
     def abandon_dequeues(self, sequence_ids: Collection[int]) -> None:
         for call in list(self.calls):
-            if call.method.name == "dequeue" and call.sequence_id in sequence_ids:
+            if call.method.row.name == "dequeue" and call.sequence_id in sequence_ids:
                 call.abandon_dequeue()
 
     def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:

@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from thrift.Thrift import TType
 
-from foqs.access.call_permissions import REQUIREMENTS, Requirement
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec, request_bytes
 from foqs.rpc.messages import bytes_spec, encode_struct, unique_field_spec
 from foqs.rpc.type_check import TypeCheck
+from foqs_contract.call_table import CallRow
 from foqs_contract.errors import NotImplementedYet
 from foqs_contract.method_table import METHODS, MethodDescription
 
@@ -83,10 +83,9 @@ OnDenied: TypeAlias = Callable[[Any, CallerSession, str], None]
 
 @dataclass(slots=True, frozen=True)
 class ServerMethod:
-    """One method: its structs and its handler."""
+    """One method: its row, its structs and its handler."""
 
-    name: str
-    writes: bool
+    row: CallRow
     handle: MethodHandler
     args_spec: list[Any]
     type_check: TypeCheck
@@ -99,15 +98,8 @@ class ServerMethod:
     """Reads large requests of the usual form: (message, start of the arguments, longest string, most entries)."""
     encode_reply: Callable[[bool, Any], bytes]
     """Returns the bytes of the result of a successful call: (is_compact, reply struct)."""
-    requirement: Requirement
     namespace_of: Callable[[Any], bytes | None]
     """Reads the namespace that a request names."""
-    is_cacheable: bool
-    """Whether clients often repeat the same request. The handler must not change it."""
-    may_wait: bool
-    """Whether a request with `wait_ms` waits for items."""
-    settles: bool
-    """Whether the call ends a delivery or prolongs it. Without room for it, work that was done is done again."""
     on_denied: OnDenied | None = None
     """Called for a call that its principal may not make."""
 
@@ -172,13 +164,12 @@ def unchanged(reply: Any) -> Any:
 
 
 def _server_method(described: MethodDescription, handler: MethodHandler) -> ServerMethod:
-    name, result = described.name, described.result
+    row, result = described.row, described.result
     result_spec = [result, result.thrift_spec]
     spec = bytes_spec(described.arguments)
     request_fields = [field for field in described.request_spec[1] if field]
     return ServerMethod(
-        name=name,
-        writes=described.is_write,
+        row=row,
         handle=handler,
         args_spec=unique_field_spec(spec),
         type_check=TypeCheck(spec),
@@ -186,17 +177,10 @@ def _server_method(described: MethodDescription, handler: MethodHandler) -> Serv
         list_fields=tuple(field[2] for field in request_fields if field[1] == TType.LIST),
         result_spec=result_spec,
         result_class=result,
-        read_request=_REQUEST_READERS.get(name),
-        encode_reply=_REPLY_ENCODERS.get(name) or _reply_encoder(result, result_spec),
-        requirement=REQUIREMENTS[name],
-        namespace_of=_field_getter(REQUIREMENTS[name].namespace_field),
-        is_cacheable=name == "dequeue",
-        may_wait=name == "dequeue",
-        settles=name in _SETTLING,
+        read_request=_REQUEST_READERS.get(row.name),
+        encode_reply=_REPLY_ENCODERS.get(row.name) or _reply_encoder(result, result_spec),
+        namespace_of=_field_getter(row.requirement.namespace_field),
     )
-
-
-_SETTLING: Final = frozenset(("ack", "nack", "extendLease", "release", "abandonDequeues"))
 
 
 _REQUEST_READERS: Final = {"enqueue": request_bytes.read_enqueue, "ack": request_bytes.read_ack}

@@ -94,7 +94,7 @@ class InHostCalls:
 
 
 def _raise_internal_error(method: ServerMethod) -> NoReturn:
-    log.exception("%s failed with an unexpected error", method.name)
+    log.exception("%s failed with an unexpected error", method.row.name)
     raise internal_error(method) from None
 
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from foqs.access.audit_trail import AuditEntry, AuditTrail
 from foqs.access.authenticator import Authenticator
-from foqs.access.call_permissions import REQUIREMENTS, Principal, Requirement
+from foqs.access.call_permissions import Principal, denial
 from foqs.sqs import move_tasks, queue_actions
 from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error, queue_does_not_exist
@@ -35,11 +35,11 @@ from foqs.sqs.query_protocol import QueryProtocol, is_query_request
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.signature import HttpRequest, check_claims, parse_signature, resolve_path, verify
+from foqs_contract.call_table import CALLS, CallRow
 from foqs_contract.errors import FoqsError, UnknownOutcome
 
 log = logging.getLogger(__name__)
 
-_READS: Final = ("Get", "List")
 _REGION_DEFAULT: Final = "us-east-1"
 _REGION: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 _AUTHORITY: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}", re.ASCII)
@@ -50,12 +50,12 @@ Handler: TypeAlias = Callable[[ActionRequest], Awaitable[Mapping[str, Any]]]
 class Action(NamedTuple):
     """One action.
 
-    `target_of` returns what it concerns: the grant must be on the namespace of its account. `absent` returns the error
+    `row` is that of the call of the contract that does the same: it says who may do it, and whether it is noted. `target_of` returns what it concerns: the grant must be on the namespace of its account. `absent` returns the error
     for an account that does not exist.
     """
 
     handle: Handler
-    requirement: Requirement
+    row: CallRow
     target_of: Callable[[ActionRequest], ActionTarget]
     absent: Callable[[], SqsError] = queue_does_not_exist
 
@@ -96,10 +96,8 @@ def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) ->
     ]
     no_source = partial(move_tasks.resource_not_found, "SourceArn")
     return {
-        **{name: Action(handle, REQUIREMENTS[call], target_of) for name, handle, call, target_of in table},
-        **{
-            name: Action(handle, REQUIREMENTS[call], target_of, no_source) for name, handle, call, target_of in of_tasks
-        },
+        **{name: Action(handle, CALLS[call], target_of) for name, handle, call, target_of in table},
+        **{name: Action(handle, CALLS[call], target_of, no_source) for name, handle, call, target_of in of_tasks},
     }
 
 
@@ -216,7 +214,7 @@ class SqsService:
     async def _run(self, action: Action, name: str, request: ActionRequest) -> Mapping[str, Any]:
         """Do an action, if its principal may. A change of an administrator is noted when it ends or is denied."""
         target = action.target_of(request)
-        if not action.requirement.is_of_administrators or name.startswith(_READS):
+        if not action.row.is_audited:
             check_grant = partial(self._authorize, action, target, request.principal)
             check_grant()
             return await action.handle(replace(request, check_grant=check_grant))
@@ -260,7 +258,9 @@ class SqsService:
             raise action.absent()
         if principal is None or self._authenticator is None:
             return
-        refusal = action.requirement.refusal(principal, self._authenticator.permissions_of(principal.name, namespace))
+        refusal = denial(
+            action.row.requirement, principal, self._authenticator.permissions_of(principal.name, namespace)
+        )
         if refusal is not None:
             raise refusal
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from foqs.access.authenticator import Authenticator
-from foqs.access.call_permissions import REQUIREMENTS
+from foqs.access.call_permissions import denial
 from foqs.core.items.item import State, TopicName
 from foqs.core.items.validation import decode_name
 from foqs.core.limits.scaling import ScaleTarget, TopicWork, wanted_consumers
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import ListTopics, TopicStats
+from foqs_contract.call_table import CALLS
 from foqs_contract.errors import (
     FoqsError,
     InvalidArgument,
@@ -93,9 +94,9 @@ class ScalePage:
         target = _parse_target(query)
         if self._authenticator is not None and principal is not None:
             granted: Collection[int] = self._authenticator.permissions_of(principal.name, namespace)
-            refusal = REQUIREMENTS["getActiveTopics"].refusal(principal, granted)
-            if refusal is not None:
-                raise refusal
+            denied = denial(CALLS["getActiveTopics"].requirement, principal, granted)
+            if denied is not None:
+                raise denied
         self._check_namespace(namespace)
         was_partial = self._is_partial()
         page, _ = await self._list_topics(namespace, topic, _ALL_STATES, None, 1)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from foqs_contract.call_table import CALLS, Route
 from foqs_contract.idl import ttypes
 from foqs_contract.idl.ttypes import BulkAction, DeliveryPolicy
 from tests.behaviour.test_bad_fields import I64_MAX, I64_MIN, assert_refused
@@ -15,20 +16,10 @@ from tests.behaviour.wires import OK, Outcome, WireSite, fake_wire, wire_story
 from tests.support.aio import run
 from tests.support.requests import Names, good
 
-BY_ID: Final = (
-    "ack",
-    "nack",
-    "extendLease",
-    "release",
-    "cancel",
-    "update",
-    "extendHeldLeases",
-    "redrive",
-    "moveItems",
-    "getItem",
-    "explain",
-)
-BY_LEASE: Final = ("ack", "nack", "extendLease", "release")
+LISTS: Final = {row.name: row.entries for row in CALLS.values() if row.route is Route.BY_ID}
+"""The calls with an entry for each item, and the name of the list."""
+BY_ID: Final = (*LISTS, "getItem", "explain")
+BY_LEASE: Final = [method for method, field in LISTS.items() if field != "ids"]
 GONE: Final[Outcome] = ("ALREADY_GONE", None)
 NOT_FOUND: Final[Outcome] = ("NOT_FOUND", None)
 STALE: Final[Outcome] = ("STALE_LEASE", None)
@@ -100,17 +91,15 @@ async def test_id_that_was_never_issued_is_not_found(site: WireSite) -> None:
 
 @wire_story
 async def test_duplicate_id_is_refused_the_second_time(site: WireSite) -> None:
-    lists = {"ack": "leases", "nack": "nacks", "extendLease": "extensions", "release": "leases"}
-    for method in (*BY_LEASE, "cancel", "update", "extendHeldLeases", "redrive", "moveItems"):
+    for method, field in LISTS.items():
         names = await site.enqueue_in_each_state(f"twice-{method}")
         request = good(method, names)
-        field = lists.get(method, "ids")
         entries = getattr(request, field)
         entries += entries
         first, second = await site.outcomes(method, request)
         # The item is leased.
         assert first == {"redrive": NOT_FOUND, "moveItems": ("INVALID_ARGUMENT", None)}.get(method, OK)
-        assert second == ("INVALID_ARGUMENT", f"{field}[1].id" if method in lists else f"{field}[1]")
+        assert second == ("INVALID_ARGUMENT", f"{field}[1].id" if method in BY_LEASE else f"{field}[1]")
 
 
 @wire_story

@@ -13,9 +13,9 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from foqs.access.call_permissions import Permission
 from foqs.catalog import document as catalog
 from foqs.catalog.namespace_settings import SETTING_RANGES
+from foqs_contract.call_table import Permission
 from shardmgr import documents
 from shardmgr.model import Assignment, HeldShard, Layout, MalformedDocument, Member, Plan, ShardSpec
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from thrift.Thrift import TType
 
-from foqs_contract.idl import Foqs, ttypes
+from foqs_contract.idl import ttypes
 from foqs_contract.idl.ttypes import ItemState, Permission
+from foqs_contract.method_table import METHODS as METHODS
 
 CONTRACT: Final = Path(__file__).resolve().parents[2] / "thrift" / "foqs.thrift"
-METHODS: Final = tuple(name for name in vars(Foqs.Iface) if not name.startswith("_"))
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,80 +35,71 @@ class Names:
 
 
 def good(method: str, names: Names) -> Any:
-    """A request of this method with nothing wrong in it, every list and struct of it with something in it."""
-    return _GOOD[method](names)
+    """Return a request of this method with nothing wrong in it.
+
+    Its usual fields have values by their name or struct, and those of `_MORE` the values there.
+    """
+    kind, fields = METHODS[method].request_spec
+    request = kind()
+    for _, ttype, name, args, _ in filter(None, fields):
+        value = _value(ttype, name, args, names)
+        if value is not None:
+            setattr(request, name, value)
+    for name, of_names in _MORE.get(method, {}).items():
+        setattr(request, name, of_names(names))
+    return request
 
 
-_GOOD: Final[Mapping[str, Callable[[Names], Any]]] = {
-    "authenticate": lambda n: ttypes.AuthenticateRequest(),
-    "enqueue": lambda n: ttypes.EnqueueRequest(n.namespace, [ttypes.NewItem(n.topic, payload=b"x" * 50)]),
-    "dequeue": lambda n: ttypes.DequeueRequest(n.namespace, [ttypes.TopicCount(n.topic, 3)]),
-    "abandonDequeues": lambda n: ttypes.AbandonDequeuesRequest([9]),
-    "ack": lambda n: ttypes.AckRequest(n.namespace, [ttypes.Lease(n.id, n.token)]),
-    "nack": lambda n: ttypes.NackRequest(n.namespace, [ttypes.Nack(n.id, n.token)]),
-    "extendLease": lambda n: ttypes.ExtendLeaseRequest(n.namespace, [ttypes.Extension(n.id, n.token)]),
-    "release": lambda n: ttypes.ReleaseRequest(n.namespace, [ttypes.Lease(n.id, n.token)]),
-    "getActiveTopics": lambda n: ttypes.GetActiveTopicsRequest(
-        n.namespace, ttypes.TopicFilter(n.topic, [ItemState.READY]), ttypes.Page(5)
-    ),
-    "peek": lambda n: ttypes.PeekRequest(n.namespace, n.topic, page=ttypes.Page(5)),
-    "getItem": lambda n: ttypes.GetItemRequest(n.namespace, n.id),
-    "explain": lambda n: ttypes.GetItemRequest(n.namespace, n.id),
-    "cancel": lambda n: ttypes.CancelRequest(n.namespace, [n.id]),
-    "update": lambda n: ttypes.UpdateRequest(n.namespace, [n.id], ttypes.Change(7)),
-    "extendHeldLeases": lambda n: ttypes.ExtendHeldLeasesRequest(n.namespace, [n.id]),
-    "countItems": lambda n: ttypes.CountItemsRequest(n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY])),
-    "bulk": lambda n: ttypes.BulkRequest(
-        n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY]), 2, ttypes.Change(7), ttypes.Page(5)
-    ),
-    "startBulkJob": lambda n: ttypes.StartBulkJobRequest(
-        n.namespace,
-        ttypes.ItemFilter(n.topic, [ItemState.READY]),
-        2,
-        ttypes.Change(7),
-        rate_per_s=5,
-        expected=3,
-        start_key="key",
-    ),
-    "listBulkJobs": lambda n: ttypes.ListBulkJobsRequest(n.namespace),
-    "controlBulkJob": lambda n: ttypes.ControlBulkJobRequest(n.namespace, "0" * 16, 1),
-    "listAudit": lambda n: ttypes.ListAuditRequest(5),
-    "listItems": lambda n: ttypes.ListItemsRequest(
-        n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY]), 3, ttypes.Page(5)
-    ),
-    "listDead": lambda n: ttypes.ListDeadRequest(n.namespace, n.topic, ttypes.Page(5)),
-    "redrive": lambda n: ttypes.RedriveRequest(n.namespace, [n.id]),
-    "moveItems": lambda n: ttypes.MoveItemsRequest(n.namespace, [n.id], "elsewhere"),
-    "restoreItems": lambda n: ttypes.RestoreItemsRequest(
-        n.namespace, [ttypes.RestoredItem(n.topic, payload=b"x" * 50, restore_key="1")]
-    ),
-    "createNamespace": lambda n: ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(n.namespace)),
-    "updateNamespace": lambda n: ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(n.namespace)),
-    "getNamespace": lambda n: ttypes.NamespaceRequest(n.namespace),
-    "listNamespaces": lambda n: ttypes.ListRequest(ttypes.Page(5)),
-    "deleteNamespace": lambda n: ttypes.NamespaceRequest(n.namespace),
-    "getUsage": lambda n: ttypes.NamespaceRequest(n.namespace),
-    "setGrant": lambda n: ttypes.GrantRequest(ttypes.Grant("somebody", n.namespace, [Permission.CONSUME])),
-    "listGrants": lambda n: ttypes.NamespaceRequest(n.namespace),
-    "pauseTopic": lambda n: ttypes.TopicRequest(n.namespace, n.topic),
-    "resumeTopic": lambda n: ttypes.TopicRequest(n.namespace, n.topic),
-    "purgeTopic": lambda n: ttypes.TopicRequest(n.namespace, n.topic),
-    "bindTopic": lambda n: ttypes.BindTopicRequest(n.namespace, n.topic, ["here"]),
-    "exportConfig": lambda n: ttypes.ListRequest(ttypes.Page(5)),
-    "importConfig": lambda n: ttypes.ConfigDocument('{"format": 1, "version": 1, "namespaces": {}}'),
-    "listShards": lambda n: ttypes.ListRequest(ttypes.Page(5)),
-    "addShard": lambda n: ttypes.AddShardRequest(3, "main"),
-    "removeShard": lambda n: ttypes.ShardRequest(3),
-    "moveShard": lambda n: ttypes.ShardRequest(3, ttypes.HostAddress("h", 1)),
-    "drainShard": lambda n: ttypes.ShardRequest(3),
-    "undrainShard": lambda n: ttypes.ShardRequest(3),
-    "listHosts": lambda n: ttypes.ListRequest(ttypes.Page(5)),
-    "drainHost": lambda n: ttypes.HostRequest(ttypes.HostAddress("h", 1)),
-    "undrainHost": lambda n: ttypes.HostRequest(ttypes.HostAddress("h", 1)),
-    "gossip": lambda n: ttypes.GossipRequest(),
-    "rankItem": lambda n: ttypes.RankItemRequest(n.namespace, n.topic, 1, 1),
-    "getRouting": lambda n: ttypes.GetRoutingRequest(3),
+def _value(ttype: int, name: str, args: Any, names: Names) -> Any:
+    """Return the value of a field; None for one that is left out."""
+    if ttype == TType.STRUCT:
+        of_names = _STRUCTS.get(args[0])
+        return None if of_names is None else of_names(names)
+    if ttype == TType.LIST and args[0] == TType.STRUCT:
+        of_names = _STRUCTS.get(args[1][0])
+        return None if of_names is None else [of_names(names)]
+    of_names = _FIELDS.get(name)
+    return None if of_names is None else of_names(names)
+
+
+_FIELDS: Final[Mapping[str, Callable[[Names], Any]]] = {
+    "namespace_name": lambda n: n.namespace,
+    "topic": lambda n: n.topic,
+    "id": lambda n: n.id,
+    "ids": lambda n: [n.id],
+    "shard": lambda n: 3,
+    "action": lambda n: 2,
+    "json": lambda n: '{"format": 1, "version": 1, "namespaces": {}}',
 }
+_STRUCTS: Final[Mapping[type, Callable[[Names], Any]]] = {
+    ttypes.NewItem: lambda n: ttypes.NewItem(n.topic, payload=b"x" * 50),
+    ttypes.RestoredItem: lambda n: ttypes.RestoredItem(n.topic, payload=b"x" * 50, restore_key="1"),
+    ttypes.TopicCount: lambda n: ttypes.TopicCount(n.topic, 3),
+    ttypes.Lease: lambda n: ttypes.Lease(n.id, n.token),
+    ttypes.Nack: lambda n: ttypes.Nack(n.id, n.token),
+    ttypes.Extension: lambda n: ttypes.Extension(n.id, n.token),
+    ttypes.TopicFilter: lambda n: ttypes.TopicFilter(n.topic, [ItemState.READY]),
+    ttypes.ItemFilter: lambda n: ttypes.ItemFilter(n.topic, [ItemState.READY]),
+    ttypes.Change: lambda n: ttypes.Change(7),
+    ttypes.Page: lambda n: ttypes.Page(5),
+    ttypes.NamespaceSettings: lambda n: ttypes.NamespaceSettings(n.namespace),
+    ttypes.Grant: lambda n: ttypes.Grant("somebody", n.namespace, [Permission.CONSUME]),
+}
+_MORE: Final[Mapping[str, Mapping[str, Callable[[Names], Any]]]] = {
+    "abandonDequeues": {"sequence_ids": lambda n: [9]},
+    "moveItems": {"topic": lambda n: "elsewhere"},
+    "startBulkJob": {"rate_per_s": lambda n: 5, "expected": lambda n: 3, "start_key": lambda n: "key"},
+    "controlBulkJob": {"id": lambda n: "0" * 16, "command": lambda n: 1},
+    "listAudit": {"limit": lambda n: 5},
+    "bindTopic": {"regions": lambda n: ["here"]},
+    "addShard": {"database_name": lambda n: "main"},
+    "moveShard": {"target": lambda n: ttypes.HostAddress("h", 1)},
+    "drainHost": {"host": lambda n: ttypes.HostAddress("h", 1)},
+    "undrainHost": {"host": lambda n: ttypes.HostAddress("h", 1)},
+    "rankItem": {"priority": lambda n: 1, "deliver_after_ms": lambda n: 1},
+    "getRouting": {"version": lambda n: 3},
+}
+"""By method: the values of fields that only it has, or that mean something else there."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -37,7 +37,7 @@ class _Gather:
     def __init__(self, local: Served, peers: Peers) -> None:
         self._local = local
         self._peers = peers
-        self._method = ThriftMethod(local.name)
+        self._method = ThriftMethod(local.row.name)
 
     async def list_audit(self, request: Any, deadline: float) -> Any:
         limit = audit_limit(request)

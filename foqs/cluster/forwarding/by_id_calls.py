@@ -13,16 +13,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.methods import Caller, CallerSession, MethodHandler, unchanged
 from foqs.rpc.methods import ServerMethod as Served
+from foqs_contract.call_table import CallRow, Route
 from foqs_contract.contract_version import HostTooOld
 from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
 from foqs_contract.idl import ttypes
+from foqs_contract.method_table import METHODS
 from foqs_contract.thrift_method import ThriftMethod
 
 _T = TypeVar("_T")
@@ -32,35 +34,24 @@ class _Entries(NamedTuple):
     """The list of a call with an outcome per entry, and the structs of reply and outcome."""
 
     field: str
-    reply: Any = ttypes.OutcomesReply
-    outcome: Any = ttypes.Outcome
-
-
-_ENTRIES: Final = {
-    "ack": _Entries("leases"),
-    "nack": _Entries("nacks"),
-    "extendLease": _Entries("extensions"),
-    "release": _Entries("leases"),
-    "cancel": _Entries("ids"),
-    "update": _Entries("ids"),
-    "extendHeldLeases": _Entries("ids"),
-    "redrive": _Entries("ids"),
-    "moveItems": _Entries("ids", ttypes.MoveItemsReply, ttypes.MoveOutcome),
-}
-"""The calls with an outcome per entry of a list, and the name of the list."""
-_ONE_SHARD_CALLS: Final = ("getItem", "explain", "listItems")
-"""The calls about one item or one shard. They are forwarded whole."""
+    reply: Any
+    outcome: Any
 
 
 def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes, MethodHandler]:
     """Return the handlers by name. Each tries `local`, which serves the call by this host alone, first."""
     served: dict[bytes, MethodHandler] = {}
-    for name, entries in _ENTRIES.items():
-        method = ThriftMethod(name)
-        served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, method, entries)
-    for name in _ONE_SHARD_CALLS:
-        served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, ThriftMethod(name), None)
+    for name, method in local.items():
+        if method.row.route in (Route.BY_ID, Route.BY_SHARD):
+            entries = _entries(method.row) if method.row.entries else None
+            served[name] = _forwarding_handler(method.handle, peers, ThriftMethod(method.row.name), entries)
     return served
+
+
+def _entries(row: CallRow) -> _Entries:
+    reply = METHODS[row.name].reply_class
+    [outcome] = [field[3][1][0] for field in filter(None, reply.thrift_spec) if field[2] == "outcomes"]
+    return _Entries(row.entries, reply, outcome)
 
 
 def _forwarding_handler(

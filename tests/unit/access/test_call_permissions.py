@@ -1,44 +1,18 @@
-"""The requirement of each call: the table covers the contract, and the default is to refuse."""
+"""The decision on a call: what its row needs, and the default is to refuse."""
 
 from __future__ import annotations
 
 import pytest
 
-from foqs.access.call_permissions import REQUIREMENTS, Permission, Principal, Scope
+from foqs.access.call_permissions import Principal, denial
+from foqs_contract.call_table import CALLS, Permission, Scope
 from foqs_contract.errors import ErrorCode
-from foqs_contract.idl import Foqs, ttypes
 
-ENQUEUE, CONSUME, ADMIN = Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN
-CALLS = sorted(name for name in vars(Foqs.Iface) if not name.startswith("_"))
 SOMEBODY = Principal("somebody")
-
-WHO = {
-    ENQUEUE: ["enqueue"],
-    CONSUME: ["dequeue", "ack", "nack", "extendLease", "release"],
-    ADMIN: [
-        "cancel", "update", "extendHeldLeases", "bulk", "redrive", "moveItems", "restoreItems", "getUsage",
-        "setGrant", "listGrants", "pauseTopic", "resumeTopic", "purgeTopic", "bindTopic", "startBulkJob", "controlBulkJob",
-    ],
-}  # fmt: skip
-LOOKING = ["getActiveTopics", "peek", "getItem", "explain", "countItems", "listItems", "listDead", "listBulkJobs"]
-OTHERS = ["authenticate", "getRouting", "abandonDequeues", "getNamespace"]
-CLUSTER = [
-    "createNamespace", "updateNamespace", "deleteNamespace", "listNamespaces", "exportConfig", "importConfig",
-    "listShards", "addShard", "removeShard", "moveShard", "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost", "gossip", "rankItem", "listAudit",
-]  # fmt: skip
 
 
 def allowed(call: str, *granted: Permission, principal: Principal = SOMEBODY) -> bool:
-    return REQUIREMENTS[call].refusal(principal, granted) is None
-
-
-def test_table_has_exactly_the_calls_of_the_contract() -> None:
-    assert sorted(REQUIREMENTS) == CALLS
-    assert sorted([*(call for calls in WHO.values() for call in calls), *LOOKING, *CLUSTER, *OTHERS]) == CALLS
-
-
-def test_permissions_have_the_numbers_of_the_contract() -> None:
-    assert {each.name: int(each) for each in Permission} == {each.name: int(each) for each in ttypes.Permission}
+    return denial(CALLS[call].requirement, principal, granted) is None
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -51,40 +25,19 @@ def test_administrator_may_make_every_call(call: str) -> None:
     assert allowed(call, principal=Principal("root", is_admin=True))
 
 
-@pytest.mark.parametrize(("permission", "call"), [(own, call) for own, calls in WHO.items() for call in calls])
-def test_each_call_is_allowed_by_its_permission_and_by_no_other(permission: Permission, call: str) -> None:
-    assert allowed(call, permission)
-    others = [other for other in Permission if other is not permission]
-    refusal = REQUIREMENTS[call].refusal(SOMEBODY, others)
+@pytest.mark.parametrize("call", [row.name for row in CALLS.values() if row.requirement.scope is Scope.NAMESPACE])
+def test_each_call_on_a_namespace_is_allowed_by_its_permissions_and_by_no_other(call: str) -> None:
+    needed = CALLS[call].requirement
+    assert all(allowed(call, permission) for permission in needed.any_of)
+    others = [other for other in Permission if other not in needed.any_of]
+    refusal = denial(needed, SOMEBODY, others)
     assert refusal is not None
-    assert (refusal.number, refusal.field) == (ErrorCode.PERMISSION_DENIED, permission.name)
+    assert (refusal.number, refusal.field) == (ErrorCode.PERMISSION_DENIED, needed.any_of[0].name)
     assert "somebody" in refusal.message
 
 
-@pytest.mark.parametrize("call", LOOKING)
-def test_reads_are_allowed_to_consumers_and_namespace_administrators(call: str) -> None:
-    assert [allowed(call, permission) for permission in Permission] == [False, True, True]
-
-
-@pytest.mark.parametrize("permission", Permission)
-def test_settings_of_a_namespace_are_shown_with_any_grant_on_it(permission: Permission) -> None:
-    assert allowed("getNamespace", permission)
-
-
-@pytest.mark.parametrize("call", CLUSTER)
+@pytest.mark.parametrize("call", [row.name for row in CALLS.values() if row.requirement.scope is Scope.CLUSTER])
 def test_grants_on_a_namespace_do_not_allow_cluster_calls(call: str) -> None:
-    refusal = REQUIREMENTS[call].refusal(SOMEBODY, list(Permission))
+    refusal = denial(CALLS[call].requirement, SOMEBODY, list(Permission))
     assert refusal is not None
     assert (refusal.number, refusal.field) == (ErrorCode.PERMISSION_DENIED, "admin")
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_namespace_field_of_a_requirement_exists_in_the_request(call: str) -> None:
-    """Each call whose request names a namespace needs a grant on it, except deletions and the calls between hosts."""
-    fields = getattr(Foqs, f"{call}_args").thrift_spec[1][3][0].thrift_spec
-    names = {field[2] for field in fields if field}
-    need = REQUIREMENTS[call]
-    if need.scope is Scope.NAMESPACE:
-        assert need.namespace_field.split(".")[0] in names
-    else:
-        assert "namespace_name" not in names or call in ("deleteNamespace", "rankItem")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from foqs.access.call_permissions import Permission
 from foqs_client import Client, InvalidArgument, Item, Tls, Unauthenticated
 from foqs_client.addresses import is_tls_url, parse_addresses
+from foqs_contract.call_table import Permission
 from tests.support.access import ORDERS, EditableGrants, RecordingObserver, gate, keyring
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file

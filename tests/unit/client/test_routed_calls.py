@@ -31,7 +31,8 @@ from foqs_client.host_connection import HostConnection
 from foqs_client.host_connector import Connect, ProtocolFactory
 from foqs_client.routed_calls import REPLY_GRACE_S
 from foqs_contract import errors
-from foqs_contract.contract_version import CONTRACT_VERSION, FIRST_VERSION
+from foqs_contract.call_table import FIRST_VERSION
+from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue

@@ -21,7 +21,7 @@ from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import JobStore
 from foqs.rpc.job_pages import BulkCallPages
 from foqs.sqs.in_host_calls import InHostCalls
-from foqs_contract.contract_version import FIRST_VERSION
+from foqs_contract.call_table import FIRST_VERSION
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld
 from tests.support.virtual_time import Process, SimulatedLoop, run_virtual

@@ -26,9 +26,9 @@ def read_call(frame: bytes) -> tuple[str, Any]:
     head, _ = read_head(frame)
     method = HOST_METHODS[head.name]
     DECODER.decode(frame, head, method.args_spec)
-    arguments = DECODER.decode(frame, head, bytes_spec(getattr(Foqs, f"{method.name}_args")))
+    arguments = DECODER.decode(frame, head, bytes_spec(getattr(Foqs, f"{method.row.name}_args")))
     method.type_check.check(frame, head, arguments)
-    return method.name, arguments
+    return method.row.name, arguments
 
 
 def test_every_released_version_is_recorded_with_its_methods() -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from thrift.Thrift import TType
 
 from foqs_client import Item
+from foqs_contract.call_table import CALLS, FIRST_VERSION
 from foqs_contract.contract_version import (
     ADDED_FIELDS,
-    ADDED_METHODS,
     CONTRACT_VERSION,
-    FIRST_VERSION,
     NewerPart,
     NewerParts,
     too_old,
@@ -46,7 +46,8 @@ RECORDED: dict[int, Any] = contract_tool.recorded_contracts()
 def test_the_present_version_is_the_last_released_one_or_the_next() -> None:
     assert list(RECORDED) == list(range(FIRST_VERSION, max(RECORDED) + 1))
     assert CONTRACT_VERSION - max(RECORDED) in (0, 1)
-    versions = {version for names in ADDED_FIELDS.values() for version in names.values()} | {*ADDED_METHODS.values()}
+    versions = {version for names in ADDED_FIELDS.values() for version in names.values()}
+    versions |= {row.since for row in CALLS.values() if row.since > FIRST_VERSION}
     assert versions <= set(range(FIRST_VERSION + 1, CONTRACT_VERSION + 1))
 
 
@@ -54,7 +55,7 @@ def test_the_present_version_is_the_last_released_one_or_the_next() -> None:
 def test_the_tables_name_every_request_field_and_method_that_a_released_version_lacks(version: int) -> None:
     before = RECORDED[version]
     fields, methods = contract_tool.additions(before, contract_tool.parse_contract(CONTRACT))
-    assert {name for name, since in ADDED_METHODS.items() if since > version} == methods
+    assert {row.name for row in CALLS.values() if row.since > version} == methods
     listed = {
         struct.__name__: {name for name, since in names.items() if since > version}
         for struct, names in ADDED_FIELDS.items()
@@ -69,7 +70,7 @@ def test_structs_that_got_fields_are_where_they_are_looked_for() -> None:
 
 
 def test_the_newest_field_of_a_request_is_named_by_its_path() -> None:
-    parts = NewerParts("enqueue", METHODS["enqueue"].request_spec)
+    parts = NewerParts(CALLS["enqueue"], METHODS["enqueue"].request_spec)
     assert parts.newest(ttypes.EnqueueRequest("n", [Item("t"), Item("t", idempotency_key="k")])) is None
     assert parts.newest(ttypes.EnqueueRequest("n", None)) is None
     newer = ttypes.EnqueueRequest("n", [Item("t"), Item("t", trace_context=b"x"), ttypes.NewItem("t", group="g")])
@@ -82,9 +83,8 @@ def test_the_newest_field_of_a_request_is_named_by_its_path() -> None:
     assert parts.unserved_entries(newer, CONTRACT_VERSION) == {}
 
 
-def test_entries_are_not_refused_for_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ADDED_METHODS, "enqueue", 3)
-    parts = NewerParts("enqueue", METHODS["enqueue"].request_spec)
+def test_entries_are_not_refused_for_the_method() -> None:
+    parts = NewerParts(replace(CALLS["enqueue"], since=3), METHODS["enqueue"].request_spec)
     request = ttypes.EnqueueRequest("n", [Item("t")])
     assert parts.newest(request) == NewerPart(3, None)
     assert parts.unserved_entries(request, 2) == {}
@@ -92,7 +92,8 @@ def test_entries_are_not_refused_for_the_method(monkeypatch: pytest.MonkeyPatch)
 
 def test_requests_without_new_fields_are_known_to_every_version() -> None:
     assert (
-        NewerParts("ack", METHODS["ack"].request_spec).newest(ttypes.AckRequest("n", [ttypes.Lease("0-1", 2)])) is None
+        NewerParts(CALLS["ack"], METHODS["ack"].request_spec).newest(ttypes.AckRequest("n", [ttypes.Lease("0-1", 2)]))
+        is None
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from foqs.access.authenticator import Authenticator
-from foqs.access.call_permissions import REQUIREMENTS, Permission, Scope
 from foqs.options.rpc_options import RpcOptions
+from foqs_contract.call_table import CALLS, Permission, Scope
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.access import ADMIN, ORDERS, EditableGrants, RecordingObserver, gate, keyring
@@ -22,7 +22,6 @@ from tests.support.poll import soon
 from tests.support.rpc_server import RawConnection, ServedQueue, call, enqueue, frame, serve_queue
 
 ENQUEUE, CONSUME, PERMIT_ADMIN = Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN
-CALLS = sorted(name for name in vars(Foqs.Iface) if not name.startswith("_"))
 
 
 def wants(wait_ms: int = 0, namespace: str = "default") -> Any:
@@ -51,7 +50,7 @@ async def entered(host: ServedQueue, token: str | None = ORDERS) -> RawConnectio
 def request_of(name: str, namespace: str | None = "default") -> Any:
     """A request of the call that names a namespace and nothing else."""
     request = getattr(Foqs, f"{name}_args").thrift_spec[1][3][0]()
-    need = REQUIREMENTS[name]
+    need = CALLS[name].requirement
     if need.scope is not Scope.NAMESPACE or namespace is None:
         return request
     outer, dot, inner = need.namespace_field.partition(".")
@@ -264,16 +263,16 @@ def test_host_without_authentication_accepts_every_token() -> None:
 # -------------------------------------------------------------------- permissions
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if REQUIREMENTS[name].scope is Scope.NAMESPACE])
+@pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].requirement.scope is Scope.NAMESPACE])
 def test_a_namespace_without_a_grant_is_denied_whether_it_exists_or_not(name: str) -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw = await entered(host)
-        field = REQUIREMENTS[name].any_of[0].name
+        field = CALLS[name].requirement.any_of[0].name
         assert await asked(raw, name, request_of(name)) == ("PERMISSION_DENIED", field)
         assert await asked(raw, name, request_of(name, "no-such")) == ("PERMISSION_DENIED", field)
         assert await asked(raw, name, request_of(name, None)) == (
             "INVALID_ARGUMENT",
-            REQUIREMENTS[name].namespace_field,
+            CALLS[name].requirement.namespace_field,
         )
         assert queue.calls == []
         await raw.close()
@@ -281,7 +280,7 @@ def test_a_namespace_without_a_grant_is_denied_whether_it_exists_or_not(name: st
     with_gate(gate(), main)
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if REQUIREMENTS[name].scope is Scope.CLUSTER])
+@pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].requirement.scope is Scope.CLUSTER])
 def test_cluster_calls_need_an_administrator(name: str) -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw, admin = await entered(host), await entered(host, ADMIN)

@@ -18,6 +18,7 @@ from foqs.rpc.call import RpcCall
 from foqs.rpc.messages import read_head
 from foqs.rpc.methods import Caller, MethodHandler, ServerMethod, contract_methods, task_handler
 from foqs.runtime.deadlines import DeadlineSweeper
+from foqs_contract.call_table import CALLS
 from foqs_contract.errors import ErrorCode, FoqsError, NotFound
 from foqs_contract.idl import ttypes
 from tests.support.rpc_server import call as call_frame
@@ -83,7 +84,7 @@ class Work:
 
 
 def method(serve: MethodHandler, *, writes: bool = False) -> ServerMethod:
-    return replace(contract_methods({"getItem": serve})[b"getItem"], writes=writes)
+    return replace(contract_methods({"getItem": serve})[b"getItem"], row=replace(CALLS["getItem"], writes=writes))
 
 
 def begin(line: FakeLine, serve: MethodHandler, *, writes: bool = False) -> RpcCall:

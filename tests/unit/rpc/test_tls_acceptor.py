@@ -16,10 +16,10 @@ import pytest
 import uvloop
 
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
-from foqs.access.call_permissions import Permission
 from foqs.access.keyring import TlsFiles, read_keyring
 from foqs.options.rpc_options import RpcOptions
 from foqs_client import Client, Item, Overloaded, PermissionDenied, Tls, Unauthenticated, Unreachable
+from foqs_contract.call_table import Permission
 from tests.support.access import EditableGrants, RecordingObserver
 from tests.support.builders import rpc_options
 from tests.support.certificates import Authority

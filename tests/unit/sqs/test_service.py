@@ -16,7 +16,6 @@ from botocore.credentials import Credentials
 
 from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
-from foqs.access.call_permissions import REQUIREMENTS, Permission
 from foqs.access.keyring import Keyring
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.errors import SqsError, queue_does_not_exist
@@ -25,6 +24,7 @@ from foqs.sqs.json_protocol import CONTENT_TYPE
 from foqs.sqs.query_protocol import FORM_TYPE
 from foqs.sqs.queue_actions import target_of_queue
 from foqs.sqs.service import TURN_BYTES, Action, Proof, SqsService, actions, wire_protocol
+from foqs_contract.call_table import CALLS, Permission
 from foqs_contract.errors import Unavailable
 from tests.support.access import EditableGrants, RecordingObserver
 
@@ -61,11 +61,11 @@ class World:
         authenticator = Authenticator(keyring, [], grants, self.observer, AuthenticationLimits(failure_delay_s=0))
         self.trail = AuditTrail()
         table = {
-            name: Action(self.send, REQUIREMENTS[call], target_of_queue)
+            name: Action(self.send, CALLS[call], target_of_queue)
             for name, call in (
                 ("SendMessage", "enqueue"),
                 ("PurgeQueue", "purgeTopic"),
-                ("ListMessageMoveTasks", "purgeTopic"),
+                ("ListMessageMoveTasks", "listBulkJobs"),
             )
         }
         self.service = SqsService(

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
-from foqs.access.call_permissions import Permission
 from foqs.access.keyring import Keyring
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import TopicStats
 from foqs.telemetry.scale_page import ScalePage
+from foqs_contract.call_table import Permission
 from foqs_contract.errors import NamespaceNotFound, Unavailable
 
 MAIL = TopicStats("mail", 600, 5, 20, 1, 0, 41_250, None, False, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.sqs.in_host_calls import InHostCalls
-from foqs_contract.contract_version import FIRST_VERSION
+from foqs_contract.call_table import FIRST_VERSION
 from foqs_contract.errors import InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes
 from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier

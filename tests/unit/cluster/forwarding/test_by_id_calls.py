@@ -8,7 +8,7 @@ import pytest
 
 from foqs.core.items.item import State, format_id
 from foqs.sqs.in_host_calls import InHostCalls
-from foqs_contract.contract_version import FIRST_VERSION
+from foqs_contract.call_table import FIRST_VERSION
 from foqs_contract.errors import NotFound, NotOwner
 from foqs_contract.idl import ttypes
 from tests.support.builders import changed

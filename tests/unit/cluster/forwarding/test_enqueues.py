@@ -22,7 +22,7 @@ from foqs_client import (
     UnknownOutcome,
 )
 from foqs_contract import errors
-from foqs_contract.contract_version import FIRST_VERSION
+from foqs_contract.call_table import FIRST_VERSION
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 from tests.simulation import principals

@@ -1,0 +1,42 @@
+"""The rows of the calls agree with the contract, and none is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+from thrift.Thrift import TType
+
+from foqs_contract.call_table import CALLS, CallRow, Permission, Route, Scope
+from foqs_contract.idl import ttypes
+from foqs_contract.method_table import METHODS, described_methods
+
+
+def test_permissions_have_the_numbers_of_the_contract() -> None:
+    assert {each.name: int(each) for each in Permission} == {each.name: int(each) for each in ttypes.Permission}
+
+
+def test_call_without_a_row_and_row_without_a_call_do_not_start() -> None:
+    with pytest.raises(ValueError, match="the call peek has no row in foqs_contract/call_table"):
+        described_methods(["peek"], {})
+    with pytest.raises(ValueError, match="the row peek in foqs_contract/call_table"):
+        described_methods([], {"peek": CALLS["peek"]})
+
+
+@pytest.mark.parametrize("row", CALLS.values(), ids=lambda row: row.name)
+def test_row_agrees_with_the_structs_of_its_call(row: CallRow) -> None:
+    """A call that other hosts take part in has the field `forwarded`; one that names a namespace needs a grant on it."""
+    fields = {field[2]: field for field in filter(None, METHODS[row.name].request_spec[1])}
+    need = row.requirement
+    if need.scope is Scope.NAMESPACE:
+        assert need.namespace_field.split(".")[0] in fields
+    else:
+        assert "namespace_name" not in fields or row.name in ("deleteNamespace", "rankItem")
+    assert bool(need.any_of) == (need.scope is Scope.NAMESPACE)
+    assert row.waits == ("wait_ms" in fields)
+    assert bool(row.entries) == (row.route is Route.BY_ID)
+    if row.entries:
+        assert fields[row.entries][1] == TType.LIST
+        assert "outcomes" in {field[2] for field in filter(None, METHODS[row.name].reply_class.thrift_spec)}
+    if row.route in (Route.BY_ID, Route.BY_SHARD, Route.ALL_SHARDS, Route.ALL_HOSTS, Route.PLACED, Route.BEST):
+        assert "forwarded" in fields
+    if row.route is Route.ALL_SHARDS:
+        assert "shards" in fields
