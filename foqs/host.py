@@ -30,18 +30,17 @@ from foqs.queue.jobs.bulk_job import JobOwner
 from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.routing.port import HostIdentity
 from foqs.rpc.admin_handlers import admin_handlers
+from foqs.rpc.audit import Audit
 from foqs.rpc.audit_handlers import audit_handlers
-from foqs.rpc.audited_service import AuditedService
+from foqs.rpc.host_service import host_service
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.job_handlers import job_handlers
 from foqs.rpc.job_pages import BulkCallPages
-from foqs.rpc.message_guard import MessageGuard
 from foqs.rpc.methods import RpcService
-from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
-from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.sqs_port import SqsPort
 from foqs.surroundings import Surroundings
 from foqs.telemetry.cluster_samples import job_samples
@@ -185,32 +184,33 @@ class Host:
             program_version=version("foqs"),
         )
         trail = AuditTrail()
+        audit = Audit(trail, self._clock.wall_ms)
         handlers = {
             **admin_handlers(engine.admin, server.tier),
             **job_handlers(self._jobs.calls, engine.namespaces.settings_of),
             **audit_handlers(trail, self._host_name),
             **self._tier.handlers,
         }
-        alone = QueueHandlers(engine.queue, identity, self._rng, handlers)
-        self._service = service = self._tier.service(alone, engine.admin.refresh)
+        layer, topics = self._tier.layer(engine.admin.refresh), self._tier.topics(engine.queue)
+        self._service = service = host_service(engine.queue, identity, self._rng, handlers, layer, topics)
         keyring = config.keyring()
         if config.auth.enabled:
             self._authenticator = _make_authenticator(config, keyring, engine.namespaces.permissions_of, self._metrics)
-        guarded: RpcService = service if self._authenticator is None else MessageGuard(service)
         self._rpc_server = RpcServer(
             asyncio.get_running_loop(),
-            AuditedService(guarded, trail, self._clock.wall_ms),
+            service,
             config.rpc,
             self._metrics.call,
             self._authenticator,
             self._clock.stopwatch_s,
             self._replies,
+            audit,
         )
         self._sampler = HostSampler(engine, self._rpc_server, self._clock.stopwatch_s)
         engine.admin.add_change_listener(self._rpc_server.refuse_waits)
         if self._sqs_port is not None:
             self._sqs_port.attach(
-                service, engine.admin, self._jobs.calls, self._authenticator, self._clock, self._metrics, trail
+                service, engine.admin, self._jobs.calls, self._authenticator, self._clock, self._metrics, audit
             )
         if keyring.tls_context is not None:
             self._tls_acceptor = TlsAcceptor(self._rpc_server, keyring.tls_context, self._metrics.handshake_failed)
@@ -238,9 +238,8 @@ class Host:
 
     async def _start_jobs(self) -> None:
         """Work on bulk jobs. Their pages are calls of this host."""
-        calls = InHostCalls(self._service, self._config.rpc.reply_grace_ms / 1_000)
         self._jobs.start(
-            BulkCallPages(lambda name, request, timeout_s: calls.call(name, request, timeout_s, None)),
+            BulkCallPages(InHostCalls(self._service, self._config.rpc.reply_grace_ms / 1_000)),
             JobOwner(self._host_name, self._nonce),
             self._tier.running_hosts,
         )

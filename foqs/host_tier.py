@@ -26,11 +26,12 @@ from foqs.options.config import Config
 from foqs.queue.engine import Engine
 from foqs.queue.host_state import HostState
 from foqs.queue.jobs.job_store import Documents, LocalDocuments
+from foqs.queue.port import Queue
 from foqs.queue.tier import Alone, Tier
 from foqs.queue.tier_figures import OwnFigures, TierFigures
-from foqs.rpc.cluster_handlers import cluster_handlers
-from foqs.rpc.methods import MethodHandler, RpcService
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.rpc.call import Handler, Layer
+from foqs.rpc.methods import unforwarded
+from foqs.rpc.queue_handlers import TopicLists
 from foqs.surroundings import Surroundings
 from foqs.telemetry.cluster_samples import cluster_samples, tier_samples
 from foqs.telemetry.metrics import Samples
@@ -58,15 +59,18 @@ class HostTier(Protocol):
     catalog: Catalog
     documents: Documents
     secrets: Documents
-    handlers: Mapping[str, MethodHandler]
+    handlers: Mapping[str, Handler]
 
-    def service(self, local: QueueHandlers, refresh: Callable[[], Awaitable[None]]) -> RpcService:
-        """Return the service of the host.
+    def layer(self, refresh: Callable[[], Awaitable[None]]) -> Layer:
+        """Return what serves each call with the other hosts.
 
         Args:
-            local: serves all calls by this host alone.
             refresh: reads the catalog and applies it.
         """
+        ...
+
+    def topics(self, queue: Queue) -> TopicLists:
+        """Return the topics of the tier. `queue` has those of this host."""
         ...
 
     def figures(self, engine: Engine) -> TierFigures:
@@ -118,7 +122,7 @@ class _Alone:
 
     def __init__(self, config: Config, state: HostState, surroundings: Surroundings) -> None:
         folder = None if config.catalog_file is None else config.catalog_file.parent
-        self.handlers: Mapping[str, MethodHandler] = {}
+        self.handlers: Mapping[str, Handler] = {}
         self.tier: Tier = Alone(surroundings.nonce, range(config.store.shards), state)
         self.coordinator: Coordinator = LocalCoordinator(_make_epoch_book(config.coordinator_file))
         self.catalog: Catalog = _make_catalog(config)
@@ -127,8 +131,11 @@ class _Alone:
         self._state = state
         self._nonce = surroundings.nonce
 
-    def service(self, local: QueueHandlers, refresh: Callable[[], Awaitable[None]]) -> RpcService:
-        return local
+    def layer(self, refresh: Callable[[], Awaitable[None]]) -> Layer:
+        return unforwarded
+
+    def topics(self, queue: Queue) -> TopicLists:
+        return queue
 
     def figures(self, engine: Engine) -> TierFigures:
         return OwnFigures(self._state, engine.queue)
@@ -170,13 +177,16 @@ class _Cluster:
         self.catalog: Catalog = RegistryCatalog(registry, config.catalog.bytes_max)
         self.documents: Documents = registry
         self.secrets: Documents = registry
-        self.handlers: Mapping[str, MethodHandler] = cluster_handlers(member.cluster)
+        self.handlers: Mapping[str, Handler] = member.handlers
         self._member = member
         self._membership = membership
         self._tier_name = server.tier
 
-    def service(self, local: QueueHandlers, refresh: Callable[[], Awaitable[None]]) -> RpcService:
-        return self._member.service(local, refresh)
+    def layer(self, refresh: Callable[[], Awaitable[None]]) -> Layer:
+        return self._member.layer(refresh)
+
+    def topics(self, queue: Queue) -> TopicLists:
+        return self._member.gossip.tier_topics
 
     def running_hosts(self) -> Collection[str] | None:
         return self._membership.running_hosts()

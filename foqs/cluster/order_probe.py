@@ -15,7 +15,7 @@ from foqs.core.items.item import TIME_MS_MAX, TopicName
 from foqs.core.memory.order_samples import NOTHING, Displacement
 from foqs.queue.host_state import HostState
 from foqs.rpc import codec
-from foqs.rpc.methods import Caller, unchanged
+from foqs.rpc.call import Call, unchanged
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -42,8 +42,9 @@ class OrderProbe:
         self._peers = peers
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def handle(self, request: Any, deadline: float, caller: Caller) -> None:
-        """Serve `rankItem`; see `MethodHandler`."""
+    def handle(self, call: Call) -> None:
+        """Serve `rankItem`; see `Handler`."""
+        request = call.request
         namespace = codec.parse_name(request.namespace_name, "namespace_name")
         topic = codec.parse_name(request.topic, "topic")
         self._namespaces.settings_of(namespace)
@@ -51,7 +52,7 @@ class OrderProbe:
         if not 0 <= after_ms <= TIME_MS_MAX:
             raise InvalidArgument(f"this is not the time of an item; give 0 to {TIME_MS_MAX}", field="deliver_after_ms")
         here = self._ranking.passed_over((namespace, topic), priority, after_ms)
-        caller.reply(unchanged, ttypes.RankItemReply(here.items, here.by_priority, here.ready_age_ms))
+        call.reply(unchanged, ttypes.RankItemReply(here.items, here.by_priority, here.ready_age_ms))
 
     def on_sample(
         self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement, deliveries: int

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from random import Random
 
 from foqs.catalog.namespace_deletion import ClusterDeletions
-from foqs.cluster.forwarding.audit_calls import audit_calls
-from foqs.cluster.forwarding.by_id_calls import by_id_handlers
+from foqs.cluster.forwarding.all_hosts import AllHosts
+from foqs.cluster.forwarding.by_id_calls import ByIdCalls
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
-from foqs.cluster.forwarding.enqueues import EnqueueForwarder, RestoreForwarder
+from foqs.cluster.forwarding.enqueues import EnqueueForwarder
 from foqs.cluster.forwarding.scatter_gather import ScatterGather
-from foqs.cluster.forwarding.tier_service import TierService
+from foqs.cluster.forwarding.tier_layer import tier_layer
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
@@ -30,7 +31,9 @@ from foqs.queue.engine import Engine
 from foqs.queue.host_state import HostState
 from foqs.queue.placement import accepts_items
 from foqs.routing.port import Address
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.rpc.call import Handler, Layer
+from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs_contract.call_table import Route
 
 
 class Member:
@@ -106,27 +109,34 @@ class Member:
             **{nonce: peer.load for nonce, peer in self.peers.by_nonce.items()},
         }
 
-    def service(self, local: QueueHandlers, refresh: Callable[[], Awaitable[None]]) -> TierService:
-        """Return the service of the tier.
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The handlers of the calls about the cluster, and of those between hosts, by name."""
+        return {
+            **cluster_handlers(self.cluster),
+            "gossip": self.gossip.exchange.handle,
+            "rankItem": self.order_sink.handle,
+        }
+
+    def layer(self, refresh: Callable[[], Awaitable[None]]) -> Layer:
+        """Return what serves each call with the other hosts, by its route.
 
         Args:
-            local: serves all calls by this host alone.
             refresh: reads the catalog and applies it.
         """
-        methods, peers = local.methods, self.peers
-        handlers = {
-            **{name: method.handle for name, method in methods.items()},
-            b"enqueue": EnqueueForwarder(methods[b"enqueue"].handle, peers).handle,
-            b"restoreItems": RestoreForwarder(methods[b"restoreItems"].handle, peers).handle,
-            b"dequeue": self.dequeue_forwarder.handler(methods[b"dequeue"].handle),
-            b"rankItem": self.order_sink.handle,
-            **self.gossip.handlers(local),
-            **audit_calls(methods, peers),
-            **by_id_handlers(methods, peers),
-            **ScatterGather(methods, peers, self.membership, self._delivery_bytes_max).handlers,
-        }
+        by_id = ByIdCalls(self.peers)
+        forwarding = tier_layer(
+            {
+                Route.PLACED: EnqueueForwarder(self.peers).layer,
+                Route.BEST: self.dequeue_forwarder.layer,
+                Route.BY_ID: by_id.layer,
+                Route.BY_SHARD: by_id.layer,
+                Route.ALL_SHARDS: ScatterGather(self.peers, self.membership, self._delivery_bytes_max).layer,
+                Route.ALL_HOSTS: AllHosts(self.peers).layer,
+            }
+        )
         unknown_namespaces = UnknownNamespaces(self._state.namespaces, refresh)
-        return TierService(local, unknown_namespaces.delayed(methods, handlers))
+        return lambda method: unknown_namespaces.layer(replace(method, handle=forwarding(method)))
 
     # ------------------------------------------------------------ start and stop
 

@@ -8,12 +8,12 @@ readings have pauses between them. Knows nothing of what calls mean.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from foqs.catalog.namespaces import Namespaces
 from foqs.queue.port import PendingCall
-from foqs.rpc.methods import Caller, MethodHandler, ServerMethod
+from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs_contract.errors import Unavailable
 
 PAUSE_S: Final = 0.1
@@ -37,21 +37,16 @@ class UnknownNamespaces:
         self._last_s = -PAUSE_S
         """When the last reading began."""
 
-    def delayed(
-        self, methods: Mapping[bytes, ServerMethod], handlers: Mapping[bytes, MethodHandler]
-    ) -> dict[bytes, MethodHandler]:
-        """Return the handlers of these methods, which look for unknown namespaces first."""
-        return {name: self._delayed(methods[name], handler) for name, handler in handlers.items()}
-
-    def _delayed(self, method: ServerMethod, handler: MethodHandler) -> MethodHandler:
+    def layer(self, method: ServerMethod) -> Handler:
+        """See `Layer`."""
         if method.row.requirement.namespace_field.partition(".")[0] not in method.request_fields:
-            return handler
-        namespace_of = method.namespace_of
+            return method.handle
+        handler, namespace_of = method.handle, method.namespace_of
 
-        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-            if not self._may_be_new(namespace_of(request)):
-                return handler(request, deadline, caller)
-            return _DelayedCall(self.read_again, handler, request, deadline, caller)
+        def serve(call: Call) -> PendingCall | None:
+            if not self._may_be_new(namespace_of(call.request)):
+                return handler(call)
+            return _DelayedCall(self.read_again, handler, call)
 
         return serve
 
@@ -91,27 +86,23 @@ class _DelayedCall:
     def __init__(
         self,
         read_again: Callable[[float], Awaitable[None]],
-        handler: MethodHandler,
-        request: Any,
-        deadline: float,
-        caller: Caller,
+        handler: Handler,
+        call: Call,
     ) -> None:
         self._pending: PendingCall | None = None
-        self._task = asyncio.ensure_future(self._serve(read_again, handler, request, deadline, caller))
+        self._task = asyncio.ensure_future(self._serve(read_again, handler, call))
 
     async def _serve(
         self,
         read_again: Callable[[float], Awaitable[None]],
-        handler: MethodHandler,
-        request: Any,
-        deadline: float,
-        caller: Caller,
+        handler: Handler,
+        call: Call,
     ) -> None:
         try:
-            await read_again(deadline)
-            self._pending = handler(request, deadline, caller)
+            await read_again(call.deadline)
+            self._pending = handler(call)
         except Exception as error:
-            caller.fail(error)
+            call.fail(error)
 
     def abandon(self) -> None:
         self._task.cancel()

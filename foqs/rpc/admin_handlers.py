@@ -14,9 +14,10 @@ from foqs.catalog.administration import Administration
 from foqs.catalog.document import Namespace, Permission
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items import validation
+from foqs.rpc.call import Call, Handler
 from foqs.rpc.codec import with_path
 from foqs.rpc.filters import page_by_name, requested_shards
-from foqs.rpc.methods import Caller, MethodHandler, caller_task_handler, task_handler
+from foqs.rpc.methods import task_handler
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.idl import ttypes
 
@@ -26,28 +27,24 @@ USAGE_TOPIC_NAMES_MAX: Final = 10_000
 """Other hosts get the names of a namespace's topics only up to this number."""
 
 
-def admin_handlers(admin: Administration, tier: str) -> Mapping[str, MethodHandler]:
+def admin_handlers(admin: Administration, tier: str) -> Mapping[str, Handler]:
     """Return the handlers by method name; `tier` is the host's own, the only one that it serves."""
     handlers = _AdminHandlers(admin, tier)
-    served: Mapping[str, Callable[[Any, float], Coroutine[Any, Any, Any]]] = {
+    served: Mapping[str, Callable[[Call], Coroutine[Any, Any, Any]]] = {
         "createNamespace": handlers.create_namespace,
         "updateNamespace": handlers.update_namespace,
         "getNamespace": handlers.get_namespace,
         "listNamespaces": handlers.list_namespaces,
         "deleteNamespace": handlers.delete_namespace,
         "getUsage": handlers.get_usage,
+        "setGrant": handlers.set_grant,
         "listGrants": handlers.list_grants,
+        "pauseTopic": handlers.pause_topic,
+        "resumeTopic": handlers.resume_topic,
         "exportConfig": handlers.export_config,
         "importConfig": handlers.import_config,
     }
-    served_to: Mapping[str, Callable[[Any, float, Caller], Coroutine[Any, Any, Any]]] = {
-        "setGrant": handlers.set_grant,
-        "pauseTopic": handlers.pause_topic,
-        "resumeTopic": handlers.resume_topic,
-    }
-    return {name: task_handler(serve) for name, serve in served.items()} | {
-        name: caller_task_handler(serve) for name, serve in served_to.items()
-    }
+    return {name: task_handler(serve) for name, serve in served.items()}
 
 
 class _AdminHandlers:
@@ -55,28 +52,29 @@ class _AdminHandlers:
         self._admin = admin
         self._tier = tier
 
-    async def create_namespace(self, request: Any, deadline: float) -> Any:
-        name, tier, settings = self._parse_settings(request)
-        return self._settings_struct(name, await self._admin.create(name, tier, settings, deadline))
+    async def create_namespace(self, call: Call) -> Any:
+        name, tier, settings = self._parse_settings(call.request)
+        return self._settings_struct(name, await self._admin.create(name, tier, settings, call.deadline))
 
-    async def update_namespace(self, request: Any, deadline: float) -> Any:
-        name, tier, settings = self._parse_settings(request)
-        return self._settings_struct(name, await self._admin.update(name, tier, settings, deadline))
+    async def update_namespace(self, call: Call) -> Any:
+        name, tier, settings = self._parse_settings(call.request)
+        return self._settings_struct(name, await self._admin.update(name, tier, settings, call.deadline))
 
-    async def get_namespace(self, request: Any, deadline: float) -> Any:
-        name = _namespace_name(request)
+    async def get_namespace(self, call: Call) -> Any:
+        name = _namespace_name(call.request)
         return self._settings_struct(name, self._admin.namespace(name))
 
-    async def list_namespaces(self, request: Any, deadline: float) -> Any:
+    async def list_namespaces(self, call: Call) -> Any:
         namespaces = self._admin.document().namespaces
-        names, cursor = page_by_name(sorted(namespaces), str, request.page)
+        names, cursor = page_by_name(sorted(namespaces), str, call.request.page)
         return ttypes.NamespacesReply([self._settings_struct(name, namespaces[name]) for name in names], cursor)
 
-    async def delete_namespace(self, request: Any, deadline: float) -> Any:
-        await self._admin.delete(_namespace_name(request), deadline)
+    async def delete_namespace(self, call: Call) -> Any:
+        await self._admin.delete(_namespace_name(call.request), call.deadline)
         return ttypes.DoneReply()
 
-    async def get_usage(self, request: Any, deadline: float) -> Any:
+    async def get_usage(self, call: Call) -> Any:
+        request = call.request
         usage = self._admin.usage(_namespace_name(request), requested_shards(request))
         with_names = request.forwarded and len(usage.topics) <= USAGE_TOPIC_NAMES_MAX
         return ttypes.UsageReply(
@@ -87,8 +85,8 @@ class _AdminHandlers:
             topic_names=sorted(usage.topics) if with_names else None,
         )
 
-    async def set_grant(self, request: Any, deadline: float, caller: Caller) -> Any:
-        grant = _required(request.grant, "grant", "name the principal, the namespace and the permissions")
+    async def set_grant(self, call: Call) -> Any:
+        grant = _required(call.request.grant, "grant", "name the principal, the namespace and the permissions")
         try:
             name = validation.decode_name(grant.namespace_name, "namespace_name")
             principal = validation.decode_name(grant.principal, "principal")
@@ -98,35 +96,35 @@ class _AdminHandlers:
             permissions = frozenset(_parse_permission(value, f"permissions[{place}]") for place, value in values)
         except InvalidArgument as error:
             raise with_path("grant", error) from None
-        await self._admin.grant(name, principal, permissions, deadline, is_administrator=_is_administrator(caller))
+        await self._admin.grant(name, principal, permissions, call.deadline, is_administrator=_is_administrator(call))
         return ttypes.DoneReply()
 
-    async def list_grants(self, request: Any, deadline: float) -> Any:
-        name = _namespace_name(request)
+    async def list_grants(self, call: Call) -> Any:
+        name = _namespace_name(call.request)
         grants = self._admin.namespace(name).grants
         return ttypes.GrantsReply(
             [ttypes.Grant(principal, name, sorted(map(int, grants[principal]))) for principal in sorted(grants)], None
         )
 
-    async def pause_topic(self, request: Any, deadline: float, caller: Caller) -> Any:
-        return await self._pause(request, deadline, caller, paused=True)
+    async def pause_topic(self, call: Call) -> Any:
+        return await self._pause(call, paused=True)
 
-    async def resume_topic(self, request: Any, deadline: float, caller: Caller) -> Any:
-        return await self._pause(request, deadline, caller, paused=False)
+    async def resume_topic(self, call: Call) -> Any:
+        return await self._pause(call, paused=False)
 
-    async def _pause(self, request: Any, deadline: float, caller: Caller, *, paused: bool) -> Any:
-        name, topic = _namespace_name(request), validation.decode_name(request.topic, "topic")
-        await self._admin.pause(name, topic, deadline, paused=paused, is_administrator=_is_administrator(caller))
+    async def _pause(self, call: Call, *, paused: bool) -> Any:
+        name, topic = _namespace_name(call.request), validation.decode_name(call.request.topic, "topic")
+        await self._admin.pause(name, topic, call.deadline, paused=paused, is_administrator=_is_administrator(call))
         return ttypes.DoneReply()
 
-    async def export_config(self, request: Any, deadline: float) -> Any:
+    async def export_config(self, call: Call) -> Any:
         return ttypes.ConfigDocument(self._admin.export())
 
-    async def import_config(self, request: Any, deadline: float) -> Any:
+    async def import_config(self, call: Call) -> Any:
         text = validation.decode_text(
-            _required(request.json, "json", "give a document of exportConfig"), _TEXT_BYTES_MAX, "json"
+            _required(call.request.json, "json", "give a document of exportConfig"), _TEXT_BYTES_MAX, "json"
         )
-        await self._admin.restore(text, deadline)
+        await self._admin.restore(text, call.deadline)
         return ttypes.DoneReply()
 
     # ----------------------------------------------------------------- structs
@@ -151,9 +149,9 @@ class _AdminHandlers:
 _TEXT_BYTES_MAX: Final = 1 << 26
 
 
-def _is_administrator(caller: Caller) -> bool:
-    """Return whether the caller is known as an administrator of the whole system. A host that does not authenticate knows none."""
-    return caller.session is not None and caller.session.is_administrator
+def _is_administrator(call: Call) -> bool:
+    """Return whether the call is that of an administrator of the whole system. A host that does not authenticate knows none."""
+    return call.principal is not None and call.principal.is_admin
 
 
 def _namespace_name(request: Any) -> str:

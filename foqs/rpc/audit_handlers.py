@@ -7,16 +7,18 @@ from typing import Any, Final
 
 from foqs.access.audit_trail import ENTRIES_MAX, AuditEntry, AuditTrail, choose_newest, share_of
 from foqs.core.items import validation
-from foqs.rpc.methods import MethodHandler, task_handler
+from foqs.rpc.call import Call, Handler
+from foqs.rpc.methods import task_handler
 from foqs_contract.idl import ttypes
 
 LIMIT_DEFAULT: Final = 100
 
 
-def audit_handlers(trail: AuditTrail, host_name: str) -> Mapping[str, MethodHandler]:
+def audit_handlers(trail: AuditTrail, host_name: str) -> Mapping[str, Handler]:
     """Return the handlers by method name. `host_name` names this host in the entries."""
 
-    async def list_audit(request: Any, deadline: float) -> Any:
+    async def list_audit(call: Call) -> Any:
+        request = call.request
         limit = audit_limit(request)
         wanted = [_entry_struct(entry, host_name) for entry in trail.newest() if _is_wanted(entry, request)]
         return ttypes.ListAuditReply(newest_entries(wanted, limit))

@@ -14,14 +14,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
-from foqs.access.call_permissions import denial
+from foqs.access.call_permissions import Principal, denial
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.methods import Caller, ServerMethod
+from foqs.rpc.call import Call, ServerMethod
 from foqs_contract.call_table import Scope
-from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unauthenticated
-from foqs_contract.idl import ttypes
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 8_192
 """Longer frames of a peer without a principal are shed: all that it needs to send is its token."""
@@ -51,6 +49,7 @@ class AuthSession:
         "_failure_count",
         "_is_failure_reply_pending",
         "_loop",
+        "principal",
     )
 
     def __init__(
@@ -60,6 +59,8 @@ class AuthSession:
         self._connection = connection
         self._loop = loop
         self._authenticated: AuthenticatedPrincipal | None = None
+        self.principal: Principal | None = None
+        """That of the peer; None if it has none."""
         self._failure_count = 0
         self._is_failure_reply_pending = False
 
@@ -89,40 +90,29 @@ class AuthSession:
             self._authenticated.credential_digest
         )
 
-    @property
-    def principal_name(self) -> str | None:
-        """The name of the peer's principal; None if it has none."""
-        return None if self._authenticated is None else self._authenticated.principal.name
-
-    @property
-    def is_administrator(self) -> bool:
-        """Whether the peer is an administrator, as other hosts of the tier are."""
-        return self._authenticated is not None and self._authenticated.principal.is_admin
-
     def require_principal(self, method: ServerMethod) -> None:
         """Check, before the request is decoded, that the peer is authenticated. Raises Unauthenticated."""
-        if self._authenticated is None and method.row.requirement.scope is not Scope.PUBLIC:
+        if self.principal is None and method.row.requirement.scope is not Scope.PUBLIC:
             raise Unauthenticated(
                 "this host requires authentication; authenticate with a token or a client certificate first"
             )
 
     def authorize(self, method: ServerMethod, request: Any) -> None:
         """Check the decoded request. Raises PermissionDenied, or InvalidArgument if it names no namespace."""
-        authenticated = self._authenticated
-        if authenticated is None or authenticated.principal.is_admin:
+        principal = self.principal
+        if principal is None or principal.is_admin:
             return
         requirement = method.row.requirement
         granted: Collection[int] = ()
         if requirement.scope is Scope.NAMESPACE:
             namespace = codec.parse_name(method.namespace_of(request), requirement.namespace_field)
-            granted = self._authenticator.permissions_of(authenticated.principal.name, namespace)
-        refusal = denial(requirement, authenticated.principal, granted)
+            granted = self._authenticator.permissions_of(principal.name, namespace)
+        refusal = denial(requirement, principal, granted)
         if refusal is not None:
-            if method.on_denied is not None:
-                method.on_denied(request, self, self._connection.peer_address)
             raise refusal
+        method.check(request)
 
-    def authenticate(self, token: bytes | None, caller: Caller) -> PendingCall | None:
+    def authenticate(self, token: bytes | None, call: Call) -> PendingCall | None:
         """Reply with the token's principal; without a token, with the current principal.
 
         Raises:
@@ -137,21 +127,20 @@ class AuthSession:
                 self._on_authenticated(authenticated)
         if authenticated is None:
             self._on_authentication_failed("no token" if token is None else "a wrong token")
-            self._loop.call_later(
-                self._authenticator.limits.failure_delay_s, self._reply_failure, token is None, caller
-            )
+            self._loop.call_later(self._authenticator.limits.failure_delay_s, self._reply_failure, token is None, call)
             return _DELAYED_REPLY
-        caller.reply(_authenticate_reply, authenticated.principal.name)
+        call.reply(codec.authenticate_reply, authenticated.principal.name)
         return None
 
     def _on_authenticated(self, authenticated: AuthenticatedPrincipal) -> None:
         self._authenticated = authenticated
+        self.principal = authenticated.principal
         self._authenticator.observer.authenticated(authenticated.principal.name)
         self._connection.set_principal(authenticated.principal.name)
 
     def _on_authentication_failed(self, credential: str) -> None:
         self._is_failure_reply_pending = True
-        self._authenticated = None
+        self._authenticated = self.principal = None
         self._failure_count += 1
         self._authenticator.observer.authentication_failed()
         self._connection.set_principal(None)
@@ -159,8 +148,8 @@ class AuthSession:
             f"sent {credential} ({self._failure_count} of {self._authenticator.limits.failures_max})"
         )
 
-    def _reply_failure(self, without_token: bool, caller: Caller) -> None:
-        caller.fail(
+    def _reply_failure(self, without_token: bool, call: Call) -> None:
+        call.fail(
             Unauthenticated("there is no token, and no client certificate that names a principal; send one")
             if without_token
             else Unauthenticated(
@@ -180,16 +169,3 @@ class _DelayedReply:
 
 
 _DELAYED_REPLY: Final = _DelayedReply()
-
-
-def _authenticate_reply(principal: str | None) -> Any:
-    return ttypes.AuthenticateReply(principal, CONTRACT_VERSION)
-
-
-def authenticate(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-    """Serve `authenticate`. A host without authentication replies without a principal."""
-    session = caller.session
-    if session is None:
-        caller.reply(_authenticate_reply, None)
-        return None
-    return session.authenticate(request.token, caller)

@@ -21,13 +21,14 @@ from typing import Any, Final, cast
 from thrift.Thrift import TApplicationException
 
 from foqs.access.authenticator import AuthenticatedPrincipal
+from foqs.access.call_permissions import Principal
 from foqs.core.limits.waiting_calls import WaitingPlace
 from foqs.rpc.auth_session import UNAUTHENTICATED_FRAME_BYTES_MAX, AuthSession
-from foqs.rpc.call import RpcCall, frame_failure
+from foqs.rpc.call import ServerMethod
 from foqs.rpc.frames import BadFrame, FrameReader
 from foqs.rpc.messages import BadMessage, MessageHead, frame_exception, read_head
-from foqs.rpc.methods import ServerMethod
 from foqs.rpc.peer_log import log, peer_name
+from foqs.rpc.rpc_call import RpcCall, frame_failure
 from foqs.rpc.server_state import ServerState
 from foqs.rpc.type_check import UnknownField, WrongType
 from foqs.runtime.deadlines import DeadlineSweeper
@@ -39,7 +40,9 @@ from foqs_contract.errors import (
     LimitExceeded,
     NotImplementedYet,
     Overloaded,
+    PermissionDenied,
     Unavailable,
+    UnknownOutcome,
 )
 from foqs_contract.message_heads import CALL, HEAD_BYTES_MIN, SEQID_BYTES
 
@@ -270,9 +273,12 @@ class Connection(asyncio.Protocol):
                 return
             method = found
         session = self.session
+        principal: Principal | None = None
+        request: Any = None
         try:
             if session is not None:
                 session.require_principal(method)
+                principal = session.principal
             if is_shed or server.is_stopping or not self._has_room(method):
                 # The connection is read on: if it were paused, acks would wait behind its own long polls.
                 raise self._rejection(is_shed)
@@ -290,19 +296,32 @@ class Connection(asyncio.Protocol):
                 raise Overloaded(_NO_ROOM, retry_after_ms=self._limits.retry_after_ms)
             held_bytes = cost_bytes
             waiting_place = (
-                self._reserve_wait(method, request, cost_bytes) if method.row.waits and request.wait_ms else None
+                self._reserve_wait(method, request, principal, cost_bytes)
+                if method.row.waits and request.wait_ms
+                else None
             )
         except FoqsError as error:
             budget.release_reservation(held_bytes)
             server.on_call_replied(method.row.name, error.code, 0.0)
+            if method.is_audited and isinstance(error, PermissionDenied):
+                self._note(method, request, principal, error.code)
             self.send(frame_failure(head, seqid, method, error))
             return
-        call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s, waiting_place)
-        if waiting_place is not None:
-            call.request = request
+        call = RpcCall(
+            self,
+            head,
+            seqid,
+            method,
+            request,
+            deadline,
+            principal,
+            cost_bytes,
+            self._last_received_stopwatch_s,
+            waiting_place,
+        )
         self.calls[call] = None
         server.calls_in_flight += 1
-        call.start(request, deadline, server.reply_grace_s)
+        call.start(server.reply_grace_s)
 
     def _has_room(self, method: ServerMethod) -> bool:
         """Return whether there is room for another busy call."""
@@ -315,12 +334,14 @@ class Connection(asyncio.Protocol):
             and own_busy < server.calls_in_flight_per_connection_max - server.settling_calls_per_connection_reserve
         )
 
-    def _reserve_wait(self, method: ServerMethod, request: Any, cost_bytes: int) -> WaitingPlace:
+    def _reserve_wait(
+        self, method: ServerMethod, request: Any, principal: Principal | None, cost_bytes: int
+    ) -> WaitingPlace:
         """Take a place for a call that waits. Raises Overloaded."""
         # A principal is text and a namespace is bytes, so they are different owners.
         owners: list[Hashable] = [method.namespace_of(request)]
-        if self.session is not None:
-            owners.append(self.session.principal_name)
+        if principal is not None:
+            owners.append(principal.name)
         server = self._server
         if self._waiting_count < server.calls_in_flight_per_connection_max:
             place = server.waiting_calls.reserve(owners, cost_bytes)
@@ -397,6 +418,9 @@ class Connection(asyncio.Protocol):
         if call.waiting_place is not None:
             self._waiting_count -= 1
             server.waiting_calls.release_reservation(call.waiting_place)
+        if call.method.is_audited:
+            # A change whose caller left may be done or not.
+            self._note(call.method, call.request, call.principal, code or UnknownOutcome.code)
         if code is not None:
             try:
                 server.on_call_replied(call.method.row.name, code, server.stopwatch_s() - call.started_at_s)
@@ -404,6 +428,15 @@ class Connection(asyncio.Protocol):
                 log.exception("a call of %s cannot be counted", call.method.row.name)
         if server.idle_waiter is not None:
             server.on_call_or_connection_ended()
+
+    def _note(self, method: ServerMethod, request: Any, principal: Principal | None, outcome: str) -> None:
+        """Note the end of a change of an administrator, or that it was denied."""
+        audit = self._server.audit
+        if audit is not None:
+            try:
+                audit.note_call(method, request, principal, self.peer_address, outcome)
+            except Exception:
+                log.exception("a call of %s cannot be noted", method.row.name)
 
     def abandon_dequeues(self, sequence_ids: Collection[int]) -> None:
         for call in list(self.calls):

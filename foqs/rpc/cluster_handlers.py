@@ -12,8 +12,9 @@ from typing import Any, Final
 from foqs.core.items import validation
 from foqs.core.items.item import SHARD_MAX
 from foqs.routing.port import ClusterService, HostRef, HostView, ShardView
+from foqs.rpc.call import Call, Handler
 from foqs.rpc.filters import page_by_name, parse_page
-from foqs.rpc.methods import MethodHandler, task_handler
+from foqs.rpc.methods import task_handler
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import KEY_SLOT_COUNT
@@ -22,10 +23,10 @@ from shardmgr.model import WEIGHT_MAX, ShardSpec
 _PORT_MAX: Final = 65_535
 
 
-def cluster_handlers(cluster: ClusterService) -> Mapping[str, MethodHandler]:
+def cluster_handlers(cluster: ClusterService) -> Mapping[str, Handler]:
     """Return the handlers by method name."""
     handlers = _ClusterHandlers(cluster)
-    served: Mapping[str, Callable[[Any, float], Coroutine[Any, Any, Any]]] = {
+    served: Mapping[str, Callable[[Call], Coroutine[Any, Any, Any]]] = {
         "getRouting": handlers.get_routing,
         "listShards": handlers.list_shards,
         "addShard": handlers.add_shard,
@@ -46,7 +47,8 @@ class _ClusterHandlers:
 
     # -------------------------------------------------------------------- reading
 
-    async def get_routing(self, request: Any, deadline: float) -> Any:
+    async def get_routing(self, call: Call) -> Any:
+        request = call.request
         cluster = self._cluster
         if request.version is not None and request.changes:
             change = cluster.changes_since(request.version)
@@ -67,8 +69,8 @@ class _ClusterHandlers:
         hosts = [_host_info(host) for host in routing.hosts]
         return ttypes.GetRoutingReply(routing.version, hosts, _shard_infos(routing.shards), cluster.tier)
 
-    async def list_shards(self, request: Any, deadline: float) -> Any:
-        limit, cursor = parse_page(request.page)
+    async def list_shards(self, call: Call) -> Any:
+        limit, cursor = parse_page(call.request.page)
         after = -1
         if cursor is not None:
             if not cursor.isascii() or not cursor.isdigit():
@@ -80,13 +82,14 @@ class _ClusterHandlers:
         next_cursor = str(shards[limit - 1].shard) if len(shards) > limit else None
         return ttypes.ShardsReply([_shard_info(shard) for shard in shards[:limit]], next_cursor)
 
-    async def list_hosts(self, request: Any, deadline: float) -> Any:
-        hosts, next_cursor = page_by_name(self._cluster.routing().hosts, lambda host: host.name, request.page)
+    async def list_hosts(self, call: Call) -> Any:
+        hosts, next_cursor = page_by_name(self._cluster.routing().hosts, lambda host: host.name, call.request.page)
         return ttypes.HostsReply([_host_info(host) for host in hosts], next_cursor)
 
     # ------------------------------------------------------------------- changing
 
-    async def add_shard(self, request: Any, deadline: float) -> Any:
+    async def add_shard(self, call: Call) -> Any:
+        request = call.request
         spec = ShardSpec(
             number=_shard_number(request),
             database=validation.decode_name(request.database_name, "database_name"),
@@ -94,33 +97,35 @@ class _ClusterHandlers:
             weight=1 if request.weight is None else validation.check_number(request.weight, 1, WEIGHT_MAX, "weight"),
             region="" if request.region is None else validation.decode_name(request.region, "region"),
         )
-        await self._cluster.add_shard(spec, deadline)
+        await self._cluster.add_shard(spec, call.deadline)
         return ttypes.DoneReply()
 
-    async def remove_shard(self, request: Any, deadline: float) -> Any:
-        await self._cluster.remove_shard(_shard_number(request), deadline, force=bool(request.force))
+    async def remove_shard(self, call: Call) -> Any:
+        request = call.request
+        await self._cluster.remove_shard(_shard_number(request), call.deadline, force=bool(request.force))
         return ttypes.DoneReply()
 
-    async def move_shard(self, request: Any, deadline: float) -> Any:
+    async def move_shard(self, call: Call) -> Any:
+        request = call.request
         shard = _shard_number(request)
         target = _host_ref(request.target, request.target_name, "target")
-        await self._cluster.move_shard(shard, target, deadline)
+        await self._cluster.move_shard(shard, target, call.deadline)
         return ttypes.DoneReply()
 
-    async def drain_shard(self, request: Any, deadline: float) -> Any:
-        await self._cluster.drain_shard(_shard_number(request), deadline, draining=True)
+    async def drain_shard(self, call: Call) -> Any:
+        await self._cluster.drain_shard(_shard_number(call.request), call.deadline, draining=True)
         return ttypes.DoneReply()
 
-    async def undrain_shard(self, request: Any, deadline: float) -> Any:
-        await self._cluster.drain_shard(_shard_number(request), deadline, draining=False)
+    async def undrain_shard(self, call: Call) -> Any:
+        await self._cluster.drain_shard(_shard_number(call.request), call.deadline, draining=False)
         return ttypes.DoneReply()
 
-    async def drain_host(self, request: Any, deadline: float) -> Any:
-        await self._cluster.drain_host(_required_host(request), deadline, drained=True)
+    async def drain_host(self, call: Call) -> Any:
+        await self._cluster.drain_host(_required_host(call.request), call.deadline, drained=True)
         return ttypes.DoneReply()
 
-    async def undrain_host(self, request: Any, deadline: float) -> Any:
-        await self._cluster.drain_host(_required_host(request), deadline, drained=False)
+    async def undrain_host(self, call: Call) -> Any:
+        await self._cluster.drain_host(_required_host(call.request), call.deadline, drained=False)
         return ttypes.DoneReply()
 
 

@@ -11,32 +11,34 @@ from typing import Any
 from foqs.options.options import NamespaceOptions
 from foqs.queue.jobs.bulk_jobs import BulkJobs
 from foqs.rpc import codec
+from foqs.rpc.call import Call, Handler
 from foqs.rpc.job_structs import job_struct, parse_control, parse_start
-from foqs.rpc.methods import Caller, MethodHandler, caller_task_handler, task_handler
+from foqs.rpc.methods import task_handler
 from foqs_contract.idl import ttypes
 
 
-def job_handlers(jobs: BulkJobs, settings_of: Callable[[str], NamespaceOptions]) -> Mapping[str, MethodHandler]:
+def job_handlers(jobs: BulkJobs, settings_of: Callable[[str], NamespaceOptions]) -> Mapping[str, Handler]:
     """Return the handlers by method name. `settings_of` raises `NamespaceNotFound`."""
 
-    async def start(request: Any, deadline: float, caller: Caller) -> Any:
+    async def start(call: Call) -> Any:
+        request = call.request
         namespace = _namespace_name(request)
-        session = caller.session
-        started_by = None if session is None else session.principal_name
+        started_by = None if call.principal is None else call.principal.name
         spec = parse_start(request, namespace, settings_of(namespace), started_by)
-        return job_struct(await jobs.start(spec, deadline))
+        return job_struct(await jobs.start(spec, call.deadline))
 
-    async def list_jobs(request: Any, deadline: float) -> Any:
-        found = await jobs.list_jobs(_namespace_name(request), deadline)
+    async def list_jobs(call: Call) -> Any:
+        found = await jobs.list_jobs(_namespace_name(call.request), call.deadline)
         return ttypes.ListBulkJobsReply([job_struct(job) for job in found])
 
-    async def control(request: Any, deadline: float) -> Any:
+    async def control(call: Call) -> Any:
+        request = call.request
         namespace = _namespace_name(request)
         job_id, command = parse_control(request)
-        return job_struct(await jobs.control(namespace, job_id, command, deadline))
+        return job_struct(await jobs.control(namespace, job_id, command, call.deadline))
 
     return {
-        "startBulkJob": caller_task_handler(start),
+        "startBulkJob": task_handler(start),
         "listBulkJobs": task_handler(list_jobs),
         "controlBulkJob": task_handler(control),
     }

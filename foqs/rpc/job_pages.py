@@ -5,30 +5,27 @@ Knows nothing of the jobs' records.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from foqs.queue.jobs.bulk_job import JobSpec
 from foqs.queue.jobs.job_worker import JobPages
 from foqs.queue.port import BulkPage
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.job_structs import bulk_request
 from foqs_contract.errors import error_from_struct
 
 PAGE_TIMEOUT_S: Final = 10.0
 
-CallInHost: TypeAlias = Callable[[str, Any, float], Awaitable[Any]]
-"""(method, request, timeout in seconds) -> the reply struct. Raises `FoqsError`."""
-
 
 class BulkCallPages(JobPages):
     """See `JobPages`."""
 
-    def __init__(self, call: CallInHost) -> None:
-        self._call = call
+    def __init__(self, calls: InHostCalls) -> None:
+        self._calls = calls
 
     async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
         request = bulk_request(spec, cursor, limit, int(PAGE_TIMEOUT_S * 1_000))
-        reply = await self._call("bulk", request, PAGE_TIMEOUT_S)
+        reply = await self._calls.call("bulk", request, PAGE_TIMEOUT_S)
         changed, refused = reply.items or 0, reply.refused or 0
         return BulkPage(
             changed=changed,

@@ -11,8 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
@@ -22,14 +21,11 @@ from foqs.core.items.life import Event, EventKind
 from foqs.queue.filter_walk import cursor_after
 from foqs.queue.listings import format_cursor
 from foqs.queue.outage import NothingDeliverable
-from foqs.queue.port import Deliveries, ListTopics, PendingCall, Queue, ShardListing
-from foqs.routing.port import HostIdentity, StandaloneCluster
+from foqs.queue.port import Deliveries, PendingCall, Queue, ShardListing, TopicStats
 from foqs.rpc import codec, filters
-from foqs.rpc.auth_session import authenticate
-from foqs.rpc.call import abandon_dequeues
-from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.call import Call, Handler
 from foqs.rpc.filters import parse_page, requested_shards
-from foqs.rpc.methods import Caller, MethodHandler, contract_methods, task_handler
+from foqs.rpc.methods import task_handler
 from foqs.rpc.restored_items import parse_restored_items
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
@@ -38,53 +34,59 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
+class TopicLists(Protocol):
+    """The topics of some shards; `foqs.queue.port.Queue` is one."""
+
+    async def list_topics(
+        self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
+    ) -> tuple[list[TopicStats], str | None]:
+        """See `Queue.list_topics`."""
+        ...
+
+    def unavailable_shards(self) -> int:
+        """Return how many of the shards are not served or cannot deliver. Raises Unavailable."""
+        ...
+
+
 class QueueHandlers:
     """Serves the contract's calls from one queue.
 
     Args:
+        topics: what the whole tier has; the queue itself for a host alone.
         rng: draws the jitter of backoffs.
-        identity: describes a host without a cluster; in a cluster, `extra_handlers` has the calls about hosts and shards.
-        extra_handlers: handlers of other calls by name.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        identity: HostIdentity,
-        rng: random.Random,
-        extra_handlers: Mapping[str, MethodHandler] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, queue: Queue, topics: TopicLists, rng: random.Random) -> None:
         self._queue = queue
+        self._topics = topics
         self._rng = rng
-        self.methods = contract_methods(
-            {
-                "authenticate": authenticate,
-                "enqueue": self.enqueue,
-                "dequeue": self.dequeue,
-                "abandonDequeues": abandon_dequeues,
-                "ack": self.ack,
-                "nack": self.nack,
-                "extendLease": self.extend_lease,
-                "release": self.release,
-                "cancel": self.cancel,
-                "redrive": self.redrive,
-                "update": self.update,
-                "extendHeldLeases": self.extend_held_leases,
-                "moveItems": self.move_items,
-                "restoreItems": self.restore_items,
-                "getActiveTopics": task_handler(self.get_active_topics),
-                "peek": task_handler(self.peek),
-                "getItem": task_handler(self.get_item),
-                "explain": task_handler(self.explain),
-                "listDead": task_handler(self.list_dead),
-                "countItems": task_handler(self.count_items),
-                "listItems": task_handler(self.list_items),
-                "bulk": task_handler(self.bulk),
-                "purgeTopic": task_handler(self.purge_topic),
-                **cluster_handlers(StandaloneCluster(identity, queue.shard_statuses)),
-                **extra_handlers,
-            }
-        )
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The handlers by the names of their calls."""
+        return {
+            "enqueue": self.enqueue,
+            "dequeue": self.dequeue,
+            "ack": self.ack,
+            "nack": self.nack,
+            "extendLease": self.extend_lease,
+            "release": self.release,
+            "cancel": self.cancel,
+            "redrive": self.redrive,
+            "update": self.update,
+            "extendHeldLeases": self.extend_held_leases,
+            "moveItems": self.move_items,
+            "restoreItems": self.restore_items,
+            "getActiveTopics": task_handler(self.get_active_topics),
+            "peek": task_handler(self.peek),
+            "getItem": task_handler(self.get_item),
+            "explain": task_handler(self.explain),
+            "listDead": task_handler(self.list_dead),
+            "countItems": task_handler(self.count_items),
+            "listItems": task_handler(self.list_items),
+            "bulk": task_handler(self.bulk),
+            "purgeTopic": task_handler(self.purge_topic),
+        }
 
     def timeout_s(self, request: Any) -> float:
         """Return the call's timeout: the requested one, at most the host's limit."""
@@ -100,14 +102,16 @@ class QueueHandlers:
 
     # ------------------------------------------------------- the life of an item
 
-    def enqueue(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def enqueue(self, call: Call) -> PendingCall | None:
+        request = call.request
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
         items, errors = codec.parse_new_items(raws, namespace, settings)
-        done = _on_done(codec.enqueue_reply, errors, caller)
-        return self._queue.enqueue(namespace, items, deadline, done) if items else done([])
+        done = _on_done(codec.enqueue_reply, errors, call)
+        return self._queue.enqueue(namespace, items, call.deadline, done) if items else done([])
 
-    def dequeue(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def dequeue(self, call: Call) -> PendingCall | None:
+        request = call.request
         namespace, settings = self._namespace(request)
         limits = self._queue.limits
         raws = request.topics
@@ -127,13 +131,14 @@ class QueueHandlers:
 
         def done(deliveries: Deliveries) -> None:
             if deliveries.outage is not None and deliveries.outage.is_whole:
-                caller.fail(NothingDeliverable(deliveries.outage))
+                call.fail(NothingDeliverable(deliveries.outage))
             else:
-                caller.reply(codec.dequeue_reply, deliveries, deliveries.release)
+                call.reply(codec.dequeue_reply, deliveries, deliveries.release)
 
-        return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, deadline, done, items_max)
+        return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, call.deadline, done, items_max)
 
-    def ack(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def ack(self, call: Call) -> PendingCall | None:
+        request = call.request
         namespace, _ = self._namespace(request)
         raws = self._checked_entries(request.leases, "leases")
         columns = codec.parse_lease_columns(raws)
@@ -141,80 +146,79 @@ class QueueHandlers:
         if columns is None:
             leases, errors = _parse_entries(raws, "leases", codec.parse_lease)
             columns = [identity for identity, _ in leases], [token for _, token in leases]
-        done = _on_done(codec.outcomes_reply, errors, caller)
-        return self._queue.ack(namespace, *columns, deadline, done) if columns[0] else done([])
+        done = _on_done(codec.outcomes_reply, errors, call)
+        return self._queue.ack(namespace, *columns, call.deadline, done) if columns[0] else done([])
 
-    def nack(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def nack(self, call: Call) -> PendingCall | None:
+        request = call.request
         namespace, settings = self._namespace(request)
         read = codec.nack_event_parser(namespace, settings, self._rng.random)
-        return self._apply(namespace, request.nacks, "nacks", read, deadline, caller)
+        return self._apply(call, namespace, request.nacks, "nacks", read)
 
-    def extend_lease(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def extend_lease(self, call: Call) -> PendingCall | None:
+        request = call.request
         namespace, settings = self._namespace(request)
         read = codec.extension_event_parser(namespace, settings)
-        return self._apply(namespace, request.extensions, "extensions", read, deadline, caller)
+        return self._apply(call, namespace, request.extensions, "extensions", read)
 
-    def release(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def release(self, call: Call) -> PendingCall | None:
+        request = call.request
         namespace, _ = self._namespace(request)
         read = codec.lease_event_parser(EventKind.RELEASE, namespace)
-        return self._apply(namespace, request.leases, "leases", read, deadline, caller)
+        return self._apply(call, namespace, request.leases, "leases", read)
 
-    def cancel(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        return self._apply_by_ids(request, Event(EventKind.CANCEL, 0), deadline, caller)
+    def cancel(self, call: Call) -> PendingCall | None:
+        return self._apply_by_ids(call, Event(EventKind.CANCEL, 0))
 
-    def redrive(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        return self._apply_by_ids(request, Event(EventKind.REDRIVE, 0), deadline, caller)
+    def redrive(self, call: Call) -> PendingCall | None:
+        return self._apply_by_ids(call, Event(EventKind.REDRIVE, 0))
 
-    def update(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        _, settings = self._namespace(request)
-        return self._apply_by_ids(request, filters.parse_change(request.change, settings), deadline, caller)
+    def update(self, call: Call) -> PendingCall | None:
+        _, settings = self._namespace(call.request)
+        return self._apply_by_ids(call, filters.parse_change(call.request.change, settings))
 
-    def extend_held_leases(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        _, settings = self._namespace(request)
-        lease_ms = codec.parse_extension_ms(request.lease_ms, settings)
-        return self._apply_by_ids(request, Event(EventKind.EXTEND, 0, token=None, lease_ms=lease_ms), deadline, caller)
+    def extend_held_leases(self, call: Call) -> PendingCall | None:
+        _, settings = self._namespace(call.request)
+        lease_ms = codec.parse_extension_ms(call.request.lease_ms, settings)
+        return self._apply_by_ids(call, Event(EventKind.EXTEND, 0, token=None, lease_ms=lease_ms))
 
-    def move_items(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def move_items(self, call: Call) -> PendingCall | None:
+        request = call.request
         topic, ttl_ms = codec.parse_name(request.topic, "topic"), request.ttl_remaining_ms
         if ttl_ms is not None:
             validation.check_number(ttl_ms, 1, TIME_MS_MAX, "ttl_remaining_ms")
         move = Event(EventKind.MOVE, 0, topic=topic, ttl_remaining_ms=ttl_ms)
-        return self._apply_by_ids(request, move, deadline, caller, codec.move_items_reply)
+        return self._apply_by_ids(call, move, codec.move_items_reply)
 
-    def restore_items(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def restore_items(self, call: Call) -> PendingCall | None:
+        request = call.request
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
         items, errors = parse_restored_items(raws, namespace, settings)
-        done = _on_done(codec.enqueue_reply, errors, caller)
-        return self._queue.enqueue(namespace, items, deadline, done) if items else done([])
+        done = _on_done(codec.enqueue_reply, errors, call)
+        return self._queue.enqueue(namespace, items, call.deadline, done) if items else done([])
 
     def _apply_by_ids(
-        self,
-        request: Any,
-        event: Event,
-        deadline: float,
-        caller: Caller,
-        to_struct: Callable[[Sequence[Any]], Any] = codec.outcomes_reply,
+        self, call: Call, event: Event, to_struct: Callable[[Sequence[Any]], Any] = codec.outcomes_reply
     ) -> PendingCall | None:
         """Apply an event to each id of a request."""
-        namespace, _ = self._namespace(request)
+        namespace, _ = self._namespace(call.request)
         read = codec.id_event_parser(replace(event, namespace=namespace))
-        return self._apply(namespace, request.ids, "ids", read, deadline, caller, to_struct)
+        return self._apply(call, namespace, call.request.ids, "ids", read, to_struct)
 
     def _apply(
         self,
+        call: Call,
         namespace: str,
         raws: Sequence[Any] | None,
         field: str,
         parse: Callable[[Any], tuple[int, Event]],
-        deadline: float,
-        caller: Caller,
         to_struct: Callable[[Sequence[Any]], Any] = codec.outcomes_reply,
     ) -> PendingCall | None:
         """Apply one event for each entry of a request."""
         events, errors = _parse_entries(self._checked_entries(raws, field), field, parse)
-        done = _on_done(to_struct, errors, caller)
-        return self._queue.apply(namespace, events, deadline, done) if events else done([])
+        done = _on_done(to_struct, errors, call)
+        return self._queue.apply(namespace, events, call.deadline, done) if events else done([])
 
     def _checked_entries(self, raws: Sequence[Any] | None, field: str) -> Sequence[Any]:
         """Return a request's list. Raises FoqsError if it is missing, empty or too long."""
@@ -225,23 +229,24 @@ class QueueHandlers:
 
     # -------------------------------------------------------------------- reading
 
-    async def get_active_topics(self, request: Any, deadline: float) -> Any:
-        return await self.list_topics(request, self._queue.list_topics, self._queue.unavailable_shards)
-
-    async def list_topics(self, request: Any, list_topics: ListTopics, unavailable_shards: Callable[[], int]) -> Any:
-        """Serve getActiveTopics by `list_topics`, with the number of the shards that are not served or cannot deliver."""
+    async def get_active_topics(self, call: Call) -> Any:
+        request = call.request
+        topics = self._topics
         namespace, _ = self._namespace(request)
         prefix, states = "", None
         if request.filter is not None:
             if request.filter.prefix:
                 prefix = validation.decode_text(request.filter.prefix, validation.NAME_BYTES_MAX, "filter.prefix")
             states = codec.parse_states(request.filter.states, "filter.states")
+            if request.filter.local_only:
+                topics = self._queue
         limit, cursor = parse_page(request.page)
-        page, next_cursor = await list_topics(namespace, prefix, states, cursor, limit)
+        page, next_cursor = await topics.list_topics(namespace, prefix, states, cursor, limit)
         rows = [codec.topic_stats(stats) for stats in page]
-        return ttypes.GetActiveTopicsReply(rows, next_cursor, unavailable_shards() or None)
+        return ttypes.GetActiveTopicsReply(rows, next_cursor, topics.unavailable_shards() or None)
 
-    async def peek(self, request: Any, deadline: float) -> Any:
+    async def peek(self, call: Call) -> Any:
+        request = call.request
         namespace, _ = self._namespace(request)
         topic = validation.decode_name(request.topic, "topic")
         state = State.READY if request.state is None else codec.parse_state(request.state, "state")
@@ -249,26 +254,29 @@ class QueueHandlers:
         with_payload = bool(request.with_payload)
         shards = requested_shards(request)
         items, next_cursor = await self._queue.peek(
-            namespace, topic, state, cursor, limit, with_payload, deadline, shards
+            namespace, topic, state, cursor, limit, with_payload, call.deadline, shards
         )
         cursors = [format_cursor(item.row.order_key, item.shard) for item in items] if request.forwarded else None
         return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
 
-    async def get_item(self, request: Any, deadline: float) -> Any:
+    async def get_item(self, call: Call) -> Any:
+        request = call.request
         namespace, _ = self._namespace(request)
         shard, number = codec.parse_item_id(request.id)
-        item = await self._queue.get_item(namespace, shard, number, deadline)
+        item = await self._queue.get_item(namespace, shard, number, call.deadline)
         return codec.item_view(item, bool(request.with_payload))
 
-    async def explain(self, request: Any, deadline: float) -> Any:
+    async def explain(self, call: Call) -> Any:
+        request = call.request
         namespace, _ = self._namespace(request)
         shard, number = codec.parse_item_id(request.id)
-        explanation = await self._queue.explain(namespace, shard, number, deadline)
+        explanation = await self._queue.explain(namespace, shard, number, call.deadline)
         return codec.explain_reply(explanation, bool(request.with_payload))
 
     # ------------------------------------------------------------------ by filter
 
-    async def list_dead(self, request: Any, deadline: float) -> Any:
+    async def list_dead(self, call: Call) -> Any:
+        request = call.request
         namespace, _ = self._namespace(request)
         topic = None if request.topic is None else validation.decode_name(request.topic, "topic")
         limit, cursor = parse_page(request.page)
@@ -276,44 +284,52 @@ class QueueHandlers:
         item_filter = ItemFilter(topic, (State.DEAD,))
         shards = requested_shards(request)
         items, next_cursor = await self._queue.list_matching(
-            namespace, item_filter, cursor, limit, with_payload, deadline, shards
+            namespace, item_filter, cursor, limit, with_payload, call.deadline, shards
         )
         cursors = [cursor_after(item) for item in items] if request.forwarded else None
         return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
 
-    async def list_items(self, request: Any, deadline: float) -> Any:
+    async def list_items(self, call: Call) -> Any:
+        request = call.request
         namespace, _ = self._namespace(request)
         only = ItemFilter() if request.filter is None else filters.parse_filter(request.filter)
         shard = filters.parse_shard(request.shard)
         limit, cursor = parse_page(request.page)
         with_payload = bool(request.with_payload)
         listing = ShardListing(namespace, only, shard, cursor, limit, with_payload, bool(request.with_key))
-        page = await self._queue.list_shard(listing, deadline)
+        page = await self._queue.list_shard(listing, call.deadline)
         views = [codec.item_view(item, with_payload) for item in page.items]
         return ttypes.ListItemsReply(views, page.next_cursor, page.now_ms)
 
-    async def count_items(self, request: Any, deadline: float) -> Any:
+    async def count_items(self, call: Call) -> Any:
+        request = call.request
         namespace, _ = self._namespace(request)
         item_filter = filters.parse_filter(request.filter)
-        count = await self._queue.count_matching(namespace, item_filter, deadline, requested_shards(request))
+        count = await self._queue.count_matching(namespace, item_filter, call.deadline, requested_shards(request))
         return ttypes.CountItemsReply(count.items, count.payload_bytes)
 
-    async def bulk(self, request: Any, deadline: float) -> Any:
+    async def bulk(self, call: Call) -> Any:
+        request = call.request
         namespace, settings = self._namespace(request)
         change, item_filter = filters.parse_bulk(request, namespace, settings)
         limit, cursor = parse_page(request.page, limit_min=0)
         shards = requested_shards(request)
         if change is None:
-            page = await self._queue.count_page(namespace, item_filter, cursor, limit, deadline, shards)
+            page = await self._queue.count_page(namespace, item_filter, cursor, limit, call.deadline, shards)
         else:
-            page = await self._queue.change_matching(namespace, change, item_filter, cursor, limit, deadline, shards)
+            page = await self._queue.change_matching(
+                namespace, change, item_filter, cursor, limit, call.deadline, shards
+            )
         refusal = None if page.refusal is None else codec.error_struct(page.refusal)
         return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal, page.matched)
 
-    async def purge_topic(self, request: Any, deadline: float) -> Any:
+    async def purge_topic(self, call: Call) -> Any:
+        request = call.request
         namespace, _ = self._namespace(request)
         topic = validation.decode_name(request.topic, "topic")
-        return ttypes.PurgeReply(await self._queue.purge_topic(namespace, topic, deadline, requested_shards(request)))
+        return ttypes.PurgeReply(
+            await self._queue.purge_topic(namespace, topic, call.deadline, requested_shards(request))
+        )
 
     def _namespace(self, request: Any) -> tuple[str, NamespaceSettings]:
         name = codec.parse_name(request.namespace_name, "namespace_name")
@@ -342,14 +358,14 @@ def _parse_entries(
 
 
 def _on_done(
-    to_struct: Callable[[Sequence[_R | FoqsError]], Any], errors: Mapping[int, FoqsError], caller: Caller
+    to_struct: Callable[[Sequence[_R | FoqsError]], Any], errors: Mapping[int, FoqsError], call: Call
 ) -> Callable[[list[_R | FoqsError]], None]:
     """Return a callback that replies with the queue's results and inserts each error at its place."""
     if not errors:
-        return partial(caller.reply, to_struct)
+        return partial(call.reply, to_struct)
     for error in errors.values():
         if isinstance(error, validation.MalformedRequest):
-            caller.log_malformed(f"{error.field}: {error.message}")
+            call.log_malformed(f"{error.field}: {error.message}")
             break
 
     def with_errors(good_results: list[_R | FoqsError]) -> Any:
@@ -358,4 +374,4 @@ def _on_done(
             results.insert(place, error)
         return to_struct(results)
 
-    return partial(caller.reply, with_errors)
+    return partial(call.reply, with_errors)

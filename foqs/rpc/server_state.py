@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from foqs.access.authenticator import Authenticator
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.audit import Audit
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.messages import DecodeLimits, Decoder, call_head
 from foqs.rpc.methods import RpcService
@@ -40,6 +41,7 @@ class ServerState(Generic[_ConnectionT]):
         authenticator: authenticates callers; None: anybody may call.
         stopwatch_s: measures the calls; None: the loop's clock.
         replies: those of its connections; None: nothing but the server writes them.
+        audit: notes the changes of administrators; None: nobody does.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ServerState(Generic[_ConnectionT]):
         authenticator: Authenticator | None = None,
         stopwatch_s: Callable[[], float] | None = None,
         replies: UnwrittenReplies | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.loop = loop
         self.replies = replies or UnwrittenReplies(loop)
@@ -58,6 +61,7 @@ class ServerState(Generic[_ConnectionT]):
         self.stopwatch_s = stopwatch_s or loop.time
         self.service = service
         self.authenticator = authenticator
+        self.audit = audit
         self.methods_by_prefix = {
             head_prefix(CALL, name): (call_head(name), method) for name, method in service.methods.items()
         }

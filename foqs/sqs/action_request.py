@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from foqs.access.audit_trail import target_value
 from foqs.access.call_permissions import Principal
 from foqs.sqs.identifiers import QueueName
-from foqs.sqs.in_host_calls import InHostSession
 from foqs.sqs.parameters import Parameters
 
 
@@ -74,11 +73,6 @@ class ActionRequest:
         """Release what was leased, because the reply does not reach the client."""
         while self.on_unsent:
             self.on_unsent.pop()()
-
-    @property
-    def session(self) -> InHostSession | None:
-        """The session for calls inside the host."""
-        return None if self.principal is None else InHostSession(self.principal)
 
     @property
     def sender(self) -> str:

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foqs.rpc.methods import CallerSession
+from foqs.access.call_permissions import Principal
+from foqs.rpc.in_host_calls import InHostCalls, raw_id
 from foqs.sqs import origin
 from foqs.sqs.identifiers import message_id
-from foqs.sqs.in_host_calls import InHostCalls, raw_id
 from foqs.sqs.redrive_policy import Redrive
 from foqs_contract.errors import FoqsError, LimitExceeded, error_from_struct
 from foqs_contract.idl import ttypes
@@ -35,15 +35,15 @@ class DeadLetters:
         self._timeout_s = timeout_s
         self._now_s = now_s
 
-    async def bury(self, redrive: Redrive, deliveries: Sequence[Any], session: CallerSession | None) -> None:
+    async def bury(self, redrive: Redrive, deliveries: Sequence[Any], principal: Principal | None) -> None:
         """Move leased messages to the target.
 
         A message for which this fails stays in its queue: leased until its visibility timeout ends, or DEAD.
         """
         try:
-            dead = await self._give_up(redrive, deliveries, session)
+            dead = await self._give_up(redrive, deliveries, principal)
             if dead:
-                await move_letters(self._calls, redrive, dead, self._timeout_s, session)
+                await move_letters(self._calls, redrive, dead, self._timeout_s, principal)
         except FoqsError as error:
             log.info(
                 "dead letters of the queue %s of namespace %s are not moved yet: %s",
@@ -52,14 +52,14 @@ class DeadLetters:
                 error.message,
             )
 
-    async def _give_up(self, redrive: Redrive, deliveries: Sequence[Any], session: CallerSession | None) -> list[bytes]:
+    async def _give_up(self, redrive: Redrive, deliveries: Sequence[Any], principal: Principal | None) -> list[bytes]:
         """Make leased messages DEAD, with their origins. Return the ids of those for which this succeeded."""
         dead: list[bytes] = []
         left = list(deliveries)
         for with_origin in (True, False):  # a namespace may allow less metadata than an origin takes
             nacks = [self._nack(redrive, delivery, with_origin=with_origin) for delivery in left]
             request = ttypes.NackRequest(namespace_name=redrive.namespace.encode(), nacks=nacks)
-            reply = await self._calls.call("nack", request, self._timeout_s, session)
+            reply = await self._calls.call("nack", request, self._timeout_s, principal)
             outcomes = list(zip(left, reply.outcomes or (), strict=False))
             dead += [raw_id(delivery.id) for delivery, outcome in outcomes if outcome.error is None]
             left = [delivery for delivery, outcome in outcomes if _is_about_metadata(outcome.error)]
@@ -93,7 +93,7 @@ async def move_letters(
     redrive: Redrive,
     ids: Sequence[bytes],
     timeout_s: float,
-    session: CallerSession | None = None,
+    principal: Principal | None = None,
     *,
     is_local: bool = False,
 ) -> None:
@@ -112,7 +112,7 @@ async def move_letters(
         ttl_remaining_ms=redrive.retention_ms,
         forwarded=True if is_local else None,
     )
-    reply = await calls.call("moveItems", request, timeout_s, session)
+    reply = await calls.call("moveItems", request, timeout_s, principal)
     for outcome in reply.outcomes or ():
         if outcome.error is not None:
             raise error_from_struct(outcome.error, "refused")

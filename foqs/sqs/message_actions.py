@@ -16,12 +16,12 @@ from typing import Any, Final, TypeAlias
 
 from foqs.catalog.document import QueueEntry
 from foqs.core.limits.waiting_calls import WaitingCalls
+from foqs.rpc.in_host_calls import InHostCalls, delivery_structs, raw_id
 from foqs.sqs import envelope, origin, queue_attributes
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.dead_letters import DeadLetters
 from foqs.sqs.errors import SHAPES, SqsError, from_foqs_error, invalid_parameter
 from foqs.sqs.identifiers import QueueName, Receipt, message_id, parse_receipt_handle, receipt_handle
-from foqs.sqs.in_host_calls import InHostCalls, delivery_structs, raw_id
 from foqs.sqs.message_attributes import TRACE_HEADER, md5_of, md5_of_attributes, select_attributes, x_ray_trace
 from foqs.sqs.outgoing_messages import OutgoingMessage, message_size, parse_message, too_long_for_namespace
 from foqs.sqs.parameters import RECEIVE_MAX, WAIT_S_MAX, Parameters, check_attribute_names
@@ -151,7 +151,7 @@ class MessageActions:
             namespace_name=self._directory.namespace_of(queue.account).encode(),
             items=[message.item for message in messages],
         )
-        reply = await self._calls.call("enqueue", enqueue, self._timeout_s, request.session)
+        reply = await self._calls.call("enqueue", enqueue, self._timeout_s, request.principal)
         results = [_sent(result) for result in reply.results or ()]
         missing: list[str | SqsError] = [from_foqs_error(_NO_ID)] * (len(messages) - len(results))
         return results + missing
@@ -236,7 +236,7 @@ class MessageActions:
                 return found
             letters = [delivery for delivery in found if delivery.attempt > redrive.receives_max]
             if letters:
-                await self._dead_letters.bury(redrive, letters, request.session)
+                await self._dead_letters.bury(redrive, letters, request.principal)
             if len(letters) < len(found) or not found:
                 return [delivery for delivery in found if delivery.attempt <= redrive.receives_max]
         return []
@@ -281,7 +281,7 @@ class MessageActions:
             lease_ms=visibility_s * 1_000 or _INVISIBLE_MS,
         )
         try:
-            reply = await self._calls.call("dequeue", dequeue, timeout_s, request.session, request.on_unsent)
+            reply = await self._calls.call("dequeue", dequeue, timeout_s, request.principal, request.on_unsent)
         except Unavailable as error:
             self._log_outage(queue, error.message)
             raise
@@ -414,7 +414,7 @@ class MessageActions:
         fields = {"namespace_name": self._directory.namespace_of(queue.account).encode()}
         call_request = make_request(**fields, **{field: entries})
         try:
-            reply = await self._calls.call(method, call_request, self._timeout_s, request.session)
+            reply = await self._calls.call(method, call_request, self._timeout_s, request.principal)
         except FoqsError as error:
             return [error] * len(entries)
         found = [

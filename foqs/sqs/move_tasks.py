@@ -19,10 +19,10 @@ from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobSpec, JobState
 from foqs.queue.jobs.bulk_jobs import BulkJobs
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import SqsError, from_foqs_error, invalid_parameter, invalid_value, unsupported
 from foqs.sqs.identifiers import QueueName, parse_arn
-from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.redrive_policy import sources_of
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, NotFound
@@ -182,7 +182,7 @@ class MoveTasks:
             filter=ttypes.ItemFilter(topic=source.name.encode(), states=[int(state) for state in _MOVED_STATES]),
         )
         try:
-            reply = await self._calls.call("countItems", counting, self._timeout_s, request.session)
+            reply = await self._calls.call("countItems", counting, self._timeout_s, request.principal)
         except FoqsError:
             return None
         return int(reply.items or 0)

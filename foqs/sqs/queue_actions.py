@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from foqs.catalog.document import QueueEntry
 from foqs.core.items.item import State
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs.sqs import queue_attributes
 from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import (
@@ -24,7 +25,6 @@ from foqs.sqs.errors import (
     queue_does_not_exist,
 )
 from foqs.sqs.identifiers import QueueName, check_queue_name, page_token, parse_arn, parse_page_token, parse_queue_url
-from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import check_attribute_names, page_size
 from foqs.sqs.queue_directory import QueueDirectory
@@ -169,7 +169,7 @@ class QueueActions:
         purge = ttypes.TopicRequest(
             namespace_name=self._directory.namespace_of(queue.account).encode(), topic=queue.name.encode()
         )
-        await self._calls.call("purgeTopic", purge, self._timeout_s, request.session)
+        await self._calls.call("purgeTopic", purge, self._timeout_s, request.principal)
 
     # ----------------------------------------------------------------------- find
 
@@ -246,7 +246,7 @@ class QueueActions:
             filter=ttypes.TopicFilter(prefix=name, states=_ALL_STATES),
             page=ttypes.Page(limit=1),
         )
-        reply = await self._calls.call("getActiveTopics", listing, self._timeout_s, request.session)
+        reply = await self._calls.call("getActiveTopics", listing, self._timeout_s, request.principal)
         # A topic sorts before every other one that begins with its name.
         ready = deferred = leased = 0
         for found in reply.topics or ():

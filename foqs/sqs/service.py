@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
-from foqs.access.audit_trail import AuditEntry, AuditTrail
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import Principal, denial
+from foqs.rpc.audit import Audit
 from foqs.sqs import move_tasks, queue_actions
 from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error, queue_does_not_exist
@@ -118,7 +118,7 @@ class SqsService:
     Args:
         authenticator: None: anybody may call, and signatures are not checked.
         now_s: seconds since 1970-01-01 UTC.
-        trail: notes the changes of administrators.
+        audit: notes the changes of administrators.
     """
 
     def __init__(
@@ -127,13 +127,13 @@ class SqsService:
         directory: QueueDirectory,
         authenticator: Authenticator | None,
         now_s: Callable[[], float],
-        trail: AuditTrail,
+        audit: Audit,
     ) -> None:
         self._actions = table
         self._directory = directory
         self._authenticator = authenticator
         self._now_s = now_s
-        self._trail = trail
+        self._audit = audit
         self._long_reply = asyncio.Lock()
 
     def check_head(self, head: HttpHead) -> None:
@@ -234,16 +234,8 @@ class SqsService:
             self._note(name, target, request, outcome)
 
     def _note(self, name: str, target: ActionTarget, request: ActionRequest, outcome: str) -> None:
-        entry = AuditEntry(
-            at_ms=int(self._now_s() * 1_000),
-            principal=None if request.principal is None else request.principal.name,
-            peer=f"sqs {request.peer}",
-            call=f"sqs.{name}",
-            namespace=self._directory.known_namespace_of(target.account),
-            target=target.text,
-            outcome=outcome,
-        )
-        self._trail.record(entry)
+        namespace = self._directory.known_namespace_of(target.account)
+        self._audit.note(f"sqs.{name}", request.principal, f"sqs {request.peer}", namespace, target.text, outcome)
 
     def _action(self, name: str) -> Action:
         action = self._actions.get(name)

@@ -9,18 +9,18 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import Authenticator
 from foqs.catalog.administration import Administration
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.config import Config
 from foqs.options.rpc_options import RpcOptions
 from foqs.queue.jobs.bulk_jobs import BulkJobs
+from foqs.rpc.audit import Audit
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.methods import RpcService
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock
 from foqs.sqs.http_listener import SqsListener
-from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.queue_actions import QueueActions
@@ -63,7 +63,7 @@ class SqsPort:
         authenticator: Authenticator | None,
         clock: Clock,
         metrics: Metrics,
-        trail: AuditTrail,
+        audit: Audit,
     ) -> None:
         """Connect the port with the service that the Thrift listener calls."""
         config, loop = self._config, asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class SqsPort:
         queues = QueueActions(directory, calls, tasks, timeout_s, now_s, loop.time)
         waiting = WaitingCalls(receive_places(config.rpc), 0)
         messages = MessageActions(directory, calls, timeout_s, now_s, waiting)
-        sqs_service = SqsService(actions(queues, messages, tasks), directory, authenticator, now_s, trail)
+        sqs_service = SqsService(actions(queues, messages, tasks), directory, authenticator, now_s, audit)
         self._listener = SqsListener(
             sqs_service, config.rpc, config.sqs.request_bytes_max, metrics.call, clock.stopwatch_s
         )

@@ -275,10 +275,10 @@ mysql_migrations.MIGRATIONS = (*before, newest)
 from foqs.rpc import queue_handlers
 from foqs_contract.errors import InvalidArgument
 nack = queue_handlers.QueueHandlers.nack
-def with_reason(self, request, deadline, caller):
-    if getattr(request, "reason", None) is None:
+def with_reason(self, call):
+    if getattr(call.request, "reason", None) is None:
         raise InvalidArgument("this is missing", field="reason")
-    return nack(self, request, deadline, caller)
+    return nack(self, call)
 queue_handlers.QueueHandlers.nack = with_reason
 """,
     "a document's key is renamed": """

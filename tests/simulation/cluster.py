@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -30,8 +30,10 @@ from foqs.queue.host_state import HostState
 from foqs.queue.tier import Alone
 from foqs.routing.port import HostIdentity
 from foqs.rpc.admin_handlers import admin_handlers
-from foqs.rpc.methods import MethodHandler, RpcService
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.rpc.call import Handler, Layer
+from foqs.rpc.host_service import host_service
+from foqs.rpc.methods import unforwarded
+from foqs.rpc.queue_handlers import TopicLists
 from foqs.rpc.server import RpcServer
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.shard import Shard
@@ -381,15 +383,16 @@ class SimulatedCluster:
         engine: Engine,
         replies: UnwrittenReplies,
         rng: Random,
-        more: Mapping[str, MethodHandler] = MappingProxyType({}),
-        together: Callable[[QueueHandlers], RpcService] = lambda alone: alone,
+        more: Mapping[str, Handler] = MappingProxyType({}),
+        layer: Layer = unforwarded,
+        topics: TopicLists | None = None,
     ) -> tuple[RpcServer, Listener]:
-        """Start a host's server with the usual calls and those of `more`, wrapped by `together`."""
+        """Start a host's server with the usual calls and those of `more`; see `host_service`."""
         identity = HostIdentity(me.address, PORT, number)
-        handlers = QueueHandlers(engine.queue, identity, rng, {**admin_handlers(engine.admin, "default"), **more})
+        handlers = {**admin_handlers(engine.admin, "default"), **more}
         wire = RpcServer(
             self.loop,
-            together(handlers),
+            host_service(engine.queue, identity, rng, handlers, layer, topics),
             RpcOptions(),
             authenticator=principals.gate(engine.namespaces.permissions_of),
             replies=replies,

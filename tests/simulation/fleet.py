@@ -30,7 +30,6 @@ from foqs.core.items.item import parse_id
 from foqs.options.config import Config
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
-from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.testing.memory_network import ProtocolFactory
 from foqs_client.connection_pool import ConnectionPool
@@ -294,8 +293,9 @@ class SimulatedFleet(SimulatedCluster):
             engine,
             replies,
             rng,
-            cluster_handlers(tier.cluster),
-            lambda local: tier.service(local, engine.admin.refresh),
+            tier.handlers,
+            tier.layer(engine.admin.refresh),
+            tier.gossip.tier_topics,
         )
         engine.start()
         me.ready = True

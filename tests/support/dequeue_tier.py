@@ -19,9 +19,8 @@ from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.routing.port import HostIdentity, HostView
 from foqs.rpc.admin_handlers import admin_handlers
-from foqs.rpc.cluster_handlers import cluster_handlers
-from foqs.rpc.methods import MethodHandler
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.rpc.call import Handler, ServerMethod
+from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_client import Client
 from foqs_client.connection_pool import ConnectionPool
@@ -93,7 +92,7 @@ class DequeueTierHost(ClusterHost):
 
     server: RpcServer
     gossip: FakeGossip
-    local: MethodHandler
+    local: Handler
     """Serves its dequeues by itself; a test may replace it."""
     _world: DequeueTierWorld
 
@@ -114,12 +113,17 @@ class DequeueTierHost(ClusterHost):
     async def start(self) -> None:
         await super().start()
         world = self._world
-        more = {**admin_handlers(self.engine.admin, "default"), **cluster_handlers(self.tier.cluster)}
-        handlers = QueueHandlers(self.engine.queue, HostIdentity(self.address, PORT, 1), Random(1), more)
-        dequeue = handlers.methods[b"dequeue"]
-        self.local = dequeue.handle
-        handlers.methods[b"dequeue"] = replace(dequeue, handle=lambda *call: self.local(*call))
-        calls = self.tier.service(handlers, self.engine.admin.refresh)
+        more = {**admin_handlers(self.engine.admin, "default"), **self.tier.handlers}
+        tier_layer = self.tier.layer(self.engine.admin.refresh)
+
+        def layer(method: ServerMethod) -> Handler:
+            if method.row.name != "dequeue":
+                return tier_layer(method)
+            self.local = method.handle
+            return tier_layer(replace(method, handle=lambda call: self.local(call)))
+
+        topics = self.tier.gossip.tier_topics
+        calls = host_service(self.engine.queue, HostIdentity(self.address, PORT, 1), Random(1), more, layer, topics)
         self.server = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200), replies=self.replies)
         await world.network.listen(self.address, PORT, self.server.connection)
 

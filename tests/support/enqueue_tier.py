@@ -18,13 +18,12 @@ from typing import Any, Final
 
 from foqs.catalog.document import Permission
 from foqs.cluster.forwarding.enqueues import EnqueueForwarder
-from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.port import EnqueueOutcome, PendingCall
 from foqs.routing.port import Address, HostIdentity, HostView
-from foqs.rpc.methods import RpcService, ServerMethod
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.rpc.call import Call, Handler, ServerMethod
+from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Enqueued, Item
 from foqs_client.connection_pool import ConnectionPool
@@ -97,12 +96,16 @@ class EnqueueTierHost:
         self.peers = Peers(
             lambda: tier.views, view.nonce, view.tier, view.region, lambda at: ConnectionPool([at], 1, connect, greet)
         )
-        alone = QueueHandlers(self.queue, HostIdentity(view.name, PORT, 1), Random(1))
-        enqueues = EnqueueForwarder(alone.methods[b"enqueue"].handle, self.peers)
-        calls = TierService(alone, {b"enqueue": enqueues.handle})
+        forwarder = EnqueueForwarder(self.peers)
+
+        def layer(method: ServerMethod) -> Handler:
+            served = forwarder.layer(method) if method.row.name == "enqueue" else method.handle
+            return partial(self._record, served)
+
+        calls = host_service(self.queue, HostIdentity(view.name, PORT, 1), Random(1), layer=layer)
         self.server = RpcServer(
             asyncio.get_running_loop(),
-            self._recorded(calls),
+            calls,
             rpc_options(reply_grace_ms=int(GRACE_S * 1_000)),
             authenticator=principals.gate(lambda *_: frozenset((Permission.ENQUEUE,))) if tier.gated else None,
         )
@@ -112,18 +115,12 @@ class EnqueueTierHost:
         """The payloads that it took, in order."""
         return [row.payload or b"" for row in self.queue.rows.values()]
 
-    def _recorded(self, calls: TierService) -> RpcService:
-        def serve(name: str, method: ServerMethod, request: Any, *rest: Any) -> Any:
-            if name != "authenticate":
-                self.asked[name, bool(getattr(request, "forwarded", False))] += 1
-                self.times.append(request.timeout_ms)
-            return method.handle(request, *rest)
-
-        calls.methods = {
-            name: replace(method, handle=partial(serve, name.decode(), method))
-            for name, method in calls.methods.items()
-        }
-        return calls
+    def _record(self, serve: Handler, call: Call) -> PendingCall | None:
+        name = call.method.row.name
+        if name != "authenticate":
+            self.asked[name, bool(getattr(call.request, "forwarded", False))] += 1
+            self.times.append(call.request.timeout_ms)
+        return serve(call)
 
 
 class EnqueueTier:

@@ -18,6 +18,7 @@ from foqs.routing.port import HostView
 from foqs_contract.errors import Unavailable
 from tests.support.builders import cluster_options
 from tests.support.cluster_world import ClusterHost, ClusterWorld
+from tests.support.recorded_call import RecordedCall
 from tests.support.virtual_time import run_virtual
 
 SETTINGS = cluster_options(
@@ -46,30 +47,14 @@ class DirectPeers(Peers):
         if {found.name, self._me.name} & world.parted:
             await asyncio.sleep(max(0.0, deadline - world.loop.time()))
             raise Unavailable("no answer came")
-        answer = _ReplySink()
         if method.name != "gossip":
             raise PeerUnreachable("only gossip is exchanged here")
-        found.gossip.exchange.handle(request, deadline, answer)
-        world.reported_topics += len(answer.received.topics)
+        call = RecordedCall("gossip", request, deadline=deadline)
+        found.gossip.exchange.handle(call)
+        [reply] = call.replies
+        world.reported_topics += len(reply.topics)
         await asyncio.sleep(ONE_WAY_S)
-        return answer.received
-
-
-class _ReplySink:
-    session = None
-    peer = "test"
-
-    def __init__(self) -> None:
-        self.received: Any = None
-
-    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
-        self.received = to_struct(value)
-
-    def fail(self, error: Exception) -> NoReturn:
-        raise error
-
-    def log_malformed(self, text: str) -> NoReturn:
-        raise AssertionError(text)
+        return reply
 
 
 class GossipHost(ClusterHost):

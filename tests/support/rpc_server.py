@@ -19,10 +19,10 @@ from thrift.transport.TTransport import TMemoryBuffer
 from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import Queue
 from foqs.routing.port import HostIdentity
+from foqs.rpc.call import Handler
 from foqs.rpc.client_connection import Connection
+from foqs.rpc.host_service import host_service
 from foqs.rpc.messages import read_head
-from foqs.rpc.methods import MethodHandler
-from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs_contract.idl import Foqs, ttypes
@@ -50,7 +50,7 @@ async def serve_queue(
     queue: Queue,
     limits: RpcOptions | None = None,
     port: int = 0,
-    calls: Mapping[str, MethodHandler] = MappingProxyType({}),
+    calls: Mapping[str, Handler] = MappingProxyType({}),
     context: ssl.SSLContext | None = None,
     failed: Callable[[], None] = lambda: None,
     **more: Any,
@@ -61,7 +61,7 @@ async def serve_queue(
         context: serve TLS with this context; `failed` is called for each handshake that failed.
     """
     loop = asyncio.get_running_loop()
-    handlers = QueueHandlers(queue, HostIdentity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
+    handlers = host_service(queue, HostIdentity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
     server = RpcServer(loop, handlers, limits or rpc_options(reply_grace_ms=200), **more)
     acceptor = TlsAcceptor(server, context, failed) if context is not None else None
     listener = await loop.create_server(acceptor.connection if acceptor else server.connection, "127.0.0.1", port)
@@ -118,7 +118,7 @@ class RecordingTransport(asyncio.Transport):
 
 async def connect_in_memory(queue: Queue, limits: RpcOptions) -> tuple[Connection, RecordingTransport]:
     """A connection over a transport in memory."""
-    handlers = QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1))
+    handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
     connection, transport = RpcServer(asyncio.get_running_loop(), handlers, limits).connection(), RecordingTransport()
     connection.connection_made(transport)
     return connection, transport

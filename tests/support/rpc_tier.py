@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
 from foqs.access.audit_trail import AuditTrail
-from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
 from foqs.options.rpc_options import RpcOptions
 from foqs.routing.port import HostIdentity, HostView
 from foqs.rpc.admin_handlers import admin_handlers
+from foqs.rpc.audit import Audit
 from foqs.rpc.audit_handlers import audit_handlers
-from foqs.rpc.audited_service import AuditedService
-from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.host_service import host_service
 from foqs.rpc.methods import RpcService
-from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.connection_pool import ConnectionPool
 from foqs_contract.idl import ttypes
@@ -69,19 +69,27 @@ class RpcTierWorld(ClusterWorld):
         more = {
             **admin_handlers(engine.admin, "default"),
             **audit_handlers(trail, name),
-            **cluster_handlers(tier.cluster),
+            **tier.handlers,
         }
-        alone = QueueHandlers(engine.queue, HostIdentity(f"{name}.example", 7411, 1), Random(1), more)
-        calls = _RecordedCalls(tier.service(alone, engine.admin.refresh), name, self.forwarded_calls)
+        identity = HostIdentity(f"{name}.example", 7411, 1)
+        layer, topics = tier.layer(engine.admin.refresh), tier.gossip.tier_topics
+        calls = host_service(engine.queue, identity, Random(1), more, layer, topics)
+        calls = replace(calls, timeout_s=partial(self._record, name, calls.timeout_s))
         self.services[name] = calls
-        audited = AuditedService(calls, trail, lambda: int(self.loop.time() * 1_000))
-        server = RpcServer(self.loop, audited, RpcOptions(), replies=host.replies)
+        audit = Audit(trail, lambda: int(self.loop.time() * 1_000))
+        server = RpcServer(self.loop, calls, RpcOptions(), replies=host.replies, audit=audit)
         self._servers.append(server)
         self._listeners[name] = await self.network.listen(f"{name}.example", 7411, server.connection)
         return host
 
     def make_host(self, name: str, tier: str) -> ClusterHost:
         return RpcTierHost(self, name, self._started, tier)
+
+    def _record(self, name: str, timeout_s: Callable[[Any], float], request: Any) -> float:
+        """Record a forwarded call."""
+        if getattr(request, "forwarded", None) and hasattr(request, "shards"):
+            self.forwarded_calls.append((name, type(request).__name__, list(request.shards)))
+        return timeout_s(request)
 
     async def three(self) -> list[ClusterHost]:
         """Hosts that share the shards, and know that they do."""
@@ -129,21 +137,6 @@ class RpcTierWorld(ClusterWorld):
     def pools(self, source: str) -> Callable[[tuple[str, int]], ConnectionPool]:
         connect = self.network.connector(source)
         return lambda address: ConnectionPool([address], 1, connect)
-
-
-class _RecordedCalls:
-    """Passes calls on, and records the forwarded ones."""
-
-    def __init__(self, calls: TierService, name: str, forwarded_calls: list[tuple[str, str, list[int]]]) -> None:
-        self._calls = calls
-        self._name = name
-        self._forwarded_calls = forwarded_calls
-        self.methods = calls.methods
-
-    def timeout_s(self, request: Any) -> float:
-        if getattr(request, "forwarded", None) and hasattr(request, "shards"):
-            self._forwarded_calls.append((self._name, type(request).__name__, list(request.shards)))
-        return self._calls.timeout_s(request)
 
 
 def run_rpc_tier(story: Callable[[RpcTierWorld], Coroutine[Any, Any, None]], shards: int = 8, **options: Any) -> None:

@@ -11,10 +11,10 @@ from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.sqs_options import ACCOUNT_DEFAULT, SqsOptions
 from foqs.queue.engine import Engine
 from foqs.routing.port import HostIdentity
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.rpc.host_service import host_service
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
-from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import Parameters
@@ -44,7 +44,7 @@ class SqsWorld:
     """
 
     def __init__(self, world: World, engine: Engine) -> None:
-        handlers = QueueHandlers(engine.queue, HostIdentity("127.0.0.1", 1, 1), world.rng)
+        handlers = host_service(engine.queue, HostIdentity("127.0.0.1", 1, 1), world.rng)
         calls = InHostCalls(handlers, 1.0)
         directory = QueueDirectory(engine.admin, SqsOptions(), world.loop.time)
 

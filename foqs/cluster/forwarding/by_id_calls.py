@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.methods import Caller, CallerSession, MethodHandler, unchanged
-from foqs.rpc.methods import ServerMethod as Served
+from foqs.rpc.call import Call, Handler, ServerMethod, WrappedCall, unchanged
 from foqs_contract.call_table import CallRow, Route
 from foqs_contract.contract_version import HostTooOld
 from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
@@ -38,14 +37,25 @@ class _Entries(NamedTuple):
     outcome: Any
 
 
-def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes, MethodHandler]:
-    """Return the handlers by name. Each tries `local`, which serves the call by this host alone, first."""
-    served: dict[bytes, MethodHandler] = {}
-    for name, method in local.items():
-        if method.row.route in (Route.BY_ID, Route.BY_SHARD):
-            entries = _entries(method.row) if method.row.entries else None
-            served[name] = _forwarding_handler(method.handle, peers, ThriftMethod(method.row.name), entries)
-    return served
+class ByIdCalls:
+    """Serves calls by item id, and about one shard, by this host first."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    def layer(self, method: ServerMethod) -> Handler:
+        """See `Layer`."""
+        peers, local, client_method = self._peers, method.handle, ThriftMethod(method.row.name)
+        entries = _entries(method.row) if method.row.route is Route.BY_ID else None
+
+        def serve(call: Call) -> PendingCall | None:
+            if call.request.forwarded or not peers.by_nonce:
+                return local(call)
+            forwarded = _ForwardedByIdCall(call, peers, client_method, entries)
+            forwarded.pending = local(forwarded)
+            return forwarded
+
+        return serve
 
 
 def _entries(row: CallRow) -> _Entries:
@@ -54,68 +64,33 @@ def _entries(row: CallRow) -> _Entries:
     return _Entries(row.entries, reply, outcome)
 
 
-def _forwarding_handler(
-    local: MethodHandler, peers: Peers, method: ThriftMethod, entries: _Entries | None
-) -> MethodHandler:
-    def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        if request.forwarded or not peers.by_nonce:
-            return local(request, deadline, caller)
-        call = _ForwardedByIdCall(peers, method, entries, request, deadline, caller)
-        call.pending = local(request, deadline, call)
-        return call
-
-    return serve
-
-
-class _ForwardedByIdCall:
-    """One call: the `Caller` of its local part, and its forwarded parts.
+class _ForwardedByIdCall(WrappedCall):
+    """One call: its local part, and its forwarded parts.
 
     Args:
         entries: None for a call that is forwarded whole.
     """
 
-    __slots__ = ("_caller", "_deadline", "_entries", "_forwarding", "_method", "_peers", "_request", "pending")
+    __slots__ = ("_client_method", "_entries", "_forwarding", "_peers")
 
-    def __init__(
-        self,
-        peers: Peers,
-        method: ThriftMethod,
-        entries: _Entries | None,
-        request: Any,
-        deadline: float,
-        caller: Caller,
-    ) -> None:
+    def __init__(self, outer: Call, peers: Peers, client_method: ThriftMethod, entries: _Entries | None) -> None:
+        super().__init__(outer)
         self._peers = peers
-        self._method = method
+        self._client_method = client_method
         self._entries = entries
-        self._request = request
-        self._deadline = deadline
-        self._caller = caller
         self._forwarding: asyncio.Task[None] | None = None
-        self.pending: PendingCall | None = None
-
-    @property
-    def session(self) -> CallerSession | None:
-        return self._caller.session
-
-    @property
-    def peer(self) -> str:
-        return self._caller.peer
-
-    def log_malformed(self, text: str) -> None:
-        self._caller.log_malformed(text)
 
     def fail(self, error: Exception) -> None:
         peer = self._owner_peer(error) if self._entries is None else None
         if peer is None:
-            self._caller.fail(error)
+            self.outer.fail(error)
         else:
             self._forwarding = asyncio.ensure_future(self._forward_whole(peer, error))
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """Reply, or forward the entries that this host refused as NOT_OWNER."""
         if self._entries is None or NotOwner not in set(map(type, value)):  # type: ignore[call-overload]
-            self._caller.reply(to_struct, value, on_unsent)
+            self.outer.reply(to_struct, value, on_unsent)
             return
         outcomes = list(to_struct(value).outcomes)
         routes: dict[Peer, list[int]] = {}
@@ -126,14 +101,14 @@ class _ForwardedByIdCall:
         if routes:
             self._forwarding = asyncio.ensure_future(self._forward_parts(outcomes, routes, self._entries))
         else:
-            self._caller.reply(self._entries.reply, outcomes)
+            self.outer.reply(self._entries.reply, outcomes)
 
     def abandon(self) -> None:
         """End the call without a reply; forwarded entries may still be written."""
         if self._forwarding is not None:
             self._forwarding.cancel()
-        elif self.pending is not None:
-            self.pending.abandon()
+        else:
+            super().abandon()
 
     # ----------------------------------------------------------------- forwarding
 
@@ -145,16 +120,16 @@ class _ForwardedByIdCall:
         return self._peers.by_address(owner if isinstance(owner, tuple) else (owner.host, owner.port))
 
     async def _forward_whole(self, peer: Peer, refusal: Exception) -> None:
-        request = copy(self._request)
+        request = copy(self.request)
         request.forwarded = True
         try:
-            reply = await self._peers.call(peer, self._method, request, self._deadline)
+            reply = await self._peers.call(peer, self._client_method, request, self.deadline)
         except PeerUnreachable:
-            self._caller.fail(refusal)
+            self.outer.fail(refusal)
         except Exception as error:
-            self._caller.fail(error)
+            self.outer.fail(error)
         else:
-            self._caller.reply(unchanged, reply)
+            self.outer.reply(unchanged, reply)
 
     async def _forward_parts(self, outcomes: list[Any], routes: Mapping[Peer, list[int]], entries: _Entries) -> None:
         try:
@@ -162,18 +137,18 @@ class _ForwardedByIdCall:
                 *(self._forward_part(peer, outcomes, places, entries) for peer, places in routes.items())
             )
         except Exception as error:
-            self._caller.fail(error)
+            self.outer.fail(error)
         else:
-            self._caller.reply(entries.reply, outcomes)
+            self.outer.reply(entries.reply, outcomes)
 
     async def _forward_part(self, peer: Peer, merged: list[Any], places: Sequence[int], entries: _Entries) -> None:
         """Forward entries to their owner and store the outcomes at their places."""
-        part = copy(self._request)
+        part = copy(self.request)
         part.forwarded = True
         all_entries = getattr(part, entries.field)
         setattr(part, entries.field, [all_entries[place] for place in places])
         try:
-            outcomes = (await self._peers.call(peer, self._method, part, self._deadline)).outcomes or []
+            outcomes = (await self._peers.call(peer, self._client_method, part, self.deadline)).outcomes or []
         except (HostTooOld, UnknownOutcome) as error:
             outcomes = [entries.outcome(codec.error_struct(error)) for _ in places]
         except FoqsError:

@@ -22,7 +22,7 @@ from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.methods import Caller, MethodHandler
+from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs_contract.errors import FoqsError
 
 WAKES_MAX: Final = 100
@@ -57,20 +57,22 @@ class DequeueForwarder:
         """The calls that may wait in this host's queue, by their pending call there."""
         self._recheck_timers: dict[TopicName, asyncio.TimerHandle] = {}
 
-    def handler(self, local: MethodHandler) -> MethodHandler:
-        """Return the handler of `dequeue`. `local` serves it by this host alone."""
+    def layer(self, method: ServerMethod) -> Handler:
+        """See `Layer`."""
+        local, peer_dequeues = method.handle, self.peer_dequeues
 
-        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        def serve(call: Call) -> PendingCall | None:
+            request = call.request
             topics = _requested_topics(request)
             if not topics:
-                return local(request, deadline, caller)
-            call = ForwardedDequeue(local, self, self.peer_dequeues, request, topics, deadline, caller)
-            route = None if request.forwarded or request.local_only else self.peer_dequeues.choose_route(topics)
+                return local(call)
+            forwarded = ForwardedDequeue(call, local, self, peer_dequeues, topics)
+            route = None if request.forwarded or request.local_only else peer_dequeues.choose_route(topics)
             if route is None:
-                call.serve_locally()
+                forwarded.serve_locally()
             else:
-                call.forward(route)
-            return call
+                forwarded.forward(route)
+            return forwarded
 
         return serve
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from foqs.cluster.peers import REPLY_MARGIN_S, Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.methods import Caller, CallerSession, MethodHandler
+from foqs.rpc.call import Call, Handler, ServerMethod, WrappedCall
+from foqs_contract.call_table import CallRow
 from foqs_contract.contract_version import HostTooOld
 from foqs_contract.errors import ERROR_BY_CODE, FoqsError, TemporaryRefusal, UnknownOutcome
 from foqs_contract.idl import ttypes
@@ -30,36 +31,38 @@ _RETRYABLE_ELSEWHERE: Final = frozenset(code for code, kind in ERROR_BY_CODE.ite
 
 
 class EnqueueForwarder:
-    """Serves `enqueue` by this host first.
+    """Serves the calls that add items by this host first."""
 
-    Args:
-        local: serves an enqueue by this host alone.
-    """
-
-    method: ClassVar = ThriftMethod("enqueue")
-
-    def __init__(self, local: MethodHandler, peers: Peers) -> None:
-        self._local = local
+    def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self.forwarded_count = 0
-        """Items sent to another host."""
 
-    def handle(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        """Serve `enqueue`; see `MethodHandler`."""
-        if request.forwarded or not self._peers.by_nonce:
-            return self._local(request, deadline, caller)
-        call = _ForwardedEnqueue(self, request, deadline, caller)
-        try:
-            call.pending = self._local(request, deadline, call)
-        except TemporaryRefusal as error:
-            call.on_refused(error)
-        return call
+    def layer(self, method: ServerMethod) -> Handler:
+        """See `Layer`. Raises ValueError for a call whose items are not known here."""
+        peers, local, routes = self._peers, method.handle, _ItemRoutes(self._peers, method.row)
 
-    # ----------------------------------------------------------------- forwarding
+        def serve(call: Call) -> PendingCall | None:
+            if call.request.forwarded or not peers.by_nonce:
+                return local(call)
+            forwarded = _ForwardedEnqueue(call, routes)
+            try:
+                forwarded.pending = local(forwarded)
+            except TemporaryRefusal as error:
+                forwarded.on_refused(error)
+            return forwarded
 
-    def has_slot(self, item: Any) -> bool:
-        """Return whether the item belongs to the owner of a key slot."""
-        return item.idempotency_key is not None
+        return serve
+
+
+class _ItemRoutes:
+    """Where the items of one call go."""
+
+    def __init__(self, peers: Peers, row: CallRow) -> None:
+        has_slot = _HAS_SLOT.get(row.name)
+        if has_slot is None:
+            raise ValueError(f"say in _HAS_SLOT of {__name__} which items of the call {row.name} have a key slot")
+        self._has_slot = has_slot
+        self._peers = peers
+        self._method = ThriftMethod(row.name)
 
     def routes(self, items: Sequence[Any], results: Sequence[Any]) -> dict[Peer | None, list[int]]:
         """Return the places of the items to forward, by peer; None: any peer with capacity."""
@@ -68,7 +71,7 @@ class EnqueueForwarder:
             error = result.error
             if error is None:
                 continue
-            if not self.has_slot(items[place]):
+            if not self._has_slot(items[place]):
                 if error.code in _RETRYABLE_ELSEWHERE:
                     routes.setdefault(None, []).append(place)
             elif error.code == ttypes.ErrorCode.NOT_OWNER and error.owner is not None:
@@ -97,14 +100,14 @@ class EnqueueForwarder:
             part.forwarded = True
             part.items = [request.items[place] for place in places]
             try:
-                reply = await self._peers.call(host, self.method, part, deadline)
+                reply = await self._peers.call(host, self._method, part, deadline)
             except PeerUnreachable:
                 self._peers.mark_suspect(host)
                 continue
             except HostTooOld as error:
                 if peer is None:
                     continue  # another peer may know the items
-                known = _refuse_unknown(self.method, peer, part, error, results, places)
+                known = _refuse_unknown(self._method, peer, part, error, results, places)
                 if known:
                     await self._forward_to(peer, request, results, known, deadline)
                 return
@@ -127,7 +130,6 @@ class EnqueueForwarder:
     ) -> list[int]:
         """Store a peer's results at their places. Return the places of items that another peer may accept; none for an owner."""
         refused = []
-        self.forwarded_count += len(results)
         for peer_index, (place, result) in enumerate(zip(places, results, strict=False)):
             if not is_owner and result.error is not None and result.error.code in _RETRYABLE_ELSEWHERE:
                 refused.append(place)
@@ -139,38 +141,22 @@ class EnqueueForwarder:
         return refused
 
 
-class RestoreForwarder(EnqueueForwarder):
-    """Serves `restoreItems` by this host first. Every restored item has a slot."""
-
-    method: ClassVar = ThriftMethod("restoreItems")
-
-    def has_slot(self, item: Any) -> bool:
-        return True
+_HAS_SLOT: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "enqueue": lambda item: item.idempotency_key is not None,
+    "restoreItems": lambda item: True,
+}
+"""By call: whether an item belongs to the owner of a key slot."""
 
 
-class _ForwardedEnqueue:
-    """One enqueue: the `Caller` of its local part, and its forwarded parts."""
+class _ForwardedEnqueue(WrappedCall):
+    """One call: its local part, and its forwarded parts."""
 
-    __slots__ = ("_caller", "_deadline", "_forwarder", "_forwarding", "_request", "pending")
+    __slots__ = ("_forwarding", "_routes")
 
-    def __init__(self, forwarder: EnqueueForwarder, request: Any, deadline: float, caller: Caller) -> None:
-        self._forwarder = forwarder
-        self._request = request
-        self._deadline = deadline
-        self._caller = caller
+    def __init__(self, outer: Call, routes: _ItemRoutes) -> None:
+        super().__init__(outer)
+        self._routes = routes
         self._forwarding: asyncio.Task[None] | None = None
-        self.pending: PendingCall | None = None
-
-    @property
-    def session(self) -> CallerSession | None:
-        return self._caller.session
-
-    @property
-    def peer(self) -> str:
-        return self._caller.peer
-
-    def log_malformed(self, text: str) -> None:
-        self._caller.log_malformed(text)
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, TemporaryRefusal):
@@ -179,24 +165,24 @@ class _ForwardedEnqueue:
                 return
             except FoqsError:
                 pass  # no peer may accept any of the items
-        self._caller.fail(error)
+        self.outer.fail(error)
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """Reply, or forward the items that this host refused."""
         if set(map(type, value)) == {str}:  # type: ignore[call-overload]
-            self._caller.reply(to_struct, value, on_unsent)
+            self.outer.reply(to_struct, value, on_unsent)
             return
         results = list(to_struct(value).results)
-        routes = self._forwarder.routes(self._request.items, results)
+        routes = self._routes.routes(self.request.items, results)
         if routes:
             self._forwarding = asyncio.ensure_future(self._forward(results, routes, None))
         else:
-            self._caller.reply(ttypes.EnqueueReply, results)
+            self.outer.reply(ttypes.EnqueueReply, results)
 
     def on_refused(self, error: TemporaryRefusal) -> None:
         """Forward all items, because this host refused the call. Raises the error if no item can be forwarded."""
-        results = [ttypes.EnqueueResult(None, codec.error_struct(error)) for _ in self._request.items]
-        routes = self._forwarder.routes(self._request.items, results)
+        results = [ttypes.EnqueueResult(None, codec.error_struct(error)) for _ in self.request.items]
+        routes = self._routes.routes(self.request.items, results)
         if not routes:
             raise error
         self._forwarding = asyncio.ensure_future(self._forward(results, routes, error))
@@ -206,21 +192,21 @@ class _ForwardedEnqueue:
     ) -> None:
         before = list(results)
         try:
-            await self._forwarder.forward(self._request, results, routes, self._deadline)
+            await self._routes.forward(self.request, results, routes, self.deadline)
         except Exception as error:
-            self._caller.fail(error)
+            self.outer.fail(error)
             return
         if refusal is not None and all(new is old for new, old in zip(results, before, strict=True)):
-            self._caller.fail(refusal)
+            self.outer.fail(refusal)
         else:
-            self._caller.reply(ttypes.EnqueueReply, results)
+            self.outer.reply(ttypes.EnqueueReply, results)
 
     def abandon(self) -> None:
         """End the call without a reply; forwarded items may still be written."""
         if self._forwarding is not None:
             self._forwarding.cancel()
-        elif self.pending is not None:
-            self.pending.abandon()
+        else:
+            super().abandon()
 
 
 def _refuse_unknown(

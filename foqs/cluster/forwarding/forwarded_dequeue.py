@@ -17,7 +17,7 @@ from foqs.cluster.forwarding.peer_dequeues import PeerDequeues, Route
 from foqs.core.items.item import TopicName
 from foqs.queue.outage import NothingDeliverable, Outage
 from foqs.queue.port import Deliveries, PendingCall
-from foqs.rpc.methods import Caller, CallerSession, MethodHandler
+from foqs.rpc.call import Call, Handler, WrappedCall
 from foqs_contract.errors import FoqsError, UnknownOutcome
 from foqs_contract.idl import ttypes
 
@@ -44,25 +44,24 @@ class LocalDequeues(Protocol):
         ...
 
 
-class ForwardedDequeue:
-    """One dequeue: the `Caller` of its local part, and its forwarded part.
+class ForwardedDequeue(WrappedCall):
+    """One dequeue: its local part, and its forwarded part.
+
+    Args:
+        local: serves it by this host alone.
 
     Attributes:
         is_forwarding: whether a peer is being asked.
     """
 
     __slots__ = (
-        "_caller",
-        "_deadline",
         "_first_forwarded_at_s",
         "_is_done",
         "_is_local_done",
         "_local",
         "_local_dequeues",
         "_local_outage",
-        "_local_pending",
         "_peer_dequeues",
-        "_request",
         "_unknown_outcome",
         "is_forwarding",
         "topics",
@@ -70,25 +69,20 @@ class ForwardedDequeue:
 
     def __init__(
         self,
-        local: MethodHandler,
+        outer: Call,
+        local: Handler,
         local_dequeues: LocalDequeues,
         peer_dequeues: PeerDequeues,
-        request: Any,
         topics: Sequence[TopicName],
-        deadline: float,
-        caller: Caller,
     ) -> None:
+        super().__init__(outer)
         self.topics = topics
         self.is_forwarding = False
         self._local = local
         self._local_dequeues = local_dequeues
         self._peer_dequeues = peer_dequeues
-        self._request = request
-        self._deadline = deadline
-        self._caller = caller
         self._first_forwarded_at_s: float | None = None
         """When it was first forwarded, if that was before it was served here."""
-        self._local_pending: PendingCall | None = None
         self._is_local_done = False
         self._local_outage: Outage | None = None
         """Why this host may have delivered nothing although there are items."""
@@ -98,35 +92,23 @@ class ForwardedDequeue:
 
     def wanted_count(self, topic: TopicName) -> int:
         """Return how many items of a topic are requested."""
-        return self._request.topics[self.topics.index(topic)].count or 1
+        return self.request.topics[self.topics.index(topic)].count or 1
 
     # --------------------------------------------------------------- local part
 
     def serve_locally(self) -> None:
         """Serve the call by this host, with the rest of its wait time. Raises FoqsError."""
-        request = self._request
-        if request.wait_ms and self._first_forwarded_at_s is not None:
+        if self.request.wait_ms and self._first_forwarded_at_s is not None:
             elapsed_ms = int((asyncio.get_running_loop().time() - self._first_forwarded_at_s) * 1_000)
-            request = copy(request)
-            request.wait_ms = max(0, request.wait_ms - elapsed_ms)
-        self._local_pending = self._local(request, self._deadline, self)
-        if self._local_pending is not None and not self._is_local_done and request.wait_ms and not self._is_local_only:
-            self._local_dequeues.add_waiting(self._local_pending, self)
+            self.request = copy(self.request)
+            self.request.wait_ms = max(0, self.request.wait_ms - elapsed_ms)
+        self.pending = self._local(self)
+        if self.pending is not None and not self._is_local_done and self.request.wait_ms and not self._is_local_only:
+            self._local_dequeues.add_waiting(self.pending, self)
 
     @property
     def _is_local_only(self) -> bool:
-        return bool(self._request.forwarded or self._request.local_only)
-
-    @property
-    def session(self) -> CallerSession | None:
-        return self._caller.session
-
-    @property
-    def peer(self) -> str:
-        return self._caller.peer
-
-    def log_malformed(self, text: str) -> None:
-        self._caller.log_malformed(text)
+        return bool(self.request.forwarded or self.request.local_only)
 
     def fail(self, error: Exception) -> None:
         """Fail the call; but if only this host can deliver nothing, that is a part of the tier's reply."""
@@ -134,7 +116,7 @@ class ForwardedDequeue:
             self._on_local_empty(error.outage)
         else:
             self._finish()
-            self._caller.fail(error)
+            self.outer.fail(error)
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """Reply with the items of this host; without items, reply when no peer is being asked."""
@@ -155,16 +137,16 @@ class ForwardedDequeue:
 
     def forward(self, route: Route) -> None:
         """Ask a peer for items, too."""
-        if self._local_pending is None and self._first_forwarded_at_s is None:
+        if self.pending is None and self._first_forwarded_at_s is None:
             self._first_forwarded_at_s = asyncio.get_running_loop().time()
         self.is_forwarding = True
         self._peer_dequeues.run_detached(self._forward(route))
 
     async def _forward(self, route: Route) -> None:
-        peer_dequeues, namespace = self._peer_dequeues, self._request.namespace_name
+        peer_dequeues, namespace = self._peer_dequeues, self.request.namespace_name
         deliveries: list[Any] = []
         try:
-            deliveries = await peer_dequeues.dequeue(route, self._request, self.topics, self._deadline)
+            deliveries = await peer_dequeues.dequeue(route, self.request, self.topics, self.deadline)
         except UnknownOutcome as error:
             self._unknown_outcome = error
         except Exception as error:
@@ -184,9 +166,9 @@ class ForwardedDequeue:
 
     def _continue_locally(self) -> None:
         """Continue on this host, because the peer delivered nothing."""
-        if self._is_local_done or (self._local_pending is None and self._unknown_outcome is not None):
+        if self._is_local_done or (self.pending is None and self._unknown_outcome is not None):
             self._reply_empty()
-        elif self._local_pending is None:
+        elif self.pending is None:
             try:
                 self.serve_locally()
             except Exception as error:
@@ -200,8 +182,8 @@ class ForwardedDequeue:
         self._finish()
 
     def _abandon_local(self) -> None:
-        if self._local_pending is not None and not self._is_local_done:
-            self._local_pending.abandon()
+        if self.pending is not None and not self._is_local_done:
+            self.pending.abandon()
             self._is_local_done = True
 
     def _reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None) -> None:
@@ -210,12 +192,10 @@ class ForwardedDequeue:
         def with_heads(value: _T) -> Any:
             reply = to_struct(value)
             if self._peer_dequeues.peers.by_nonce:
-                reply.availability = self._peer_dequeues.topic_heads(
-                    self.topics, with_peers=not self._request.forwarded
-                )
+                reply.availability = self._peer_dequeues.topic_heads(self.topics, with_peers=not self.request.forwarded)
             return reply
 
-        self._caller.reply(with_heads, value, on_unsent)
+        self.outer.reply(with_heads, value, on_unsent)
 
     def _reply_empty(self) -> None:
         if self._unknown_outcome is not None:
@@ -233,8 +213,8 @@ class ForwardedDequeue:
     def _fail(self, error: Exception | FoqsError) -> None:
         if not self._is_done:
             self._finish()
-            self._caller.fail(error)
+            self.outer.fail(error)
 
     def _finish(self) -> None:
         self._is_done = True
-        self._local_dequeues.remove_waiting(self._local_pending)
+        self._local_dequeues.remove_waiting(self.pending)

@@ -9,7 +9,7 @@ written is not sent again. Knows nothing of what a shard holds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from copy import copy
 from functools import cache
 from typing import Any, Final, NoReturn, Protocol
@@ -18,9 +18,10 @@ from foqs.cluster.forwarding.merged_pages import first_place, merge_pages, merge
 from foqs.cluster.peers import Peer, Peers
 from foqs.queue.filter_walk import start_of_shard
 from foqs.queue.port import PendingCall
+from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs.rpc.filters import parse_page
-from foqs.rpc.methods import Caller, MethodHandler, task_handler
-from foqs.rpc.methods import ServerMethod as Served
+from foqs.rpc.in_host_calls import InHostCall
+from foqs.rpc.methods import task_handler
 from foqs_contract.errors import (
     HANDOVER_RETRY_MS,
     FoqsError,
@@ -63,45 +64,51 @@ class ScatterGather:
     """Sends calls to the owners of all shards and merges the replies.
 
     Args:
-        local: serves the calls by this host alone.
         bytes_max: the size limit of a page with payloads.
     """
 
-    def __init__(self, local: Mapping[bytes, Served], peers: Peers, tier_shards: TierShards, bytes_max: int) -> None:
-        self._local = local
+    def __init__(self, peers: Peers, tier_shards: TierShards, bytes_max: int) -> None:
         self._peers = peers
         self._tier_shards = tier_shards
         self._bytes_max = bytes_max
 
-    @property
-    def handlers(self) -> Mapping[bytes, MethodHandler]:
-        """The handlers by method name."""
-        calls: Mapping[bytes, Callable[[Any, float], Any]] = {
-            b"peek": self._peek,
-            b"listDead": self._list_dead,
-            b"countItems": self._count_items,
-            b"getUsage": self._get_usage,
-            b"bulk": self._bulk,
-            b"purgeTopic": self._purge_topic,
+    def layer(self, method: ServerMethod) -> Handler:
+        """See `Layer`. Raises ValueError for a call that has no merge."""
+        merges: Mapping[str, Callable[[Call], Coroutine[Any, Any, Any]]] = {
+            "peek": self._peek,
+            "listDead": self._list_dead,
+            "countItems": self._count_items,
+            "getUsage": self._get_usage,
+            "bulk": self._bulk,
+            "purgeTopic": self._purge_topic,
         }
-        return {name: _local_if_forwarded(self._local[name].handle, task_handler(call)) for name, call in calls.items()}
+        name = method.row.name
+        merge = merges.get(name)
+        if merge is None:
+            raise ValueError(f"the call {name} goes to all shards, and {__name__} has no merge of its replies; add one")
+        local, gather = method.handle, task_handler(merge)
+
+        def serve(call: Call) -> PendingCall | None:
+            return (local if call.request.forwarded else gather)(call)
+
+        return serve
 
     # ------------------------------------------------------------------- the calls
 
-    async def _peek(self, request: Any, deadline: float) -> Any:
-        limit, _ = parse_page(request.page)
-        return merge_pages(await self._ask_owners("peek", request, deadline), peek_order, limit, self._bytes_max)
+    async def _peek(self, call: Call) -> Any:
+        limit, _ = parse_page(call.request.page)
+        return merge_pages(await self._ask_owners(call, call.request), peek_order, limit, self._bytes_max)
 
-    async def _list_dead(self, request: Any, deadline: float) -> Any:
-        limit, cursor = parse_page(request.page)
-        return merge_walk_pages(await self._ask_owners("listDead", request, deadline), limit, self._bytes_max, cursor)
+    async def _list_dead(self, call: Call) -> Any:
+        limit, cursor = parse_page(call.request.page)
+        return merge_walk_pages(await self._ask_owners(call, call.request), limit, self._bytes_max, cursor)
 
-    async def _count_items(self, request: Any, deadline: float) -> Any:
-        replies = await self._ask_owners("countItems", request, deadline)
+    async def _count_items(self, call: Call) -> Any:
+        replies = await self._ask_owners(call, call.request)
         return ttypes.CountItemsReply(_sum_or_none(replies, "items"), _sum_or_none(replies, "payload_bytes"))
 
-    async def _get_usage(self, request: Any, deadline: float) -> Any:
-        replies = await self._ask_owners("getUsage", request, deadline)
+    async def _get_usage(self, call: Call) -> Any:
+        replies = await self._ask_owners(call, call.request)
         lists = [reply.topic_names for reply in replies]
         return ttypes.UsageReply(
             items=_sum_or_none(replies, "items"),
@@ -110,12 +117,12 @@ class ScatterGather:
             enqueues_last_minute=_sum_or_none(replies, "enqueues_last_minute"),
         )
 
-    async def _bulk(self, request: Any, deadline: float) -> Any:
+    async def _bulk(self, call: Call) -> Any:
         """Change a page of items of one shard: the first shard at which any host's walk has items left."""
-        limit, cursor = parse_page(request.page, limit_min=0)
-        part = copy(request)
+        limit, cursor = parse_page(call.request.page, limit_min=0)
+        part = copy(call.request)
         part.page = ttypes.Page(0, None if cursor is None else cursor.encode())
-        replies = await self._ask_owners("bulk", part, deadline)
+        replies = await self._ask_owners(call, part)
         cursors = [reply.next_cursor for reply in replies if reply.next_cursor is not None]
         if not cursors:
             return ttypes.BulkReply(0, None, 0)
@@ -123,30 +130,34 @@ class ScatterGather:
         if not limit:
             return ttypes.BulkReply(0, str(place), 0)
         part.page = ttypes.Page(limit, str(place).encode())
-        (reply,) = await self._ask_owners("bulk", part, deadline, [place.shard], writes=True)
+        (reply,) = await self._ask_owners(call, part, [place.shard], writes=True)
         if reply.next_cursor is None and any(shard > place.shard for shard in self._tier_shards.owners()):
             reply.next_cursor = str(start_of_shard(place.started_ms, place.shard + 1))
         return reply
 
-    async def _purge_topic(self, request: Any, deadline: float) -> Any:
+    async def _purge_topic(self, call: Call) -> Any:
         """Purge the topic in every shard that exists when the call arrives; the layout is read again."""
-        shards = await self._tier_shards.read_tier_shards(deadline)
-        replies = await self._ask_owners("purgeTopic", request, deadline, shards, writes=True)
+        shards = await self._tier_shards.read_tier_shards(call.deadline)
+        replies = await self._ask_owners(call, call.request, shards, writes=True)
         return ttypes.PurgeReply(_sum_or_none(replies, "items"))
 
     # -------------------------------------------------------------------- asking
 
     async def _ask_owners(
-        self, name: str, request: Any, deadline: float, shards: Collection[int] | None = None, *, writes: bool = False
+        self, call: Call, request: Any, shards: Collection[int] | None = None, *, writes: bool = False
     ) -> list[Any]:
         """Return the replies of the owners of these shards, or of all.
+
+        Args:
+            request: of the parts; their shards are added.
+            writes: the parts can change something.
 
         Raises:
             UnknownOutcome: the call writes, and a part of it is, or may be, done.
             FoqsError: nothing was written.
         """
         loop = asyncio.get_running_loop()
-        retry_until_s = min(deadline, loop.time() + RETRY_WITHIN_S)
+        retry_until_s = min(call.deadline, loop.time() + RETRY_WITHIN_S)
         missing_shards = set(self._tier_shards.owners() if shards is None else shards)
         replies: list[Any] = []
         while True:
@@ -157,7 +168,7 @@ class ScatterGather:
             except Unavailable as error:
                 refusals.append(error)
                 parts = []
-            calls = [self._ask_host(name, request, deadline, writes, peer, numbers) for peer, numbers in parts]
+            calls = [self._ask_host(call, request, writes, peer, numbers) for peer, numbers in parts]
             for (peer, numbers), reply in zip(parts, await asyncio.gather(*calls), strict=True):
                 if not isinstance(reply, FoqsError):
                     replies.append(reply)
@@ -187,7 +198,7 @@ class ScatterGather:
         return [(peers.get(nonce), numbers) for nonce, numbers in parts.items()]
 
     async def _ask_host(
-        self, name: str, request: Any, deadline: float, writes: bool, peer: Peer | None, shards: list[int]
+        self, call: Call, request: Any, writes: bool, peer: Peer | None, shards: list[int]
     ) -> Any | FoqsError:
         """Return the reply of one host, or its error."""
         request = copy(request)
@@ -195,55 +206,15 @@ class ScatterGather:
         request.shards = shards
         try:
             if peer is None:
-                return await ask_local(self._local[name.encode()], request, deadline)
-            return await self._peers.call(peer, _client_method(name, writes), request, deadline)
+                return await InHostCall(call.method, request, call.deadline, call.principal).make()
+            return await self._peers.call(peer, _client_method(call.method.row.name, writes), request, call.deadline)
         except FoqsError as error:
             return error if peer is None else _peer_error(peer, error)
-
-
-async def ask_local(method: Served, request: Any, deadline: float) -> Any:
-    """Return the reply of this host alone. Raises FoqsError."""
-    caller = _LocalCaller()
-    pending = method.handle(request, deadline, caller)
-    try:
-        return await caller.result
-    except asyncio.CancelledError:
-        if pending is not None:
-            pending.abandon()
-        raise
-
-
-class _LocalCaller:
-    """The `Caller` of the local part."""
-
-    session = None
-    peer = "this host"
-
-    def __init__(self) -> None:
-        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def log_malformed(self, text: str) -> None:
-        """Do nothing: the bytes were checked before."""
-
-    def fail(self, error: Exception) -> None:
-        if not self.result.done():
-            self.result.set_exception(error)
-
-    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
-        if not self.result.done():
-            self.result.set_result(to_struct(value))
 
 
 @cache
 def _client_method(name: str, writes: bool) -> ThriftMethod:
     return ThriftMethod(name, is_write=writes)
-
-
-def _local_if_forwarded(local: MethodHandler, scatter: MethodHandler) -> MethodHandler:
-    def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        return (local if request.forwarded else scatter)(request, deadline, caller)
-
-    return serve
 
 
 def _peer_error(peer: Peer, error: FoqsError) -> FoqsError:

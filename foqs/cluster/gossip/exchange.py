@@ -20,7 +20,7 @@ from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.options.cluster_options import ClusterOptions
-from foqs.rpc.methods import Caller, unchanged
+from foqs.rpc.call import Call, unchanged
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -122,8 +122,9 @@ class Exchange:
 
     # -------------------------------------------------------------------- serving
 
-    def handle(self, request: Any, deadline: float, caller: Caller) -> None:
-        """Serve `exchange`; see `MethodHandler`."""
+    def handle(self, call: Call) -> None:
+        """Serve `exchange`; see `Handler`."""
+        request = call.request
         options = self._options
         has_unrefreshed = self._local_topics.refresh(
             options.gossip_page_topics_max, include_new=not request.continuation
@@ -141,7 +142,7 @@ class Exchange:
             topic_rates=None if request.continuation else list(self._rates.report()),
             unavailable_shards=self._unavailable_shards() or None,
         )
-        caller.reply(unchanged, reply)
+        call.reply(unchanged, reply)
 
     # --------------------------------------------------------------------- asking
 

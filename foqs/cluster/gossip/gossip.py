@@ -6,9 +6,9 @@ the list of the tier's topics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from foqs.cluster.gossip.change_log import ChangeLog
 from foqs.cluster.gossip.exchange import Exchange, LimitReports, RateReports
@@ -19,8 +19,6 @@ from foqs.cluster.peers import Peers
 from foqs.core.items.item import TopicName
 from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.host_state import HostState
-from foqs.rpc.methods import MethodHandler, task_handler
-from foqs.rpc.queue_handlers import QueueHandlers
 
 _VERSION_BITS: Final = 62
 
@@ -63,14 +61,3 @@ class Gossip:
             rng,
         )
         self.tier_topics = TierTopics(state, peers, self.local_topics, view, plan)
-
-    def handlers(self, local: QueueHandlers) -> Mapping[bytes, MethodHandler]:
-        """Return the handlers of `exchange` and `getActiveTopics`; `local` serves requests with `local_only`."""
-        topics = self.tier_topics
-
-        async def get_active_topics(request: Any, deadline: float) -> Any:
-            if request.filter is not None and request.filter.local_only:
-                return await local.get_active_topics(request, deadline)
-            return await local.list_topics(request, topics.list_topics, topics.unavailable_shards)
-
-        return {b"gossip": self.exchange.handle, b"getActiveTopics": task_handler(get_active_topics)}

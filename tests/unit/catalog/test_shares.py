@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -19,34 +17,16 @@ from foqs.catalog.queue_changes import change_queue
 from foqs.catalog.shares import GRANTS_MAX, PAUSED_MAX, RESERVE_PERCENT, check_share
 from foqs.options.options import NamespaceOptions
 from foqs.rpc.admin_handlers import admin_handlers
-from foqs.sqs.in_host_calls import InHostSession
 from foqs_contract.errors import FoqsError, LimitExceeded
 from foqs_contract.idl import ttypes
 from tests.support.catalogs import install_gated_catalog, pause
 from tests.support.engines import World, run_in_world
 from tests.support.method_gate import start_task
+from tests.support.recorded_call import RecordedCall
 from tests.support.sqs_world import SqsWorld
 
 BYTES_MAX = 100_000
 CONSUME = frozenset({Permission.CONSUME})
-
-
-class NotedCaller:
-    """The caller of one call, with its replies."""
-
-    def __init__(self, session: InHostSession | None) -> None:
-        self.session = session
-        self.peer = "test"
-        self.replies: list[Any] = []
-
-    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
-        self.replies.append(to_struct(value))
-
-    def fail(self, error: Exception) -> None:
-        self.replies.append(error)
-
-    def log_malformed(self, text: str) -> None:
-        raise AssertionError(text)
 
 
 def fill(document: Document, name: str, weight: int = 1, entry_bytes: int = 500) -> Document:
@@ -146,25 +126,25 @@ def test_queues_of_one_namespace_leave_room_for_others_and_administrators_of_all
 
 
 @pytest.mark.parametrize(
-    ("session", "is_administrator"),
+    ("principal", "is_administrator"),
     [
         (None, False),
-        (InHostSession(Principal("tenant")), False),
-        (InHostSession(Principal("operator", is_admin=True)), True),
+        (Principal("tenant"), False),
+        (Principal("operator", is_admin=True), True),
     ],
 )
 def test_calls_say_whether_their_caller_administers_the_whole_system(
-    session: InHostSession | None, is_administrator: bool
+    principal: Principal | None, is_administrator: bool
 ) -> None:
     async def story(world: World) -> None:
         world.catalog = MemoryCatalog(Document(1, {"a": Namespace(paused=frozenset(map(str, range(PAUSED_MAX))))}))
         engine = await world.engine()
         handlers = admin_handlers(engine.admin, "default")
-        caller = NotedCaller(session)
         request = ttypes.TopicRequest(namespace_name=b"a", topic=b"one more")
-        handlers["pauseTopic"](request, world.deadline_in(5), caller)
-        await world.until(lambda: bool(caller.replies))
-        assert isinstance(caller.replies[0], LimitExceeded) != is_administrator
+        call = RecordedCall("pauseTopic", request, principal, deadline=world.deadline_in(5))
+        handlers["pauseTopic"](call)
+        await world.until(lambda: bool(call.replies))
+        assert isinstance(call.replies[0], LimitExceeded) != is_administrator
 
     run_in_world(story)
 

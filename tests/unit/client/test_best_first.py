@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import pytest
 
 from foqs.queue.port import PendingCall
-from foqs.rpc.methods import Caller
+from foqs.rpc.call import Call
 from foqs_client import Client, Delivery, FoqsError
 from foqs_client.long_polls import HOLD_S, DequeueKind
 from foqs_contract.errors import ERROR_BY_CODE
@@ -30,9 +29,9 @@ def record_dequeues(host: DequeueTierHost, asked: list[str]) -> None:
     """Make a host record each dequeue that reaches it."""
     local = host.local
 
-    def note(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+    def note(call: Call) -> PendingCall | None:
         asked.append(host.name)
-        return local(request, deadline, caller)
+        return local(call)
 
     host.local = note
 
@@ -204,11 +203,11 @@ def test_waiting_dequeue_that_every_host_refused_asks_again_exactly_if_the_error
         def refuse_first(host: DequeueTierHost) -> None:
             local = host.local
 
-            def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+            def serve(call: Call) -> PendingCall | None:
                 if host.name not in refused:
                     refused.append(host.name)
                     raise kind("this host refuses")
-                return local(request, deadline, caller)
+                return local(call)
 
             host.local = serve
 

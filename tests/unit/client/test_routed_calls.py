@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -461,7 +461,7 @@ def test_host_gets_the_remaining_time_of_the_call() -> None:
                 seen.append(request.timeout_ms)
                 return service.timeout_s(request)
 
-            host.server.service = SimpleNamespace(methods=service.methods, timeout_s=timeout_s)
+            host.server.service = replace(service, timeout_s=timeout_s)
             refusals = [True, True]
 
             async def connect(factory: Any, name: str, port: int) -> Any:
@@ -515,7 +515,7 @@ def test_unavailable_host_sets_retry_after() -> None:
 
 
 def test_newer_field_is_not_sent_to_a_host_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
 
     async def main() -> None:
         queue = FakeQueue()

@@ -19,8 +19,8 @@ from foqs.queue.jobs import job_host
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, JobSpec, JobState
 from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import JobStore
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.job_pages import BulkCallPages
-from foqs.sqs.in_host_calls import InHostCalls
 from foqs_contract.call_table import FIRST_VERSION
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld
@@ -51,8 +51,7 @@ class JobTierWorld(RpcTierWorld):
     async def host(self, name: str) -> ClusterHost:
         host = await super().host(name)
         jobs = HostJobs(host.registry, host.engine.namespaces, self.clock.wall_ms, Random(5), NoObserver())
-        calls = InHostCalls(self.services[name], 0.2)
-        pages = BulkCallPages(lambda method, request, timeout_s: calls.call(method, request, timeout_s, None))
+        pages = BulkCallPages(InHostCalls(self.services[name], 0.2))
         assert isinstance(self.loop, SimulatedLoop)
         process = self.processes[name] = self.loop.process(f"jobs of {name}")
         process.run(jobs.start, pages, JobOwner(name, host.nonce), host.membership.running_hosts)
@@ -231,7 +230,7 @@ def test_host_that_stops_gives_its_job_to_another_one_exactly() -> None:
 @pytest.fixture
 def older_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make all hosts take the others for hosts of the first version of the contract."""
-    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
 
 
 @pytest.mark.usefixtures("older_peers")

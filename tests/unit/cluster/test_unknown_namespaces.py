@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any
 
 from foqs.catalog.document import Document, Namespace
 from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.port import CatalogFailed
 from foqs.cluster.unknown_namespaces import PAUSE_S, UnknownNamespaces
 from foqs.options.options import NamespaceOptions
-from foqs.rpc.methods import Caller, contract_methods
+from foqs.rpc.call import Call
+from foqs.rpc.methods import contract_methods
 from foqs_contract.errors import Unavailable
 from foqs_contract.idl import ttypes
+from tests.support.recorded_call import RecordedCall
 from tests.support.virtual_time import run_virtual
 
 
@@ -26,22 +28,24 @@ class World:
         self.stored = self.namespaces.document
         self.readings: list[float] = []
         self.served: list[tuple[str, float]] = []
-        self.failures: list[Exception] = []
         self.is_readable = True
-        methods = contract_methods({"getUsage": self._serve, "listNamespaces": self._serve})
-        handlers = {name: method.handle for name, method in methods.items()}
-        self._handlers = UnknownNamespaces(self.namespaces, self._refresh).delayed(methods, handlers)
+        layer = UnknownNamespaces(self.namespaces, self._refresh).layer
+        self._method = contract_methods({"getUsage": self._serve}, layer)[b"getUsage"]
+        self._calls: list[RecordedCall] = []
         self.time = asyncio.get_running_loop().time
 
     def call(self, name: str | bytes, timeout_s: float = 10.0) -> Any:
         request = ttypes.NamespaceRequest(name.encode() if isinstance(name, str) else name)
-        return self._handlers[b"getUsage"](request, self.time() + timeout_s, cast(Caller, self))
+        call = RecordedCall("getUsage", request, method=self._method, deadline=self.time() + timeout_s)
+        self._calls.append(call)
+        return self._method.handle(call)
 
-    def fail(self, error: Exception) -> None:
-        self.failures.append(error)
+    @property
+    def failures(self) -> list[Exception]:
+        return [error for call in self._calls for error in call.replies]
 
-    def _serve(self, request: Any, deadline: float, caller: Caller) -> None:
-        self.served.append((request.namespace_name.decode(errors="replace"), self.time()))
+    def _serve(self, call: Call) -> None:
+        self.served.append((call.request.namespace_name.decode(errors="replace"), self.time()))
 
     async def _refresh(self) -> None:
         self.readings.append(self.time())

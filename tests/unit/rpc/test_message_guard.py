@@ -6,23 +6,21 @@ from typing import Any
 
 import pytest
 
-from foqs.rpc.message_guard import MessageGuard
-from foqs.rpc.methods import Caller
+from foqs.rpc.methods import contract_methods
 from foqs.rpc.request_bytes import UsualItems
 from foqs.sqs import envelope, origin
 from foqs_contract.errors import PermissionDenied
 from foqs_contract.idl import ttypes
-from tests.unit.rpc.test_audited_service import Peer, Service, Session, answer
+from tests.support.requests import Names, good
 
 MESSAGE = envelope.encode(envelope.Message("pay", sender="boss"))
 ORIGIN = origin.encode(origin.Origin("dead", "mail", "id", 3, 7))
+METHODS = contract_methods({})
 
 
-def call(name: str, request: Any, session: Session | None) -> list[Any]:
-    peer: Any = Peer(session)
-    caller: Caller = peer
-    MessageGuard(Service(answer)).methods[name.encode()].handle(request, 1.0, caller)
-    return list(peer.replies)
+def check(name: str, request: Any) -> None:
+    """Check the request of a principal that is no administrator. Raises PermissionDenied."""
+    METHODS[name.encode()].check(request)
 
 
 def items(*contents: tuple[bytes | None, bytes | None]) -> Any:
@@ -38,43 +36,38 @@ def usual(*contents: tuple[bytes, bytes]) -> Any:
     ("content", "field"), [((MESSAGE, b""), "items[1].payload"), ((b"x", ORIGIN), "items[1].metadata")]
 )
 def test_item_that_names_a_sender_or_an_origin_is_refused(make: Any, content: tuple[bytes, bytes], field: str) -> None:
-    request = ttypes.EnqueueRequest(b"n", make((b"x", b"y"), content))
     with pytest.raises(PermissionDenied) as caught:
-        call("enqueue", request, Session(is_administrator=False))
+        check("enqueue", ttypes.EnqueueRequest(b"n", make((b"x", b"y"), content)))
     assert caught.value.field == field
 
 
-def test_mark_of_a_forwarded_call_helps_nobody_but_hosts() -> None:
-    request = ttypes.EnqueueRequest(b"n", items((MESSAGE, b"")), forwarded=True)
-    with pytest.raises(PermissionDenied):
-        call("enqueue", request, Session(is_administrator=False))
-    assert call("enqueue", request, Session()) == ["done"]
+@pytest.mark.parametrize("name", ["enqueue", "nack", "ack", "peek", "listAudit"])
+def test_only_hosts_mark_calls_as_forwarded(name: str) -> None:
+    request = good(name, Names())
+    check(name, request)
+    request.forwarded = True
+    with pytest.raises(PermissionDenied) as caught:
+        check(name, request)
+    assert caught.value.field == "forwarded"
 
 
 def test_nack_that_gives_an_item_an_origin_is_refused() -> None:
     nacks = [ttypes.Nack(b"1-2", 3, metadata=b"why"), ttypes.Nack(b"1-3", 3, metadata=ORIGIN)]
     with pytest.raises(PermissionDenied) as caught:
-        call("nack", ttypes.NackRequest(b"n", nacks), Session(is_administrator=False))
+        check("nack", ttypes.NackRequest(b"n", nacks))
     assert caught.value.field == "nacks[1].metadata"
-    assert call("nack", ttypes.NackRequest(b"n", nacks[:1]), Session(is_administrator=False)) == ["done"]
+    check("nack", ttypes.NackRequest(b"n", nacks[:1]))
 
 
 @pytest.mark.parametrize("make", [items, usual])
 def test_other_items_are_accepted(make: Any) -> None:
-    contents = make((b"", b""), (b"x" + MESSAGE, b" " + ORIGIN), (MESSAGE[:3], ORIGIN[:5]))
-    assert call("enqueue", ttypes.EnqueueRequest(b"n", contents), Session(is_administrator=False)) == ["done"]
-    assert call("enqueue", ttypes.EnqueueRequest(b"n", items((None, None))), Session(is_administrator=False)) == [
-        "done"
-    ]
+    check(
+        "enqueue",
+        ttypes.EnqueueRequest(b"n", make((b"", b""), (b"x" + MESSAGE, b" " + ORIGIN), (MESSAGE[:3], ORIGIN[:5]))),
+    )
+    check("enqueue", ttypes.EnqueueRequest(b"n", items((None, None))))
 
 
-def test_administrators_and_hosts_without_authentication_may_send_messages() -> None:
-    request = ttypes.EnqueueRequest(b"n", items((MESSAGE, ORIGIN)))
-    assert call("enqueue", request, Session()) == call("enqueue", request, None) == ["done"]
-
-
-def test_only_calls_with_which_producers_and_consumers_give_content_are_guarded() -> None:
-    plain = Service(answer)
-    guarded = MessageGuard(plain)
-    changed = {name for name, method in guarded.methods.items() if method.handle is not plain.methods[name].handle}
-    assert changed == {b"enqueue", b"nack"}
+def test_restore_of_an_administrator_of_the_namespace_may_hold_messages() -> None:
+    restored = [ttypes.RestoredItem(b"mail", payload=MESSAGE, metadata=ORIGIN, restore_key=b"1")]
+    check("restoreItems", ttypes.RestoreItemsRequest(b"n", restored))

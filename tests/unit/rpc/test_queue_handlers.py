@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,46 +15,26 @@ from foqs.core.items.life import EventKind
 from foqs.queue.port import ItemView
 from foqs.routing.port import HostIdentity
 from foqs.rpc import codec
+from foqs.rpc.call import ServerMethod
+from foqs.rpc.host_service import host_service
+from foqs.rpc.in_host_calls import InHostCall
 from foqs.rpc.messages import DecodeLimits, Decoder, bytes_spec, read_head
-from foqs.rpc.methods import ServerMethod
-from foqs.rpc.queue_handlers import QueueHandlers
 from foqs_contract.call_table import CALLS
 from foqs_contract.errors import ErrorCode, FoqsError, InvalidArgument, LimitExceeded, NotImplementedYet, Overloaded
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
-from tests.support.rpc_server import call
+from tests.support.recorded_call import RecordedCall
+from tests.support.rpc_server import call as call_frame
 from tests.support.thrift_structs import read
 
 ID = "3-8796093022209"
-
-
-class Asked:
-    """A `Caller` that records the reply."""
-
-    session = None
-    peer = "test"
-
-    def __init__(self) -> None:
-        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.complaints: list[str] = []
-
-    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
-        self.result.set_result(to_struct(value))
-
-    def fail(self, error: Exception) -> None:
-        self.result.set_exception(error)
-
-    def log_malformed(self, text: str) -> None:
-        self.complaints.append(text)
 
 
 def ask(method: ServerMethod, request: Any) -> Any:
     """Return the reply struct for a decoded request, as a client reads it."""
 
     async def main() -> Any:
-        asked = Asked()
-        method.handle(request, 1e9, asked)
-        return await asked.result
+        return await InHostCall(method, request, 1e9).make()
 
     body = method.encode_reply(False, asyncio.run(main()))
     return read(getattr(Foqs, f"{method.row.name}_result"), body).success
@@ -63,10 +42,10 @@ def ask(method: ServerMethod, request: Any) -> Any:
 
 def serve(queue: FakeQueue, name: str, request: Any) -> Any:
     """Return the reply struct for a request, encoded as a client sends it."""
-    message = call(name, request)[4:]
+    message = call_frame(name, request)[4:]
     head, _ = read_head(message)
     arguments = Decoder(DecodeLimits(1 << 24, 200_000)).decode(message, head, bytes_spec(getattr(Foqs, f"{name}_args")))
-    handlers = QueueHandlers(queue, HostIdentity("here", 7411, 42), random.Random(1))
+    handlers = host_service(queue, HostIdentity("here", 7411, 42), random.Random(1))
     handlers.timeout_s(arguments.request)
     return ask(handlers.methods[name.encode()], arguments.request)
 
@@ -261,7 +240,7 @@ def test_bad_call_fails_and_does_not_reach_the_queue(name: str, request_: Any, c
 
 
 def test_every_method_of_the_contract_is_there_and_one_without_a_handler_is_not_implemented() -> None:
-    handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
+    handlers = host_service(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
     assert {name.decode() for name in handlers.methods} == set(CALLS)
     with pytest.raises(NotImplementedYet, match="bindTopic is not served by this version"):
         ask(handlers.methods[b"bindTopic"], ttypes.BindTopicRequest("default", "t"))
@@ -297,7 +276,7 @@ def test_a_bad_nack_is_refused_alone(entry: Any, code: ErrorCode, field: str) ->
 def test_jitter_is_drawn_for_each_nack_from_the_generator_given() -> None:
     def events(seed: int) -> list[float]:
         queue = FakeQueue()
-        handlers = QueueHandlers(queue, HostIdentity("here", 7411, 42), random.Random(seed))
+        handlers = host_service(queue, HostIdentity("here", 7411, 42), random.Random(seed))
         raw = [ttypes.Nack(b"3-%d" % (8796093022209 + n), 1) for n in range(3)]
         ask(handlers.methods[b"nack"], ttypes.NackRequest(b"default", raw))
         return [event.jitter for _, event in queue.calls[0][1]]  # type: ignore[attr-defined]
@@ -400,15 +379,13 @@ def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> N
 
 def test_items_that_are_not_utf8_are_logged_once_per_call() -> None:
     raw = [ttypes.NewItem(topic=b"\xff"), ttypes.NewItem(topic=b"\xfe"), ttypes.NewItem(topic=b"")]
-    handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
+    handlers = host_service(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
 
-    async def main() -> list[str]:
-        asked = Asked()
-        handlers.methods[b"enqueue"].handle(ttypes.EnqueueRequest(b"default", raw), 1e9, asked)
-        assert len((await asked.result).results) == 3
-        return asked.complaints
-
-    [complaint] = asyncio.run(main())
+    method = handlers.methods[b"enqueue"]
+    call = RecordedCall("enqueue", ttypes.EnqueueRequest(b"default", raw), method=method)
+    method.handle(call)
+    assert len(call.replies[0].results) == 3
+    [complaint] = call.complaints
     assert "items[0].topic" in complaint
 
 
@@ -421,7 +398,7 @@ def test_wait_is_limited_by_the_timeout_and_by_the_host() -> None:
 
 
 def test_timeout_is_limited_by_the_host_and_has_a_default() -> None:
-    handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
+    handlers = host_service(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=10**15)) == 60.0
     assert handlers.timeout_s(ttypes.AckRequest()) == 10.0
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=1)) == 0.001

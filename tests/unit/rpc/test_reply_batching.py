@@ -14,7 +14,7 @@ from foqs.queue.port import NO_DELIVERIES
 from foqs.routing.port import HostIdentity
 from foqs.rpc import codec
 from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
@@ -150,7 +150,7 @@ async def waiting(calls: int) -> tuple[RpcServer, Connection, RecordingTransport
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(
-        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcOptions()
+        asyncio.get_running_loop(), host_service(queue, HostIdentity("h", 1, 1), Random(1)), RpcOptions()
     )
     connection, transport = server.connection(), RecordingTransport()
     connection.connection_made(transport)
@@ -163,7 +163,7 @@ async def two_that_wait() -> tuple[RpcServer, list[tuple[Connection, RecordingTr
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(
-        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcOptions()
+        asyncio.get_running_loop(), host_service(queue, HostIdentity("h", 1, 1), Random(1)), RpcOptions()
     )
     lines = []
     for _ in range(2):

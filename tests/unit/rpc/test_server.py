@@ -14,9 +14,9 @@ from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.options.rpc_options import RpcOptions
 from foqs.routing.port import HostIdentity
 from foqs.rpc.client_connection import WAIT_RETRY_AFTER_MS
+from foqs.rpc.host_service import host_service
 from foqs.rpc.messages import Decoder
 from foqs.rpc.peer_log import PeerLog
-from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import ttypes
@@ -523,7 +523,7 @@ def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcOp
         queue = FakeQueue()
         queue.gate = asyncio.Event()
         loop = asyncio.get_running_loop()
-        server = RpcServer(loop, QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1)), limits)
+        server = RpcServer(loop, host_service(queue, HostIdentity("h", 1, 1), random.Random(1)), limits)
         transport = RecordingTransport()
         connection = server.connection()
         connection.connection_made(transport)
@@ -614,7 +614,7 @@ def test_unread_replies_of_all_connections_have_a_limit() -> None:
 
     async def main() -> None:
         queue = FakeQueue()
-        handlers = QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1))
+        handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
         server = RpcServer(asyncio.get_running_loop(), handlers, rpc_options(in_flight_bytes_max=1 << 20))
         connections = []
         for _ in range(4):

@@ -11,7 +11,7 @@ import pytest
 from foqs.options.rpc_options import RpcOptions
 from foqs.routing.port import HostIdentity
 from foqs.rpc.client_connection import SURPLUS_CONNECTION_S, Connection
-from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Item, Overloaded
 from foqs_contract.errors import ErrorCode
@@ -32,7 +32,7 @@ def wants() -> Any:
 
 def full(queue: FakeQueue, limits: RpcOptions = ONE) -> RpcServer:
     """A server, of a loop without sockets, that has all the connections it may have."""
-    handlers = QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1))
+    handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
     server = RpcServer(asyncio.get_running_loop(), handlers, limits)
     server.connection().connection_made(RecordingTransport())
     return server

@@ -16,7 +16,9 @@ from botocore.credentials import Credentials
 
 from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
+from foqs.access.call_permissions import Principal
 from foqs.access.keyring import Keyring
+from foqs.rpc.audit import Audit
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.errors import SqsError, queue_does_not_exist
 from foqs.sqs.http_messages import HttpHead, HttpReply
@@ -60,6 +62,7 @@ class World:
         grants = EditableGrants(*permissions)
         authenticator = Authenticator(keyring, [], grants, self.observer, AuthenticationLimits(failure_delay_s=0))
         self.trail = AuditTrail()
+        audit = Audit(self.trail, lambda: 77)
         table = {
             name: Action(self.send, CALLS[call], target_of_queue)
             for name, call in (
@@ -73,7 +76,7 @@ class World:
             Directory(),  # type: ignore[arg-type]
             authenticator if is_authenticated else None,
             time.time,
-            self.trail,
+            audit,
         )
 
     async def send(self, request: ActionRequest) -> Mapping[str, Any]:
@@ -148,8 +151,7 @@ def test_a_signed_request_runs_its_action() -> None:
     request = world.requests[0]
     assert (request.sender, request.region, request.invocation_id) == ("orders", "eu-west-1", "an-invocation-id")
     assert request.base_url == "http://q.example:7413"
-    assert request.session is not None
-    assert not request.session.is_administrator
+    assert request.principal == Principal("orders")
 
 
 def test_a_long_reply_is_made_in_parts_between_which_others_run() -> None:

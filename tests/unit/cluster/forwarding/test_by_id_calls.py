@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import State, format_id
-from foqs.sqs.in_host_calls import InHostCalls
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs_contract.call_table import FIRST_VERSION
 from foqs_contract.errors import NotFound, NotOwner
 from foqs_contract.idl import ttypes
@@ -78,7 +78,7 @@ def test_any_host_serves_changes_by_id() -> None:
 
 
 def test_older_owner_is_not_asked_to_extend_a_lease_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
 
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()

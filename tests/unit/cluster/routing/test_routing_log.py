@@ -24,6 +24,7 @@ from foqs_contract.key_slots import KEY_SLOT_COUNT
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, Member, Plan, ShardSpec
 from tests.support.aio import run
 from tests.support.local_ensemble import LocalEnsemble
+from tests.support.recorded_call import RecordedCall
 
 HOST: Final = HostView("h", ("h", 1), "default", "", 0, "nonce")
 SHARD: Final = ShardView(1, "default", "", ("h", 1), "h", 1, "owned")
@@ -169,28 +170,15 @@ class Cluster:
 
 def ask(service: RegistryCluster, known: ClientRouting | None) -> Any:
     """Return a host's reply."""
-    replies: list[Any] = []
-
-    class Caller:
-        session = None
-        peer = "test"
-
-        def reply(self, shape: Any, value: Any, give_back: Any = None) -> None:
-            replies.append(shape(value))
-
-        def fail(self, error: Exception) -> None:
-            raise error
-
-        def log_malformed(self, text: str) -> None:
-            raise AssertionError(text)
+    request = ttypes.GetRoutingRequest(None if known is None else known.version, changes=known is not None)
+    call = RecordedCall("getRouting", request)
 
     async def main() -> None:
-        request = ttypes.GetRoutingRequest(None if known is None else known.version, changes=known is not None)
-        pending: Any = cluster_handlers(service)["getRouting"](request, 1.0, Caller())
+        pending: Any = cluster_handlers(service)["getRouting"](call)
         await pending.task
 
     run(main())
-    return replies[0]
+    return call.replies[0]
 
 
 def size(reply: Any) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from foqs.rpc.methods import Caller, MethodHandler, ServerMethod, contract_methods, unchanged
-from foqs.sqs.in_host_calls import InHostCalls
+from foqs.rpc.call import Call, Handler, unchanged
+from foqs.rpc.in_host_calls import InHostCalls
+from foqs.rpc.methods import RpcService, contract_methods
 from foqs_contract.errors import DeadlineExceeded, FoqsError, NotFound, Unavailable, UnknownOutcome
 from tests.support.virtual_time import run_virtual
 
@@ -26,31 +27,22 @@ class Pending:
         self.abandoned += 1
 
 
-class Service:
-    """Serves `ack` and `getItem` by one handler."""
-
-    def __init__(self, handle: MethodHandler) -> None:
-        self.methods: Mapping[bytes, ServerMethod] = contract_methods({"ack": handle, "getItem": handle})
-
-    def timeout_s(self, request: Any) -> float:
-        return 1.0
-
-
-async def call(handle: MethodHandler, name: str = "ack") -> Any:
-    return await InHostCalls(Service(handle), GRACE_S).call(name, "request", 5.0, None)
+async def make(handle: Handler, name: str = "ack") -> Any:
+    service = RpcService(contract_methods({"ack": handle, "getItem": handle}), lambda request: 1.0)
+    return await InHostCalls(service, GRACE_S).call(name, "request", 5.0)
 
 
 def test_a_reply_is_returned_now_or_later() -> None:
     async def run() -> None:
-        def now(request: Any, deadline: float, caller: Caller) -> None:
-            caller.reply(lambda value: [request, value], 1)
+        def now(call: Call) -> None:
+            call.reply(lambda value: [call.request, value], 1)
 
-        def later(request: Any, deadline: float, caller: Caller) -> Pending:
-            asyncio.get_running_loop().call_later(2.0, caller.reply, unchanged, "late")
+        def later(call: Call) -> Pending:
+            asyncio.get_running_loop().call_later(2.0, call.reply, unchanged, "late")
             return Pending()
 
-        assert await call(now) == ["request", 1]
-        assert await call(later) == "late"
+        assert await make(now) == ["request", 1]
+        assert await make(later) == "late"
 
     run_virtual(run)
 
@@ -58,13 +50,13 @@ def test_a_reply_is_returned_now_or_later() -> None:
 @pytest.mark.parametrize("is_raised", [False, True])
 def test_an_error_of_foqs_is_raised(is_raised: bool) -> None:
     async def run() -> None:
-        def handle(request: Any, deadline: float, caller: Caller) -> None:
+        def handle(call: Call) -> None:
             if is_raised:
                 raise NotFound("x")
-            caller.fail(NotFound("x"))
+            call.fail(NotFound("x"))
 
         with pytest.raises(NotFound):
-            await call(handle)
+            await make(handle)
 
     run_virtual(run)
 
@@ -72,11 +64,11 @@ def test_an_error_of_foqs_is_raised(is_raised: bool) -> None:
 @pytest.mark.parametrize(("name", "kind"), [("ack", UnknownOutcome), ("getItem", Unavailable)])
 def test_a_bug_hides_a_write_but_no_read(name: str, kind: type[FoqsError]) -> None:
     async def run() -> None:
-        def handle(request: Any, deadline: float, caller: Caller) -> None:
+        def handle(call: Call) -> None:
             raise KeyError("bug")
 
         with pytest.raises(kind):
-            await call(handle, name)
+            await make(handle, name)
 
     run_virtual(run)
 
@@ -87,7 +79,7 @@ def test_a_call_that_is_not_done_in_time_is_abandoned(name: str, kind: type[Foqs
         pending = Pending()
         started = asyncio.get_running_loop().time()
         with pytest.raises(kind):
-            await call(lambda *_: pending, name)
+            await make(lambda *_: pending, name)
         assert pending.abandoned == 1
         assert asyncio.get_running_loop().time() - started == pytest.approx(5.0 + GRACE_S)
 
@@ -97,7 +89,7 @@ def test_a_call_that_is_not_done_in_time_is_abandoned(name: str, kind: type[Foqs
 def test_a_call_whose_caller_leaves_is_abandoned() -> None:
     async def run() -> None:
         pending = Pending()
-        task = asyncio.ensure_future(call(lambda *_: pending))
+        task = asyncio.ensure_future(make(lambda *_: pending))
         await asyncio.sleep(1)
         task.cancel()
         await asyncio.wait((task,))
@@ -112,11 +104,11 @@ def test_a_reply_that_its_caller_does_not_get_is_reported_as_unsent(leaves_first
         unsent: list[int] = []
         replies: list[Callable[[], None]] = []
 
-        def handle(request: Any, deadline: float, caller: Caller) -> Pending:
-            replies.append(lambda: caller.reply(unchanged, 1, lambda: unsent.append(1)))
+        def handle(call: Call) -> Pending:
+            replies.append(lambda: call.reply(unchanged, 1, lambda: unsent.append(1)))
             return Pending()
 
-        task = asyncio.ensure_future(call(handle))
+        task = asyncio.ensure_future(make(handle))
         await asyncio.sleep(1)
         if leaves_first:
             task.cancel()
@@ -136,10 +128,10 @@ def test_a_sent_reply_is_not_reported_as_unsent() -> None:
     async def run() -> None:
         unsent: list[int] = []
 
-        def handle(request: Any, deadline: float, caller: Caller) -> None:
-            caller.reply(unchanged, 1, lambda: unsent.append(1))
+        def handle(call: Call) -> None:
+            call.reply(unchanged, 1, lambda: unsent.append(1))
 
-        assert await call(handle) == 1
+        assert await make(handle) == 1
         assert unsent == []
 
     run_virtual(run)

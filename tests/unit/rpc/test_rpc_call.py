@@ -14,9 +14,10 @@ import pytest
 from foqs.core.items.validation import MalformedRequest
 from foqs.queue.port import PendingCall
 from foqs.rpc.auth_session import AuthSession
-from foqs.rpc.call import RpcCall
+from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs.rpc.messages import read_head
-from foqs.rpc.methods import Caller, MethodHandler, ServerMethod, contract_methods, task_handler
+from foqs.rpc.methods import contract_methods, task_handler
+from foqs.rpc.rpc_call import RpcCall
 from foqs.runtime.deadlines import DeadlineSweeper
 from foqs_contract.call_table import CALLS
 from foqs_contract.errors import ErrorCode, FoqsError, NotFound
@@ -83,16 +84,17 @@ class Work:
             raise self._failure
 
 
-def method(serve: MethodHandler, *, writes: bool = False) -> ServerMethod:
+def method(serve: Handler, *, writes: bool = False) -> ServerMethod:
     return replace(contract_methods({"getItem": serve})[b"getItem"], row=replace(CALLS["getItem"], writes=writes))
 
 
-def begin(line: FakeLine, serve: MethodHandler, *, writes: bool = False) -> RpcCall:
+def begin(line: FakeLine, serve: Handler, *, writes: bool = False) -> RpcCall:
     """Start a call with a deadline in one second."""
     head, seqid = read_head(call_frame("getItem", ttypes.GetItemRequest("default"))[4:])
-    call = RpcCall(line, head, seqid, method(serve, writes=writes), 0, 0.0)
+    deadline = asyncio.get_running_loop().time() + 1
+    call = RpcCall(line, head, seqid, method(serve, writes=writes), None, deadline, None, 0, 0.0)
     line.calls[call] = None
-    call.start(None, asyncio.get_running_loop().time() + 1, GRACE_S)
+    call.start(GRACE_S)
     return call
 
 
@@ -100,11 +102,11 @@ def view(number: int) -> Any:
     return ttypes.ItemView(attempt=number)
 
 
-def waiting(work: PendingCall, callers: list[Caller]) -> MethodHandler:
+def waiting(work: PendingCall, callers: list[Call]) -> Handler:
     """Return a handler that replies nothing and appends its caller to `callers`."""
 
-    def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
-        callers.append(caller)
+    def serve(call: Call) -> PendingCall:
+        callers.append(call)
         return work
 
     return serve
@@ -119,8 +121,8 @@ def virtually(test: Callable[[FakeLine], Any]) -> None:
 
 def test_reply_before_the_handler_returns_is_the_only_one_and_sets_no_deadline() -> None:
     async def test(line: FakeLine) -> None:
-        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
-            caller.reply(view, 1)
+        def serve(call: Call) -> PendingCall:
+            call.reply(view, 1)
             return work
 
         work = Work()
@@ -135,7 +137,7 @@ def test_reply_before_the_handler_returns_is_the_only_one_and_sets_no_deadline()
 
 def test_only_the_first_reply_is_sent_and_the_others_are_undone() -> None:
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         back: list[int] = []
         begin(line, waiting(Work(), callers))
         for number in (1, 2, 3):
@@ -149,8 +151,8 @@ def test_only_the_first_reply_is_sent_and_the_others_are_undone() -> None:
 
 def test_failure_after_a_reply_is_not_sent() -> None:
     async def test(line: FakeLine) -> None:
-        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
-            caller.reply(view, 1)
+        def serve(call: Call) -> PendingCall:
+            call.reply(view, 1)
             raise NotFound("after the answer")
 
         begin(line, serve)
@@ -162,7 +164,7 @@ def test_failure_after_a_reply_is_not_sent() -> None:
 @pytest.mark.parametrize(("writes", "code"), [(True, ErrorCode.UNKNOWN_OUTCOME), (False, ErrorCode.DEADLINE_EXCEEDED)])
 def test_unanswered_call_fails_after_its_deadline_and_grace_and_is_abandoned(writes: bool, code: ErrorCode) -> None:
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         work, back = Work(), []
         begin(line, waiting(work, callers), writes=writes)
         await asyncio.sleep(1 + GRACE_S - 0.01)
@@ -178,7 +180,7 @@ def test_unanswered_call_fails_after_its_deadline_and_grace_and_is_abandoned(wri
 @pytest.mark.parametrize(("writes", "code"), [(True, ErrorCode.UNKNOWN_OUTCOME), (False, ErrorCode.LIMIT_EXCEEDED)])
 def test_reply_that_is_too_long_never_says_that_a_write_did_not_happen(writes: bool, code: ErrorCode) -> None:
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         begin(line, waiting(Work(), callers), writes=writes)
         callers[0].reply(lambda size: ttypes.ItemView(payload=bytes(size)), line.reply_bytes_max)
         assert line.codes() == [code]
@@ -188,7 +190,7 @@ def test_reply_that_is_too_long_never_says_that_a_write_did_not_happen(writes: b
 
 def test_an_answered_call_does_not_expire() -> None:
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         work = Work()
         begin(line, waiting(work, callers))
         assert line.awaited() == 1
@@ -202,7 +204,7 @@ def test_an_answered_call_does_not_expire() -> None:
 
 def test_an_abandoned_call_sends_nothing_and_does_not_expire() -> None:
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         work, back = Work(), []
         call = begin(line, waiting(work, callers))
         call.abandon()
@@ -216,7 +218,7 @@ def test_an_abandoned_call_sends_nothing_and_does_not_expire() -> None:
 
 def test_error_in_abandon_is_logged_and_affects_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         begin(line, waiting(Work(RuntimeError("planted")), callers))
         begin(line, waiting(Work(), callers))
         await asyncio.sleep(5)
@@ -230,7 +232,7 @@ def test_error_in_abandon_is_logged_and_affects_no_other_call(caplog: pytest.Log
 
 def test_reply_to_a_lost_connection_is_undone() -> None:
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         back: list[int] = []
         begin(line, waiting(Work(), callers))
         line.lost = True
@@ -247,7 +249,7 @@ def test_reply_that_is_too_long_or_cannot_be_encoded_is_undone_and_fails_the_cal
         raise RuntimeError("planted")
 
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         back: list[int] = []
         begin(line, waiting(Work(), callers))
         begin(line, waiting(Work(), callers))
@@ -271,10 +273,10 @@ def test_reply_that_is_too_long_or_cannot_be_encoded_is_undone_and_fails_the_cal
 @pytest.mark.parametrize("task", [False, True])
 def test_error_of_a_handler_is_the_reply(error: Exception, code: ErrorCode, complaints: int, task: bool) -> None:
     async def test(line: FakeLine) -> None:
-        async def later(request: Any, deadline: float) -> Any:
+        async def later(call: Call) -> Any:
             raise error
 
-        def now(request: Any, deadline: float, caller: Caller) -> PendingCall:
+        def now(call: Call) -> PendingCall:
             raise error
 
         begin(line, task_handler(later) if task else now)
@@ -288,7 +290,7 @@ def test_coroutine_handler_is_cancelled_when_abandoned_and_replies_when_it_retur
     async def test(line: FakeLine) -> None:
         seen: list[str] = []
 
-        async def serve(request: Any, deadline: float) -> Any:
+        async def serve(call: Call) -> Any:
             try:
                 await asyncio.sleep(0.2)
             except asyncio.CancelledError:
@@ -312,7 +314,7 @@ def test_coroutine_handler_is_cancelled_when_abandoned_and_replies_when_it_retur
 
 def test_failure_is_sent_once() -> None:
     async def test(line: FakeLine) -> None:
-        callers: list[Caller] = []
+        callers: list[Call] = []
         begin(line, waiting(Work(), callers))
         errors: list[FoqsError] = [NotFound("first"), NotFound("second")]
         for error in errors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.sqs.in_host_calls import InHostCalls
+from foqs.rpc.in_host_calls import InHostCalls
 from foqs_contract.call_table import FIRST_VERSION
 from foqs_contract.errors import InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes
@@ -65,7 +65,7 @@ def test_host_that_does_not_answer_is_named() -> None:
 
 
 def test_host_of_an_older_version_is_not_asked_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
 
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = await world.three()
