@@ -400,15 +400,22 @@ class ShardMemory:
     def _check_cached_row(self, row: Row) -> None:
         """Assert that index, counts and lease ends know this row."""
         topic = (row.namespace, row.topic)
-        assert self.counts.is_lagging or self.counts.count(topic, row.state) > 0, f"invariant 15: no count has {row}"
+        assert self.counts.is_lagging or self.counts.count(topic, row.state) > 0, (
+            f"invariant 15: no count has {_name(row)}"
+        )
         if row.state is State.READY:
-            assert self.index.covers(topic, row.order_key), f"invariant 13: the index does not know {row}"
+            assert self.index.covers(topic, row.order_key), f"invariant 13: the index does not know {_name(row)}"
         else:
-            assert not self.index.holds(topic, row.order_key), f"invariant 13: the index has {row}"
+            assert not self.index.holds(topic, row.order_key), f"invariant 13: the index has {_name(row)}"
         if row.state is State.LEASED and row.due_ms is not None:
             assert self.timers.leases.covers(row.id, row.due_ms), (
-                f"invariant 10: the end of its lease is forgotten: {row}"
+                f"invariant 10: the end of the lease of {_name(row)}, is forgotten"
             )
+
+
+def _name(row: Row) -> str:
+    """Return what names a row in a sentence."""
+    return f"row {row.id} of {row.topic!r}, {row.state.name}"
 
 
 def _is_undeliverable_until(row: Row, moment_ms: int) -> bool:

@@ -441,7 +441,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "extension-after-a-nack": Bug(extension_after_a_nack, (6,)),
     "tokens-without-epoch": Bug(tokens_without_epoch, (6,)),
     "at-most-once-ignored": Bug(at_most_once_ignored, (7,)),
-    "clock-followed-at-once": Bug(clock_followed_at_once, (5, 9)),
+    "clock-followed-at-once": Bug(clock_followed_at_once, (5, 9, 10)),
     "offset-forgotten": Bug(offset_forgotten, (5, 9)),
     "attempts-unlimited": Bug(attempts_unlimited, (8,)),
     "first-delivery-rewritten": Bug(planted_rows.first_delivery_rewritten, (8,)),

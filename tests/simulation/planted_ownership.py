@@ -129,6 +129,6 @@ BUGS: Final[Mapping[str, Bug]] = {
     "unanswered-forward-repeated": Bug(planted_forwarding.unanswered_forward_repeated, (2, 16)),
     "unanswered-forward-refused": Bug(planted_forwarding.unanswered_forward_refused, (16,)),
     "forwarded-twice": Bug(planted_forwarding.forwarded_twice, (2,)),
-    "unnamed-items-refused": Bug(planted_forwarding.unnamed_items_refused, (16,)),
+    "unnamed-items-refused": Bug(planted_forwarding.unnamed_items_refused, (2, 16)),
     "results-in-order-of-peer": Bug(planted_forwarding.results_in_order_of_peer, (2, 3)),
 }
