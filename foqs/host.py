@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import PermissionLookup
+from foqs.access.host_secrets import read_host_keyring
 from foqs.access.keyring import Keyring
 from foqs.console.host_figures import HostFigures
 from foqs.console.server import Console, ConsoleSettings
@@ -193,7 +194,7 @@ class Host:
         }
         layer, topics = self._tier.layer(engine.admin.refresh), self._tier.topics(engine.queue)
         self._service = service = host_service(engine.queue, identity, self._rng, handlers, layer, topics)
-        keyring = config.keyring()
+        keyring = read_host_keyring(config)
         if config.auth.enabled:
             self._authenticator = _make_authenticator(config, keyring, engine.namespaces.permissions_of, self._metrics)
         self._rpc_server = RpcServer(
@@ -328,7 +329,7 @@ class Host:
         settings are read only at the start.
         """
         try:
-            keyring = self._config.keyring()
+            keyring = read_host_keyring(self._config)
         except ConfigError as error:
             log.error("the tokens and certificates are unchanged: %s", error)  # noqa: TRY400 - it says what to do
             return

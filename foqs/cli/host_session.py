@@ -163,14 +163,17 @@ def configuration(file: Path | None, overrides: Mapping[str, object] | None = No
     """Read the configuration from `file`, the environment and the command line's `overrides`.
 
     Raises:
-        CommandFailed: it is not valid.
+        CommandFailed: it is not valid, or a file of a secret cannot be used.
     """
+    from foqs.access.host_secrets import check_secrets
     from foqs.options.config import ConfigError, load
 
     try:
-        return load(file, os.environ, overrides, on_deprecated=print_message)
+        config = load(file, os.environ, overrides, on_deprecated=print_message)
+        check_secrets(config)
     except ConfigError as error:
         raise CommandFailed(str(error), USAGE) from None
+    return config
 
 
 def open_client(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from foqs.access.host_secrets import cluster_credentials
 from foqs.options.config import Config, ConfigError
 from foqs.routing.port import Address
 from foqs.runtime.clock import Clock, SystemClock
@@ -54,7 +55,7 @@ def registry_from_config(config: Config, clock: Clock, session_timeout_ms: int |
         f"{cluster.root}/{REGISTRY_FORMAT}",
         session_timeout_ms or cluster.session_timeout_ms,
         clock.monotonic_ms,
-        config.cluster_credentials(),
+        cluster_credentials(config),
         tick_ms=cluster.zookeeper_tick_ms,
     )
 

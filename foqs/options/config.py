@@ -3,13 +3,13 @@
 Always true: a `Config` is valid as a whole. Anything wrong ends as one
 `ConfigError` of one line: source, key, problem and remedy. Later sources win:
 defaults, file, environment, command line. A deprecated option sets its successor and
-gives a warning; another old name is refused with the new one. Knows nothing of what the options do.
+gives a warning; another old name is refused with the new one. Knows nothing of what the options do, and reads
+no file that they name.
 """
 
 from __future__ import annotations
 
 import logging
-import ssl
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +21,6 @@ from pydantic import ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from foqs.access.keyring import Keyring, TlsFiles, read_keyring
-from foqs.access.secret_files import UnusableFile, read_password
-from foqs.access.tls_files import UnusableOptionFile, database_context
 from foqs.options.auth_options import AuthOptions, PrincipalOptions, check_authentication, check_listen_addresses
 from foqs.options.cluster_options import (
     DATABASES_OPTION,
@@ -160,64 +157,6 @@ class Config(Options):
         beside = self.coordinator_file
         return None if beside is None else beside.with_name("catalog.json")
 
-    def password(self) -> str | None:
-        """Return the database password from its file, without its line end; None if no file is set.
-
-        Raises:
-            ConfigError: the file cannot be read, or other users may read it.
-        """
-        return _read_secret(self.store.password_file, "store.password_file")
-
-    def database_password(self, name: str) -> str | None:
-        """Return the password of a database of the cluster, as `password` does."""
-        return _read_secret(self.databases[name].password_file, f"databases.{name}.password_file")
-
-    def database_tls(self, name: str | None = None) -> ssl.SSLContext | None:
-        """Return the TLS context of the store, or of a database of the cluster by its name; None without TLS.
-
-        Raises:
-            ConfigError: a file cannot be used.
-        """
-        options = self.store if name is None else self.databases[name]
-        if options.tls == "disabled":
-            return None
-        section = "store" if name is None else f"databases.{name}"
-        files = options.tls_ca_file, options.tls_cert_file, options.tls_key_file
-        try:
-            return database_context(options.tls, section, *files)
-        except UnusableOptionFile as error:
-            raise _file_error(error) from None
-
-    def cluster_credentials(self) -> tuple[str, str] | None:
-        """Return (user, password) for ZooKeeper from their file; None if no file is set.
-
-        Raises:
-            ConfigError: the file cannot be read, other users may read it, or it is not USER:PASSWORD.
-        """
-        file, key = self.cluster.credentials_file, "cluster.credentials_file"
-        text = _read_secret(file, key)
-        if text is None:
-            return None
-        user, colon, password = text.partition(":")
-        if not (user and colon and password):
-            raise ConfigError(file, key, "it is not USER:PASSWORD", "write both in one line")
-        return user, password
-
-    def keyring(self) -> Keyring:
-        """Return the tokens and certificates from their files; empty if they are not used.
-
-        Raises:
-            ConfigError: a file cannot be used.
-        """
-        server, auth = self.server, self.auth
-        principals = auth.principals if auth.enabled else {}
-        files = {name: options.token_file for name, options in principals.items() if options.token_file}
-        tls = TlsFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
-        try:
-            return read_keyring(files, tls if tls.cert else None, with_signing_secrets=server.sqs_port >= 0)
-        except UnusableOptionFile as error:
-            raise _file_error(error) from None
-
     def to_toml(self) -> str:
         """Return the configuration as a file, each option with its reason, unit, range and default."""
         return "\n".join(_render(self)) + "\n"
@@ -258,27 +197,7 @@ def load(
     except ValidationError as error:
         details = error.errors(include_url=False)
         raise _to_config_error(details[0], str(file) if file else "", origin) from None
-    config.password()
-    config.database_tls()
-    config.keyring()
-    if config.cluster.zookeeper:
-        config.cluster_credentials()
-        for name in config.databases:
-            config.database_password(name)
-            config.database_tls(name)
     return config
-
-
-def _file_error(error: UnusableOptionFile) -> ConfigError:
-    return ConfigError(error.cause.file, error.option, error.cause.problem, error.cause.remedy)
-
-
-def _read_secret(file: str, key: str) -> str | None:
-    """Return the line in the file of option `key`; None if no file is set. Raises ConfigError."""
-    try:
-        return read_password(file) if file else None
-    except UnusableFile as error:
-        raise ConfigError(file, key, error.problem, error.remedy) from None
 
 
 def _read_file(file: Path) -> dict[str, Any]:

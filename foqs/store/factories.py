@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from foqs.access.host_secrets import database_password, database_tls
 from foqs.options.config import Config
 from foqs.options.options import StoreUrl
 from foqs.runtime.clock import Clock
@@ -61,15 +62,14 @@ def shard_store_factory(config: Config, clock: Clock) -> Callable[[int, str], St
 def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings:
     """Return the settings of the MySQL server at `store.url`, or of a database of the cluster by its name."""
     url, options = _parsed_url(config, database), config.store
-    password = config.password() if database is None else config.database_password(database)
     return MysqlSettings(
         database=url.database,
         host=url.host,
         port=url.port,
         unix_socket=url.socket,
         user=url.user,
-        password=password or "",
-        tls=config.database_tls(database),
+        password=database_password(config, database) or "",
+        tls=database_tls(config, database),
         connect_timeout_s=options.connect_timeout_ms / 1000,
         statement_timeout_s=options.statement_timeout_ms / 1000,
         unsafe_durability=options.unsafe_durability,

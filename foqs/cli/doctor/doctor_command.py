@@ -74,6 +74,7 @@ async def _run_checks(file: Path | None, address: str | None, connect: OpenClien
 
 
 async def _check_host(file: Path | None, connect: OpenClient) -> Sequence[Finding]:
+    from foqs.access.host_secrets import check_secrets
     from foqs.cli.doctor import host_checks
     from foqs.cli.doctor.catalog_checks import check_catalog
     from foqs.cli.doctor.cluster_checks import check_cluster
@@ -84,7 +85,9 @@ async def _check_host(file: Path | None, connect: OpenClient) -> Sequence[Findin
     findings: list[Finding] = []
     config: Config | None = None
     try:
-        config = load(file, os.environ)
+        loaded = load(file, os.environ)
+        check_secrets(loaded)
+        config = loaded
         findings.append(Finding("Configuration", "ok", str(file) if file else "defaults and environment"))
     except ConfigError as error:
         where = " ".join(part for part in (error.source, error.key) if part)

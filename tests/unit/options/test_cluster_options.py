@@ -18,16 +18,7 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def secret(folder: Path, name: str, text: str) -> Path:
-    file = folder / name
-    file.write_text(text)
-    file.chmod(0o600)
-    return file
-
-
 def test_configuration_of_a_cluster_host_has_name_ensemble_and_databases(tmp_path: Path) -> None:
-    password = secret(tmp_path, "password", "hunter2\n")
-    credentials = secret(tmp_path, "credentials", "foqs:hun:ter2\n")
     text = f"""
 [server]
 name = "host1"
@@ -36,18 +27,13 @@ capacity = 2
 [cluster]
 zookeeper = "zk1:2181,zk2:2181"
 root = "/foqs/test"
-credentials_file = "{credentials}"
-{MAIN}password_file = "{password}"
+{MAIN}
 [databases.second-1]
 url = "sqlite:/tmp/second"
 """
     config = load(write(tmp_path, text))
     assert (config.server.name, config.server.capacity) == ("host1", 2)
     assert [config.databases[name].parsed_url.kind for name in ("main", "second-1")] == ["mysql", "sqlite"]
-    assert config.database_password("main") == "hunter2"
-    assert config.database_password("second-1") is None
-    assert config.cluster_credentials() == ("foqs", "hun:ter2")
-    assert "hunter2" not in repr(config)
     again = tmp_path / "again.toml"
     again.write_text(config.to_toml())
     assert load(again) == config
@@ -62,7 +48,6 @@ def test_databases_and_cluster_can_be_set_by_environment() -> None:
 
 def test_single_host_needs_no_cluster_options() -> None:
     assert Config().cluster.zookeeper == ""
-    assert Config().cluster_credentials() is None
 
 
 @pytest.mark.parametrize(
@@ -87,8 +72,6 @@ def test_single_host_needs_no_cluster_options() -> None:
             "at most a third",
         ),
         ("[cluster]\nzookeper = 1", "cluster.zookeper", "did you mean cluster.zookeeper?"),
-        (f'{CLUSTER}credentials_file = "no-such-file"\n{MAIN}', "cluster.credentials_file", "cannot be read"),
-        (f'{CLUSTER}{MAIN}password_file = "no-such-file"', "databases.main.password_file", "cannot be read"),
         ("[databases.main]", "databases.main.url", "no URL"),
         ('[databases.main]\nurl = "postgres://u@h/d"', "databases.main.url", "no known kind"),
         ('[databases.main]\nurl = "mysql://u:hunter2@h/d"', "databases.main.url", "password"),
@@ -115,11 +98,4 @@ def test_wrong_option_is_one_line_with_file_and_key(tmp_path: Path, text: str, k
     assert words in line
     assert "\n" not in line
     assert "hunter2" not in line
-    assert line.startswith((f"{file}: ", "no-such-file: "))
-
-
-def test_credentials_without_a_user_are_refused_and_not_shown(tmp_path: Path) -> None:
-    file = secret(tmp_path, "credentials", "hunter2\n")
-    with pytest.raises(ConfigError, match="USER:PASSWORD") as caught:
-        load(write(tmp_path, f'{CLUSTER}credentials_file = "{file}"\n{MAIN}'))
-    assert "hunter2" not in str(caught.value)
+    assert line.startswith(f"{file}: ")
