@@ -32,6 +32,7 @@ from foqs_client.admin_calls import AdminCalls
 from foqs_client.automatic_keys import AutomaticKeys, RetriedEnqueue
 from foqs_client.best_priorities import BestPriorities
 from foqs_client.bulk_calls import BulkCalls
+from foqs_client.call_spans import CallSpans
 from foqs_client.cluster_calls import ClusterCalls
 from foqs_client.coalescing import Coalescer
 from foqs_client.connection_pool import ConnectionPool
@@ -163,6 +164,7 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         )
         self._automatic_keys = AutomaticKeys(rng, self._router.next_slot) if automatic_keys else None
         self.tracing = make_tracing(tracing, namespace, addresses[0] if len(addresses) == 1 else None)
+        self._spans = None if self.tracing is None else CallSpans(self.tracing)
 
     async def __aenter__(self) -> Self:
         return self
@@ -205,9 +207,9 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         checked = conversion.items(items)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
-        if self.tracing is None:
+        if self._spans is None:
             return await self._enqueue(checked, timeout_ms)
-        with self.tracing.send(checked) as call:
+        with self._spans.send(checked) as call:
             results = await self._enqueue(call.items, timeout_ms)
             call.on_results(results)
             return results
@@ -253,10 +255,10 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Job
         """
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
-        if self.tracing is None:
+        if self._spans is None:
             found = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
             return found if isinstance(found, Deliveries) else Deliveries(found)
-        with self.tracing.receive() as call:
+        with self._spans.receive() as call:
             found = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
             call.deliveries = deliveries = found if isinstance(found, Deliveries) else Deliveries(found)
             return deliveries

@@ -19,6 +19,7 @@ from thrift.Thrift import TApplicationException
 
 from foqs_client import conversion, errors
 from foqs_client.automatic_keys import MISSING_RESULT, AutomaticKeys
+from foqs_client.call_spans import CallSpans
 from foqs_client.coalescing import BYTES_PER_CALLER_MAX, ENTRIES_PER_CALLER_MAX, CallSize, Coalescer, SendResult
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import check_served
@@ -28,7 +29,6 @@ from foqs_client.retried_calls import RetriedCallById
 from foqs_client.router import CONNECT_S_MAX, Router
 from foqs_client.routing_change import apply_routing_change
 from foqs_client.routing_table import Address, call_by_host
-from foqs_client.tracing import Tracing
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 from foqs_contract.contract_version import CONTRACT_VERSION, HostTooOld
 from foqs_contract.errors import TemporaryRefusal
@@ -50,14 +50,13 @@ class RoutedCalls:
     Attributes:
         namespace: the namespace of every call.
         timeout_ms: the time of a call that sets none, in milliseconds.
-        tracing: makes the spans; None without.
     """
 
     namespace: str
     timeout_ms: int
-    tracing: Tracing | None
     _pool: ConnectionPool
     """Connects to the hosts that the client was given."""
+    _spans: CallSpans | None
     _router: Router
     _automatic_keys: AutomaticKeys | None
     _rng: Random
@@ -256,9 +255,9 @@ class RoutedCalls:
         Args:
             entries: as the caller gave them; those of the request are `raw_entries`.
         """
-        if self.tracing is None or not entries:
+        if self._spans is None or not entries:
             return await self._call_by_id(method, make_request, raw_entries, retry_class, timeout_ms)
-        with self.tracing.settle(method.name, entries) as call:
+        with self._spans.settle(method.name, entries) as call:
             outcomes = await self._call_by_id(method, make_request, raw_entries, retry_class, timeout_ms)
             call.on_results(outcomes)
             return outcomes

@@ -28,6 +28,7 @@ from foqs_client.consumer.handler_runners import (
     is_async,
     report_end,
 )
+from foqs_client.consumer.handler_spans import HandlerSpans
 from foqs_client.consumer.in_flight_set import HandlingState, InFlightItem, InFlightSet
 from foqs_client.consumer.job import Job
 from foqs_client.consumer.lease_renewal import LeaseRenewal
@@ -37,7 +38,6 @@ from foqs_client.consumer.topic_discovery import TopicDiscovery
 from foqs_client.consumer.topic_scheduler import TopicScheduler
 from foqs_client.consumer.topic_selection import TopicSelection
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
-from foqs_client.tracing import Tracing
 from foqs_client.types import Deliveries, Delivery, Topic
 
 CONCURRENCY_DEFAULT: Final = 10
@@ -118,9 +118,10 @@ class Consumer:
         rng = rng or Random()
         self._selection = selection = TopicSelection(topics, weights, others)
         self._client = client
-        self._runner = _runner_for(handler, concurrency, processes, client.tracing)
+        spans = None if client.tracing is None else HandlerSpans(client.tracing)
+        self._runner = _runner_for(handler, concurrency, processes, spans)
         # A worker process makes no spans: the span of its handler is made here.
-        self._traced_end = client.tracing.traced_end if processes and client.tracing is not None else None
+        self._traced_end = spans.traced_end if processes and spans is not None else None
         self._scheduler = TopicScheduler(selection)
         self._in_flight = InFlightSet(in_flight, concurrency, lease_ms)
         self._lease_ms = lease_ms
@@ -464,7 +465,7 @@ class Consumer:
                     await self._wake.wait()
 
 
-def _runner_for(handler: Handler, concurrency: int, processes: int, tracing: Tracing | None) -> HandlerRunner:
+def _runner_for(handler: Handler, concurrency: int, processes: int, spans: HandlerSpans | None) -> HandlerRunner:
     if not callable(handler):
         raise InvalidArgument(f"{handler!r} is not a function; give one that takes a Job", field="handler")
     if is_async(handler):
@@ -472,10 +473,10 @@ def _runner_for(handler: Handler, concurrency: int, processes: int, tracing: Tra
             raise InvalidArgument(
                 "an async handler runs in the event loop, not in processes; make it a plain function", field="processes"
             )
-        return TaskRunner(handler if tracing is None else tracing.traced_async(handler))
+        return TaskRunner(handler if spans is None else spans.traced_async(handler))
     if processes:
         return ProcessRunner(handler, processes, log.warning)
-    return ThreadRunner(handler if tracing is None else tracing.traced(handler), concurrency)
+    return ThreadRunner(handler if spans is None else spans.traced(handler), concurrency)
 
 
 def _check_range(name: str, value: int, value_min: int, value_max: int) -> None:

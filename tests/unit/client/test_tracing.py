@@ -22,7 +22,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from foqs.testing import FakeHost
 from foqs_client import Client, Delivery, Item, Nack, StaleLease, SyncClient, Unavailable
 from foqs_client.background_loop import BackgroundLoop
+from foqs_client.call_spans import CallSpans
 from foqs_client.consumer import Consumer, Job, Retry
+from foqs_client.consumer.handler_spans import HandlerSpans
 from foqs_client.tracing import make_tracing
 from tests.support.consumer_stories import until
 from tests.support.virtual_time import run_virtual
@@ -42,6 +44,12 @@ def exported(provider: TracerProvider) -> Callable[[], list[ReadableSpan]]:
         return spans
 
     return ended
+
+
+def handler_spans(provider: TracerProvider) -> HandlerSpans:
+    tracing = make_tracing(provider, "default", None)
+    assert tracing is not None
+    return HandlerSpans(tracing)
 
 
 def play(story: Story) -> None:
@@ -228,11 +236,10 @@ def test_handler_runs_in_a_span_that_is_linked_to_its_producer(is_async: bool) -
 def test_handler_in_a_process_has_a_span_until_it_ends() -> None:
     provider = TracerProvider()
     ended = exported(provider)
-    tracing = make_tracing(provider, "default", None)
-    assert tracing is not None
+    spans = handler_spans(provider)
     ends: list[tuple[Job, BaseException | None]] = []
     job = Job(Delivery("3-1", 7, "mail", payload=b"x", attempt=1), lambda *_: None)
-    on_done = tracing.traced_end(job, lambda job, error: ends.append((job, error)))
+    on_done = spans.traced_end(job, lambda job, error: ends.append((job, error)))
     assert ended() == []
     error = ValueError("no")
     on_done(job, error)
@@ -250,14 +257,15 @@ def test_span_that_cannot_be_ended_changes_no_result(caplog: pytest.LogCaptureFi
     provider.add_span_processor(Failing())
     tracing = make_tracing(provider, "default", None)
     assert tracing is not None
+    handlers, calls = HandlerSpans(tracing), CallSpans(tracing)
     ends: list[BaseException | None] = []
     job = Job(Delivery("3-1", 7, "mail"), lambda *_: None)
-    tracing.traced_end(job, lambda job, error: ends.append(error))(job, None)
+    handlers.traced_end(job, lambda job, error: ends.append(error))(job, None)
     assert ends == [None]
-    assert tracing.traced(lambda job: job.topic)(job) == "mail"
-    with tracing.receive() as received:
+    assert handlers.traced(lambda job: job.topic)(job) == "mail"
+    with calls.receive() as received:
         received.deliveries = [Delivery("3-1", 7, "mail")]
-    with pytest.raises(Unavailable), tracing.receive():
+    with pytest.raises(Unavailable), calls.receive():
         raise Unavailable("not now")
     assert caplog.text.count("a span could not be recorded") == 4
 
@@ -269,14 +277,13 @@ def test_error_whose_text_raises_is_on_the_span_and_stays_the_error() -> None:
 
     provider = TracerProvider()
     ended = exported(provider)
-    tracing = make_tracing(provider, "default", None)
-    assert tracing is not None
+    spans = handler_spans(provider)
 
     def handle(job: Job) -> None:
         raise Unreadable
 
     with pytest.raises(Unreadable):
-        tracing.traced(handle)(Job(Delivery("3-1", 7, "mail"), lambda *_: None))
+        spans.traced(handle)(Job(Delivery("3-1", 7, "mail"), lambda *_: None))
     [span] = ended()
     assert (span.attributes or {})["error.type"] == Unreadable.__qualname__
     assert span.status.description == "(its text cannot be read: ValueError)"
@@ -289,8 +296,8 @@ def test_parent_of_a_span_is_the_callers_span_also_from_another_thread() -> None
 
     class Traced(Client):
         async def routing(self, **_: Any) -> Any:
-            assert self.tracing is not None
-            with self.tracing.receive() as call:
+            assert self._spans is not None
+            with self._spans.receive() as call:
                 call.deliveries = [Delivery("3-1", 7, "mail")]
 
     traced = Traced("foqs://127.0.0.1:1", tracing=provider)
