@@ -18,9 +18,9 @@ from foqs_client.routing_table import Address
 FRESH_S: Final = 2.0
 """A report counts for this time. Hosts exchange reports about once a second."""
 TOPICS_MAX: Final = 10_000
-"""The most topics that are remembered. Beyond that, the least recently requested topic is forgotten."""
+"""Limit of the topics that are remembered. Beyond that, the least recently requested topic is forgotten."""
 HOSTS_MAX: Final = 256
-"""The most hosts that are remembered for a topic."""
+"""Limit of the hosts that are remembered for a topic."""
 _NO_ITEM: Final = inf
 """Stands for a priority: no item is READY."""
 _UNKNOWN: Final = -inf

@@ -19,13 +19,13 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, RateLimited
 
 ENTRIES_PER_CALLER_MAX: Final = 32
-"""The most entries of a call that is coalesced. A larger call shares its cost among its own entries."""
+"""Limit of the entries of a call that is coalesced. A larger call shares its cost among its own entries."""
 ENTRIES_PER_CALL_MAX: Final = 100
-"""The most entries of a coalesced call. More would save little, and a failure would affect more callers."""
+"""Limit of the entries of a coalesced call. More would save little, and a failure would affect more callers."""
 BYTES_PER_CALLER_MAX: Final = 64 << 10
-"""The most payload of a call that is coalesced. With more, the bytes cost more than the call."""
+"""Limit of the payload of a call that is coalesced. With more, the bytes cost more than the call."""
 BYTES_PER_CALL_MAX: Final = 256 << 10
-"""The most payload of a coalesced call, far below any host's limit on a frame."""
+"""Limit of the payload of a coalesced call, far below any host's limit on a frame."""
 
 MAYBE_CAUSED_BY_OTHERS: Final = (InvalidArgument, LimitExceeded, RateLimited, Overloaded)
 """Errors of a whole call after which nothing was written, and which single entries may have caused."""

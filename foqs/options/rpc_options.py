@@ -12,7 +12,7 @@ from pydantic import model_validator
 from foqs.options.options import DAY_MS, HOUR_MS, MIB, MS, PAYLOAD_BYTES_CEILING, Options, check_not_above, option
 
 RESULT_BYTES_MAX: Final = 2_048
-"""The most that a reply holds of an entry beside a payload: its id, or its error with message, field and owner."""
+"""Limit of what a reply holds of an entry beside a payload: its id, or its error with message, field and owner."""
 
 
 class RpcOptions(Options):

@@ -21,7 +21,7 @@ from foqs.store.port import IdRange
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument
 
 ROWS_PER_READ: Final = 2_000
-"""The most rows that a page reads: a few milliseconds of the database's time."""
+"""Limit of the rows that a page reads: a few milliseconds of the database's time."""
 
 
 @dataclass(slots=True, frozen=True)

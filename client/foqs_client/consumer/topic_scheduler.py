@@ -32,9 +32,9 @@ from foqs_client.types import Delivery, Topic
 TOPICS_PER_CALL: Final = 100
 """The default limit of a host."""
 TOPICS_MAX: Final = 100_000
-"""The most topics that are remembered. Further ones are found again when some of these are quiet."""
+"""Limit of the topics that are remembered. Further ones are found again when some of these are quiet."""
 QUIET_LISTED_MAX: Final = 100
-"""The most quiet topics, of those found by listing, that long polls name."""
+"""Limit of the quiet topics, of those found by listing, that long polls name."""
 URGENT_FRACTION: Final = 0.25
 MISSES_MAX: Final = 3
 """A topic is quiet after this number of calls that delivered none of its items, but items of others."""
@@ -83,7 +83,7 @@ class TopicScheduler:
     """Schedules the topics of a selection.
 
     Attributes:
-        topics_per_call: the most topics that a call names.
+        topics_per_call: limit of the topics that a call names.
     """
 
     def __init__(self, selection: TopicSelection) -> None:

@@ -30,11 +30,11 @@ from foqs_contract.backoff import Backoff
 R = TypeVar("R")
 
 TAKE_ITEMS: Final = 500
-"""The most items of one dequeue."""
+"""Limit of the items of one dequeue."""
 WAIT_MS: Final = 1_000
 """How long the first dequeue of a batch waits for an item."""
 PARTITIONS_MAX: Final = 8
-"""The most partitions of a batch. A batch that is run again has the same ones."""
+"""Limit of the partitions of a batch. A batch that is run again has the same ones."""
 _log: Final = logging.getLogger("foqs_client.spark")
 
 
@@ -108,7 +108,7 @@ class QueueStream:
         only = ItemFilter(topics=topics, states=["ready"])
         return self._retried(lambda timeout_ms: self._client.count(only, timeout_ms=timeout_ms)).items
 
-    def take(self, start: Offset, items_max: int, *, until_none_is_ready: bool) -> Offset:
+    def lease_batch(self, start: Offset, items_max: int, *, until_none_is_ready: bool) -> Offset:
         """Settle `start`, and return the offset of a new batch, or `start` if no item is ready.
 
         Args:

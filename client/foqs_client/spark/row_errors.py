@@ -24,10 +24,10 @@ from foqs_contract.key_slots import key_slot_of
 CUT_PAYLOAD_BYTES: Final = 1_024
 """The length of the payload of a dead letter whose row has a payload that is too large."""
 METADATA_BYTES_MAX: Final = 1_000
-"""The most metadata of a dead letter; a namespace allows 1,024 bytes by default."""
+"""Limit of the metadata of a dead letter, in bytes; a namespace allows 1,024 bytes by default."""
 REASON_LENGTH_MAX: Final = 400
 REASONS_MAX: Final = 3
-"""The most reasons that are remembered for the log."""
+"""Limit of the reasons that are remembered for the log."""
 
 _FIELD_COLUMNS: Final = {
     "deliver_after_ms": "deliver_after",

@@ -27,7 +27,7 @@ from foqs_contract.backoff import Backoff
 T = TypeVar("T")
 
 NAMESPACES_MAX: Final = 64
-"""The most namespaces of a task. Each has its own client."""
+"""Limit of the namespaces of a task. Each has its own client."""
 BACKOFF_S_MIN: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0
 

@@ -66,7 +66,7 @@ class FoqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset().as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the most items of a batch."""
+        """Return the maximum number of items of a batch."""
         return ReadMaxRows(self._options.max_items_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -84,7 +84,7 @@ class FoqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             items_max = stream.count_ready() if isinstance(limit, ReadAllAvailable) else _rows_of(limit)
             if self._available is not None:
                 items_max = min(items_max, self._available)
-            end = stream.take(begin, items_max, until_none_is_ready=self._available is not None)
+            end = stream.lease_batch(begin, items_max, until_none_is_ready=self._available is not None)
             if self._available is not None and end.batch > begin.batch:
                 self._available -= end.rows
         return end.as_dict()
@@ -137,7 +137,7 @@ class FoqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _rows_of(limit: ReadLimit) -> int:
-    """Return the most rows of a limit. Raises SourceError if it is of another kind."""
+    """Return the maximum number of rows of a limit. Raises SourceError if it is of another kind."""
     if not isinstance(limit, ReadMaxRows):
         raise SourceError(f"the source cannot keep the limit {type(limit).__name__}; use max_items_per_trigger")
     return limit.max_rows

@@ -77,7 +77,7 @@ def _check_place(own: int, live: int) -> None:
     free = LIVE_MAX - live - 1
     if own >= LIVE_PER_NAMESPACE_MAX:
         raise LimitExceeded(
-            f"the namespace has {own} bulk jobs that are running or interrupted, the most that are allowed; "
+            f"the namespace has {own} bulk jobs that are running or interrupted, and may have no more; "
             "wait until one ends, or cancel one",
             field="jobs",
         )

@@ -16,7 +16,7 @@ from foqs_client.spark.pipelines.error_sentence import error_sentence
 
 STATES: Final = ("deferred", "ready", "leased", "dead")
 _TOPICS_MAX: Final = 1_000
-"""The most topics that the source accepts."""
+"""Limit of the topics that the source accepts."""
 
 
 def read_items(

@@ -44,8 +44,8 @@ class Driver:
         self.renewal = LeaseRenewal(client, LEASE_MS)
         self.stream = QueueStream(self.options, client, self.staging, self.renewal)
 
-    def take(self, start: Offset, items_max: int = 100) -> Offset:
-        return self.stream.take(start, items_max, until_none_is_ready=False)
+    def lease_batch(self, start: Offset, items_max: int = 100) -> Offset:
+        return self.stream.lease_batch(start, items_max, until_none_is_ready=False)
 
     def ids(self, end: Offset) -> list[str]:
         """Read the batch, as its tasks do."""
@@ -92,14 +92,14 @@ def test_batch_has_the_best_items_first_and_is_acked_only_when_it_is_settled(
 ) -> None:
     ids = put(fake, 30)
     driver = start_driver()
-    first = driver.take(START, 10)
+    first = driver.lease_batch(START, 10)
     assert (first.batch, first.rows) == (1, 10)
     assert sorted(driver.ids(first)) == sorted(ids[::3])
     assert left(fake, "leased") == 10
-    second = driver.take(first, 100)
+    second = driver.lease_batch(first, 100)
     assert left(fake) == 20
     assert sorted(driver.ids(second)) == sorted(set(ids) - set(ids[::3]))
-    assert driver.take(second) == second
+    assert driver.lease_batch(second) == second
     assert left(fake) == 0
     assert [file.batch for file in driver.staging.staged_files()] == [2]
 
@@ -110,7 +110,7 @@ def test_rows_have_what_was_enqueued(fake: SyncFakeHost, start_driver: Callable[
         for each in fake.client().enqueue([Item("t", b"p\0", priority=-2, metadata=b"m", trace_context=b"trace")])
     ]
     driver = start_driver()
-    end = driver.take(START)
+    end = driver.lease_batch(START)
     [groups] = driver.stream.partitions(end)
     [row] = [row for batch in driver.staging.read(end.file, groups) for row in batch.to_pylist()]
     assert row.pop("enqueued_at") is not None
@@ -124,17 +124,17 @@ def test_driver_that_dies_before_its_offset_is_kept_releases_the_items_at_its_re
     fake: SyncFakeHost, start_driver: Callable[..., Driver]
 ) -> None:
     ids = put(fake, 5)
-    lost = start_driver().take(START)
+    lost = start_driver().lease_batch(START)
     driver = start_driver()
-    end = driver.take(START)
+    end = driver.lease_batch(START)
     assert end.stream != lost.stream
     assert [file.name for file in driver.staging.staged_files()] == [end.file]
     assert sorted(driver.ids(end)) == sorted(ids)
     assert {view.attempt for view in fake.client().peek("t", "leased").items} == {1}
     put(fake, 3)
-    lost = driver.take(end)
+    lost = driver.lease_batch(end)
     driver = start_driver()
-    again = driver.take(end)
+    again = driver.lease_batch(end)
     assert (again.batch, again.rows) == (lost.batch, 3) == (2, 3)
     assert left(fake) == 3
 
@@ -144,14 +144,14 @@ def test_batch_that_is_run_again_has_the_same_rows_and_is_acked_although_its_lea
 ) -> None:
     put(fake, 5)
     driver = start_driver()
-    end = driver.take(START)
+    end = driver.lease_batch(START)
     before = driver.ids(end)
     driver.die()
     fake.advance(3 * LEASE_MS)
     assert left(fake, "ready") == 5
     driver = start_driver()
     assert driver.ids(end) == before
-    assert driver.take(end) == end
+    assert driver.lease_batch(end) == end
     assert left(fake) == 0
 
 
@@ -159,10 +159,10 @@ def test_driver_that_dies_between_commit_and_ack_acks_at_its_restart(
     fake: SyncFakeHost, start_driver: Callable[..., Driver]
 ) -> None:
     put(fake, 5)
-    end = start_driver().take(START)
+    end = start_driver().lease_batch(START)
     driver = start_driver()
     fake.advance(3 * LEASE_MS)
-    assert driver.take(end) == end
+    assert driver.lease_batch(end) == end
     driver.stream.settle(end)
     assert left(fake) == 0
 
@@ -172,11 +172,11 @@ def test_item_that_another_consumer_got_after_the_lease_is_left_to_it(
 ) -> None:
     put(fake, 5)
     driver = start_driver()
-    end = driver.take(START)
+    end = driver.lease_batch(START)
     driver.die()
     fake.advance(2 * LEASE_MS)
     fake.client().dequeue({"t": 2}, lease_ms=LEASE_MS)
-    assert start_driver().take(end) == end
+    assert start_driver().lease_batch(end) == end
     assert left(fake) == 2
     assert "batch 1: 2 items were delivered to another consumer after their leases" in caplog.text
 
@@ -187,7 +187,7 @@ def test_nothing_is_taken_before_the_last_batch_is_acked(
     put(fake, 5)
     client = fake.client()
     driver = start_driver(client, timeout_ms=500)
-    end = driver.take(START, 2)
+    end = driver.lease_batch(START, 2)
 
     def fail(*args: object, **options: object) -> list[Outcome]:
         raise Unreachable("no host")
@@ -195,9 +195,9 @@ def test_nothing_is_taken_before_the_last_batch_is_acked(
     with monkeypatch.context() as patched:
         patched.setattr(client, "ack", fail)
         with pytest.raises(SourceError, match="2 items of a finished batch were not acked: UNREACHABLE"):
-            driver.take(end)
+            driver.lease_batch(end)
     assert left(fake, "ready") == 3
-    assert driver.take(end).rows == 3
+    assert driver.lease_batch(end).rows == 3
 
 
 def test_leases_are_extended_until_the_batch_is_settled(
@@ -205,7 +205,7 @@ def test_leases_are_extended_until_the_batch_is_settled(
 ) -> None:
     put(fake, 4)
     driver = start_driver()
-    end = driver.take(START, 3)
+    end = driver.lease_batch(START, 3)
     for _ in range(3):
         fake.advance(LEASE_MS * 2 // 3)
         assert driver.renewal.renew()
@@ -220,11 +220,11 @@ def test_leases_are_extended_until_the_batch_is_settled(
 
 def test_location_belongs_to_the_latest_query(fake: SyncFakeHost, start_driver: Callable[..., Driver]) -> None:
     put(fake, 5)
-    former = start_driver().take(START)
+    former = start_driver().lease_batch(START)
     driver = start_driver()
-    end = driver.take(START)
+    end = driver.lease_batch(START)
     assert end.rows == 5
-    for call in (driver.take, driver.ids):
+    for call in (driver.lease_batch, driver.ids):
         with pytest.raises(
             SourceError, match="belongs to another query, or to another driver of this one: start each query"
         ):
@@ -237,22 +237,22 @@ def test_former_driver_that_is_still_running_takes_and_releases_nothing(
 ) -> None:
     put(fake, 4)
     zombie = start_driver()
-    first = zombie.take(START, 2)
+    first = zombie.lease_batch(START, 2)
     driver = start_driver()
     seconds: list[Offset] = []
 
     def restart_meanwhile(end: Offset) -> None:
         """The restarted driver stages its next batch while the former one still acks the last one."""
-        seconds.append(driver.take(first))
+        seconds.append(driver.lease_batch(first))
 
     with monkeypatch.context() as patched:
         patched.setattr(zombie.stream, "settle", restart_meanwhile)
         with pytest.raises(SourceError, match="or to another driver of this one"):
-            zombie.take(first)
+            zombie.lease_batch(first)
     assert driver.ids(seconds[0])
     assert left(fake, "leased") == 2
     with pytest.raises(SourceError, match="or to another driver of this one"):
-        zombie.take(first)
+        zombie.lease_batch(first)
 
 
 def test_missing_file_of_the_last_batch_is_named_with_the_remedy_and_nothing_is_taken(
@@ -260,19 +260,19 @@ def test_missing_file_of_the_last_batch_is_named_with_the_remedy_and_nothing_is_
 ) -> None:
     put(fake, 1)
     driver = start_driver()
-    end = driver.take(START)
+    end = driver.lease_batch(START)
     driver.staging.delete(end.file)
     with pytest.raises(
         SourceError, match=r"are not in .*: the driver had them there; give driver and executors a folder"
     ):
         list(driver.staging.read(end.file, [0]))
-    for call in (driver.ids, driver.take):
+    for call in (driver.ids, driver.lease_batch):
         with pytest.raises(SourceError, match=r"are not in .*: start the query with its former staging_location"):
             call(end)
     assert left(fake, "leased") == 1
     (Path(driver.options.staging_location) / "stream.json").unlink()
     with pytest.raises(SourceError, match="has no stream: start each query"):
-        driver.take(end)
+        driver.lease_batch(end)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_unfinished_file_is_deleted(fake: SyncFakeHost, start_driver: Callable[.
     driver = start_driver()
     torn = driver.staging.writer(1)
     (Path(driver.options.staging_location) / torn.name).write_bytes(b"PAR1 and no more")
-    assert driver.take(START).rows == 2
+    assert driver.lease_batch(START).rows == 2
     assert torn.name not in {file.name for file in driver.staging.staged_files()}
 
 
@@ -307,9 +307,9 @@ def test_items_of_a_take_that_fails_are_released(
     with monkeypatch.context() as patched:
         patched.setattr(driver.staging, step, full)
         with pytest.raises(OSError, match="no space"):
-            driver.take(START)
+            driver.lease_batch(START)
     assert (left(fake, "leased"), left(fake, "ready")) == (0, 7)
-    end = driver.take(START)
+    end = driver.lease_batch(START)
     assert end.rows == 7
     attempts = [each for groups in driver.stream.partitions(end) for each in read_attempts(driver, end, groups)]
     assert set(attempts) == {1}
@@ -322,10 +322,10 @@ def read_attempts(driver: Driver, end: Offset, groups: list[int]) -> list[int]:
 def test_topics_may_change_at_a_restart(fake: SyncFakeHost, start_driver: Callable[..., Driver]) -> None:
     put(fake, 2)
     put(fake, 3, "u")
-    first = start_driver().take(START)
+    first = start_driver().lease_batch(START)
     driver = start_driver(topics=("u",))
     assert len(driver.ids(first)) == 2
-    second = driver.take(first)
+    second = driver.lease_batch(first)
     assert second.rows == 3
     driver.stream.settle(second)
     assert left(fake) == 0
@@ -337,7 +337,7 @@ def test_paused_topics_are_not_waited_for(fake: SyncFakeHost, start_driver: Call
     assert driver.stream.count_ready() == 2
     fake.client().pause_topic("t")
     assert driver.stream.count_ready() == 0
-    assert driver.stream.take(START, 100, until_none_is_ready=True) == START
+    assert driver.stream.lease_batch(START, 100, until_none_is_ready=True) == START
 
 
 def test_lease_that_the_namespace_does_not_allow_is_refused(
@@ -412,7 +412,7 @@ def test_each_item_is_in_one_batch_whenever_the_driver_dies(
                 perhaps_die()
                 commits += 1
                 perhaps_die()
-            end = driver.take(offsets[-1], rng.randint(1, 20))
+            end = driver.lease_batch(offsets[-1], rng.randint(1, 20))
             perhaps_die()
             if end != offsets[-1]:
                 offsets.append(end)
@@ -428,7 +428,7 @@ def test_each_item_is_in_one_batch_whenever_the_driver_dies(
                 fake.advance(2 * LEASE_MS)
     driver = start_driver()
     fake.advance(2 * LEASE_MS)
-    while commits < len(offsets) - 1 or (end := driver.take(offsets[-1])) != offsets[-1]:
+    while commits < len(offsets) - 1 or (end := driver.lease_batch(offsets[-1])) != offsets[-1]:
         if commits == len(offsets) - 1:
             offsets.append(end)
         sink.setdefault(len(offsets) - 1, driver.ids(offsets[-1]))
