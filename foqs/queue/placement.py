@@ -1,21 +1,22 @@
-"""Chooses the shard of this host for each new item.
+"""Sends each new item to a shard of this host that `core.items.shard_choice` chooses.
 
-Always true: an item with an idempotency key is sent only to the shard that
-holds the key's slot; other items are sent to the shard with the shortest queue.
-A call is sent to another shard only after one refused it. An item with an
-absolute time and a TTL is accepted only if it is due before it expires, by the
-clock of its shard. Knows nothing of limits and callers.
+Finds out what binds an item to its shard: its idempotency key. Always true: an item with
+a key is sent only to the shard that holds the key's slot; a call is sent to another
+shard only after one refused it; an item with an absolute time and a TTL is accepted
+only if it is due before it expires, by the clock of its shard. Knows nothing of limits
+and callers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from foqs.catalog.slot_table import SlotTable
 from foqs.core.items import validation
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
 from foqs.core.items.restored_item import RestoredItem
+from foqs.core.items.shard_choice import NO_SHARDS, UNBOUND, Binding, Bindings, allowed_shards, choose_shards
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.tier import Tier
 from foqs.shard.host_shards import ShardStatus
@@ -33,22 +34,11 @@ from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of, key_slots_of
 _T = TypeVar("_T")
 
 _KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem, RestoredItem))
+_KEY_FIELD: Final = "idempotency_key"
 _ABSOLUTE_TIME_TYPES: Final = frozenset((AbsoluteTimeItem, KeyedAbsoluteTimeItem))
-
-_EFFICIENT_FLUSH_ITEMS: Final = 64
-"""With this many entries, the fixed cost of a flush no longer matters."""
 
 ROTATION_S: Final = 0.25
 """How long a shard is the first among those with equally short queues."""
-
-
-def _shortest_first(shards: Sequence[Shard]) -> Iterator[Shard]:
-    """Yield the shards by the number of queued flushes, else in the given order."""
-    # The first one usually accepts the items: do not sort before it refuses.
-    if shards[0].queued_items < _EFFICIENT_FLUSH_ITEMS:
-        yield shards[0]
-        shards = shards[1:]
-    yield from sorted(shards, key=lambda shard: shard.queued_items // _EFFICIENT_FLUSH_ITEMS)
 
 
 class Placement:
@@ -79,6 +69,7 @@ class Placement:
         """The shard that holds each key slot, according to `_slots_seen`."""
         self._slots_seen: list[tuple[Shard, frozenset[int]]] = []
         """The available shards and their key slots when `_shard_by_slot` was built."""
+        self._key_bindings = _KeyBindings()
 
     def place(self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]) -> None:
         """Submit items to shards. `positions` are their places in the call.
@@ -88,9 +79,9 @@ class Placement:
         types = set(map(type, items))
         call.has_absolute_times = not types.isdisjoint(_ABSOLUTE_TIME_TYPES)
         if types.isdisjoint(_KEYED_TYPES):
-            self._place_unkeyed(call, namespace, items, positions)
+            self._submit_to_best(call, UNBOUND, namespace, items, positions)
         else:
-            self._place_keyed(call, namespace, items, positions)
+            self._place_by_bindings(call, namespace, items, positions)
 
     def not_owner_error(self, shard_number: int) -> NotOwner:
         """Return the error for a shard that this host should not own."""
@@ -98,43 +89,85 @@ class Placement:
             f"this host does not own shard {shard_number}; ask for the routing", owner=self._tier.owner_of(shard_number)
         )
 
-    def _place_unkeyed(
+    def _place_by_bindings(
         self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]
     ) -> None:
-        """Submit items to the shard with the shortest queue. Raises `TemporaryRefusal`.
+        """Submit the items that are bound alike together. Items that no shard accepts are refused."""
+        groups: dict[Bindings, list[int]] = {}
+        for i, bindings in enumerate(self._bindings_of(items)):
+            groups.setdefault(bindings, []).append(i)
+        for bindings, group in groups.items():
+            own_positions = values_at(positions, group)
+            try:
+                self._submit_to_best(call, bindings, namespace, values_at(items, group), own_positions)
+            except (TemporaryRefusal, NotOwner, InvalidArgument) as error:
+                call.refuse(own_positions, error)
 
-        Queues whose lengths differ by less than an efficient flush count as equal. Each of their
-        shards is the first for a while, so that few calls share one flush instead of using one per shard.
+    def _bindings_of(self, items: Sequence[NewItem]) -> Sequence[Bindings]:
+        """Return what binds each item to its shard. Items that are bound alike get the same object."""
+        keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]
+        keys = [items[i].idempotency_key for i in keyed]  # type: ignore[attr-defined]
+        found: list[Bindings] = [UNBOUND] * len(items)
+        for i, key, shard in zip(keyed, keys, self.shards_for_keys(keys), strict=True):
+            found[i] = self._key_bindings[self._assigned_number(key) if shard is None else shard.number]
+        return found
+
+    def _assigned_number(self, key: bytes) -> int | None:
+        """Return the shard to which the slot of a key is assigned; None if it is available here and lacks the slot."""
+        number = self._slots.shard_of_slot(key_slot_of(key))
+        shard = None if number is None else self._shards.get(number)
+        return None if shard is not None and shard.is_answering else number
+
+    def _submit_to_best(
+        self,
+        call: EnqueueCall,
+        bindings: Bindings,
+        namespace: str,
+        items: Sequence[NewItem],
+        positions: Sequence[int],
+    ) -> None:
+        """Submit items that are bound alike to the best shard that accepts them.
+
+        Raises:
+            InvalidArgument: their bindings exclude each other.
+            NotOwner: their shard belongs to another host.
+            TemporaryRefusal: no shard accepted any.
         """
-        shards = self._answering_shards()
-        if not shards:
-            raise Unavailable(
-                f"no shard of this host is served now{self._first_unavailable_reason()}; try again",
-                retry_after_ms=500,
-            )
-        if self._tier.drained_shards or self._tier.removed_shards:
-            shards = [shard for shard in shards if _is_open(shard, self._tier)]
-            if not shards:
-                raise Unavailable(
-                    "every shard that this host serves now is drained or removed, and accepts no new items"
-                    + self._first_unavailable_reason(),
-                    retry_after_ms=500,
-                )
-        if len(shards) == 1:
-            self._submit(call, shards[0], namespace, items, positions)
-            return
-        offset = int(self._loop_time() / ROTATION_S) % len(shards)
-        shards = shards[offset:] + shards[:offset]
         refusal: FoqsError | None = None
-        for shard in _shortest_first(shards):
+        turn = int(self._loop_time() / ROTATION_S)
+        for shard in _choose(bindings, self._shards, self._tier, turn):
             try:
                 self._submit(call, shard, namespace, items, positions)
             except TemporaryRefusal as error:
                 refusal = refusal or error
             else:
                 return
-        assert refusal is not None
-        raise refusal
+        raise refusal or self._no_shard_error(bindings)
+
+    def _no_shard_error(self, bindings: Bindings) -> FoqsError:
+        """Return why no shard of this host may take items with these bindings now."""
+        allowed = allowed_shards(bindings)
+        if allowed is not None:
+            return self._bound_error(allowed)
+        if self._answering_shards():
+            return Unavailable(
+                "every shard that this host serves now is drained or removed, and accepts no new items"
+                + self._first_unavailable_reason(),
+                retry_after_ms=500,
+            )
+        return Unavailable(
+            f"no shard of this host is served now{self._first_unavailable_reason()}; try again", retry_after_ms=500
+        )
+
+    def _bound_error(self, allowed: Collection[int]) -> FoqsError:
+        """Return why none of the shards that may hold an item accepts it."""
+        for number in allowed:
+            if number not in self._statuses and self._tier.owner_of(number) is not None:
+                return self.not_owner_error(number)
+            shard = self._shards.get(number)
+            if shard is not None and shard.unavailable_reason is not None:
+                return shard.unavailable_error()
+        return Unavailable("the shard of this key is not served now; try again", retry_after_ms=HANDOVER_RETRY_MS)
 
     def _first_unavailable_reason(self) -> str:
         """Return the reason of the first shard that is served but not available, as the end of a sentence."""
@@ -152,12 +185,10 @@ class Placement:
         namespace: str,
         items: Sequence[NewItem],
         positions: Sequence[int],
-        *,
-        keyed: bool = False,
     ) -> None:
         """Submit items to this shard. Refuses those that would expire, by its clock, before they can be delivered.
 
-        Raises `TemporaryRefusal`: the shard accepted none.
+        Either all of them have keys or none. Raises `TemporaryRefusal`: the shard accepted none.
         """
         if call.has_absolute_times:
             errors = _expiry_errors(items, positions, shard.now_ms())
@@ -167,49 +198,9 @@ class Placement:
             positions = [position for position in positions if position not in errors]
             if not items:
                 return
+        keyed = isinstance(items[0], KeyedItem)
         operation = shard.submit_inserts(namespace, items, call, keyed=keyed, in_flight=call.in_flight)
         call.add_operation(operation, positions, shard.number)
-
-    def _place_keyed(
-        self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]
-    ) -> None:
-        """Submit items with keys to the shards that hold the keys' slots, and the other items to any shard."""
-        keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]
-        unkeyed = [i for i, item in enumerate(items) if not isinstance(item, KeyedItem)]
-        groups: dict[Shard | None, list[int]] = {}
-        shards = self.shards_for_keys([items[i].idempotency_key for i in keyed])  # type: ignore[attr-defined]
-        for i, shard in zip(keyed, shards, strict=True):
-            groups.setdefault(shard, []).append(i)
-        for shard, group in groups.items():
-            own, own_positions = values_at(items, group), values_at(positions, group)
-            if shard is None:
-                for position, item in zip(own_positions, own, strict=True):
-                    call.refuse([position], self._slot_not_held_error(item.idempotency_key))  # type: ignore[attr-defined]
-                continue
-            if shard.number in self._tier.removed_shards:
-                # The shard was removed or moved to another database, and its release has not been requested yet.
-                call.refuse(own_positions, _slot_unavailable_error())
-                continue
-            try:
-                self._submit(call, shard, namespace, own, own_positions, keyed=True)
-            except TemporaryRefusal as error:
-                call.refuse(own_positions, error)
-        if unkeyed:
-            own, own_positions = values_at(items, unkeyed), values_at(positions, unkeyed)
-            try:
-                self._place_unkeyed(call, namespace, own, own_positions)
-            except TemporaryRefusal as error:
-                call.refuse(own_positions, error)
-
-    def _slot_not_held_error(self, key: bytes) -> FoqsError:
-        """Return why no shard here accepts an item with this key."""
-        number = self._slots.shard_of_slot(key_slot_of(key))
-        if number is not None and number not in self._statuses and self._tier.owner_of(number) is not None:
-            return self.not_owner_error(number)
-        shard = None if number is None else self._shards.get(number)
-        if shard is not None and shard.unavailable_reason is not None:
-            return shard.unavailable_error()
-        return _slot_unavailable_error()
 
     def on_slots_moved(self) -> None:
         """Forget which shard holds which slot."""
@@ -245,18 +236,22 @@ class Placement:
         return [shard for shard in self._shards.values() if shard.is_serving]
 
 
+class _KeyBindings(dict[int | None, Bindings]):
+    """What a key binds its item to, by the number of the shard; None: no shard is known."""
+
+    def __missing__(self, number: int | None) -> Bindings:
+        allowed = NO_SHARDS if number is None else frozenset((number,))
+        bindings = self[number] = (Binding(_KEY_FIELD, allowed),)
+        return bindings
+
+
 def accepts_items(shards: Mapping[int, Shard], tier: Tier) -> bool:
     """Return whether one of a host's shards accepts new items, as far as is known."""
-    return any(shard.is_answering and shard.accepts_items and _is_open(shard, tier) for shard in shards.values())
+    return any(shard.accepts_items for shard in _choose(UNBOUND, shards, tier, 0))
 
 
-def _is_open(shard: Shard, tier: Tier) -> bool:
-    """Return whether a shard accepts items without a key."""
-    return shard.number not in tier.drained_shards and shard.number not in tier.removed_shards
-
-
-def _slot_unavailable_error() -> Unavailable:
-    return Unavailable("the shard of this key is not served now; try again", retry_after_ms=HANDOVER_RETRY_MS)
+def _choose(bindings: Bindings, shards: Mapping[int, Shard], tier: Tier, turn: int) -> Iterable[Shard]:
+    return choose_shards(bindings, shards, tier.drained_shards, tier.removed_shards, turn)
 
 
 def _expiry_errors(items: Sequence[NewItem], positions: Sequence[int], now_ms: int) -> dict[int, FoqsError]:
