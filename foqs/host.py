@@ -308,7 +308,7 @@ class Host:
 
     def _dead_letter_sweep(self) -> DeadLetterSweep:
         engine, timeout_s = self._engine, self._config.calls.timeout_ms_default / 1_000
-        return DeadLetterSweep(engine.admin.document, engine.shards, engine.queue, timeout_s)
+        return DeadLetterSweep(engine.admin.document, engine.shards, engine.queue.bulk, timeout_s)
 
     def _new_connection(self) -> asyncio.BaseProtocol:
         """Return a protocol for one accepted connection."""

@@ -135,10 +135,10 @@ class _Alone:
         return unforwarded
 
     def topics(self, queue: Queue) -> TopicLists:
-        return queue
+        return queue.reads
 
     def figures(self, engine: Engine) -> TierFigures:
-        return OwnFigures(self._state, engine.queue)
+        return OwnFigures(self._state, engine.queue.reads)
 
     def running_hosts(self) -> Collection[str] | None:
         return (self._nonce,)

@@ -14,7 +14,7 @@ from foqs.console.due_calendar import Calendar, Due, Place, intervals, read_cale
 from foqs.console.priority_line import PriorityLine, Waiting, read_priority_line
 from foqs.console.visit import Visit
 from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, SHARD_MAX, pack_order_key
-from foqs.queue.listings import format_cursor
+from foqs.queue.reads.listings import format_cursor
 from foqs_client import Client, Topic
 
 WAIT_S: Final = 0.3

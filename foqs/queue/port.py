@@ -28,6 +28,9 @@ from foqs.queue.outage import Outage
 from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import FoqsError
 
+ITEM_OVERHEAD_BYTES: Final = 1_024
+"""Limit of an item's names and numbers in a reply."""
+
 
 @dataclass(slots=True)
 class ItemView:
@@ -125,7 +128,7 @@ class TopicStats:
 ListTopics: TypeAlias = Callable[
     [str, str, Sequence[State] | None, str | None, int], Awaitable[tuple[list[TopicStats], str | None]]
 ]
-"""See `Queue.list_topics`."""
+"""See `Reads.list_topics`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -182,6 +185,127 @@ class PendingCall(Protocol):
         ...
 
 
+class Reads(Protocol):
+    """The calls of one host's queue that only read.
+
+    Every method may raise `FoqsError`. `shards` limits a call to these shards, which must all be served here. None
+    means all shards that this host should own.
+    """
+
+    async def list_topics(
+        self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
+    ) -> tuple[list[TopicStats], str | None]:
+        """Return a page of topics by name, and the cursor of the next page. `states` None means READY or LEASED."""
+        ...
+
+    def unavailable_shards(self) -> int:
+        """Return how many shards of this host are not served, or cannot deliver."""
+        ...
+
+    def is_partial(self) -> bool:
+        """Return whether a list of topics lacks those of some shards, because they are not served now."""
+        ...
+
+    async def peek(
+        self,
+        namespace: str,
+        topic: str,
+        state: State,
+        cursor: str | None,
+        limit: int,
+        with_payload: bool,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> tuple[list[ItemView], str | None]:
+        """Return a page of a topic's items in one state, best first, with or without payload."""
+        ...
+
+    async def list_matching(
+        self,
+        namespace: str,
+        item_filter: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        with_payload: bool,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> tuple[list[ItemView], str | None]:
+        """Return a page of the items that match, with or without payload, and the cursor of the next page.
+
+        Ages in `item_filter` are measured at the start of the first page, here and below.
+        """
+        ...
+
+    async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
+        """Return a page of the items of one shard, by id. With keys, the items are `ItemDetails`.
+
+        Raises:
+            NotOwner, Unavailable: this host does not serve the shard now.
+        """
+        ...
+
+    async def count_matching(
+        self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
+    ) -> ItemCount:
+        """Count the items that match."""
+        ...
+
+    async def count_page(
+        self,
+        namespace: str,
+        item_filter: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> BulkPage:
+        """Count a page of the items that match, as `matched`. It ends after a bounded time; a limit of 0 only starts the walk."""
+        ...
+
+    async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
+        """Return one item. Raises `NotFound`, `NotOwner`, `Unavailable`."""
+        ...
+
+    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
+        """Explain why an item is not delivered, or that there is no such item. Raises `NotOwner`."""
+        ...
+
+
+class BulkChanges(Protocol):
+    """The calls of one host's queue that change all items of a filter or a topic. See `Reads` for `shards`."""
+
+    async def change_matching(
+        self,
+        namespace: str,
+        change: Event,
+        item_filter: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> BulkPage:
+        """Apply `change` to a page of the items that match. The id of `change` is not used.
+
+        Items that have the result already, and those that this walk has redriven before, are skipped.
+
+        An empty page holds the cursor at which the next one starts.
+
+        Raises:
+            UnknownOutcome: some of the page may be changed; a call with the same cursor is safe.
+        """
+        ...
+
+    async def purge_topic(
+        self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None
+    ) -> int:
+        """Delete all items that the topic has now, in every state. Returns how many, as far as they are counted.
+
+        Raises:
+            UnknownOutcome: some may be deleted; another call deletes the others, and those that came since.
+        """
+        ...
+
+
 class Queue(Protocol):
     """One host's queue.
 
@@ -189,6 +313,16 @@ class Queue(Protocol):
     """
 
     limits: CallOptions
+
+    @property
+    def reads(self) -> Reads:
+        """The calls that only read."""
+        ...
+
+    @property
+    def bulk(self) -> BulkChanges:
+        """The calls that change many items."""
+        ...
 
     def namespace_settings(self, name: str) -> NamespaceSettings:
         """Return the settings of a namespace. Raises `NamespaceNotFound`."""
@@ -241,115 +375,6 @@ class Queue(Protocol):
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
         """Apply each (shard, event). Replies with an outcome for each, in order. Ids must be distinct."""
-        ...
-
-    async def list_topics(
-        self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
-    ) -> tuple[list[TopicStats], str | None]:
-        """Return a page of topics by name, and the cursor of the next page. `states` None means READY or LEASED."""
-        ...
-
-    def unavailable_shards(self) -> int:
-        """Return how many shards of this host are not served, or cannot deliver."""
-        ...
-
-    async def peek(
-        self,
-        namespace: str,
-        topic: str,
-        state: State,
-        cursor: str | None,
-        limit: int,
-        with_payload: bool,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
-        """Return a page of a topic's items in one state, best first, with or without payload.
-
-        `shards`, here and below, limits the call to these shards, which must all be served here. None means all
-        shards that this host should own.
-        """
-        ...
-
-    async def list_matching(
-        self,
-        namespace: str,
-        item_filter: ItemFilter,
-        cursor: str | None,
-        limit: int,
-        with_payload: bool,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
-        """Return a page of the items that match, with or without payload, and the cursor of the next page.
-
-        Ages in `item_filter` are measured at the start of the first page, here and below.
-        """
-        ...
-
-    async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
-        """Return a page of the items of one shard, by id. With keys, the items are `ItemDetails`.
-
-        Raises:
-            NotOwner, Unavailable: this host does not serve the shard now.
-        """
-        ...
-
-    async def count_matching(
-        self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
-    ) -> ItemCount:
-        """Count the items that match."""
-        ...
-
-    async def count_page(
-        self,
-        namespace: str,
-        item_filter: ItemFilter,
-        cursor: str | None,
-        limit: int,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> BulkPage:
-        """Count a page of the items that match, as `matched`. It ends after a bounded time; a limit of 0 only starts the walk."""
-        ...
-
-    async def change_matching(
-        self,
-        namespace: str,
-        change: Event,
-        item_filter: ItemFilter,
-        cursor: str | None,
-        limit: int,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> BulkPage:
-        """Apply `change` to a page of the items that match. The id of `change` is not used.
-
-        Items that have the result already, and those that this walk has redriven before, are skipped.
-
-        An empty page holds the cursor at which the next one starts.
-
-        Raises:
-            UnknownOutcome: some of the page may be changed; a call with the same cursor is safe.
-        """
-        ...
-
-    async def purge_topic(
-        self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None
-    ) -> int:
-        """Delete all items that the topic has now, in every state. Returns how many, as far as they are counted.
-
-        Raises:
-            UnknownOutcome: some may be deleted; another call deletes the others, and those that came since.
-        """
-        ...
-
-    async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
-        """Return one item. Raises `NotFound`, `NotOwner`, `Unavailable`."""
-        ...
-
-    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
-        """Explain why an item is not delivered, or that there is no such item. Raises `NotOwner`."""
         ...
 
     def shard_statuses(self) -> list[ShardStatus]:

@@ -15,50 +15,38 @@ from typing import Final, TypeVar
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Events, Leases, Operation, OperationCaller
-from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, State, TopicName
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, TopicName
 from foqs.core.items.life import Event, EventKind
 from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.demand import Demand
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
-from foqs.queue.bulk import change_matching, list_matching
-from foqs.queue.counting import count_matching, count_page
+from foqs.queue.bulk_changes import HostBulkChanges
 from foqs.queue.dequeue import Dequeue, KeysByTopic
-from foqs.queue.explainer import Explainer
 from foqs.queue.host_state import HostState
-from foqs.queue.item_details import read_item
-from foqs.queue.listings import ListedShards, list_topics
 from foqs.queue.order_meter import OrderMeter
-from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
-from foqs.queue.peek import peek_topic
+from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.pending_calls import EnqueueCall, FanOutCall
 from foqs.queue.placement import Placement, values_at
 from foqs.queue.port import (
-    BulkPage,
+    ITEM_OVERHEAD_BYTES,
+    BulkChanges,
     Deliveries,
     EnqueueOutcome,
-    ItemCount,
-    ItemDetails,
-    ItemExplanation,
-    ItemView,
     Outcome,
     PendingCall,
-    ShardListing,
-    ShardPage,
-    TopicStats,
+    Reads,
 )
 from foqs.queue.quota import Quota
+from foqs.queue.reads.host_reads import HostReads
 from foqs.queue.replay_lookups import ReplayLookups
-from foqs.queue.shard_pages import list_shard
 from foqs.queue.tier import Tier
-from foqs.queue.topic_purge import purge_topic
 from foqs.runtime.deadlines import Deadlines
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.host_shards import ShardStatus
 from foqs.shard.shard import Shard
-from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotFound, Unavailable
+from foqs_contract.errors import FoqsError, NotFound
 
 _T = TypeVar("_T")
 
@@ -100,16 +88,9 @@ class QueueService:
         self.placement = Placement(shards.served, shards.statuses, state.slots, tier, loop.time)
         self.quota = Quota(shards.served, state.backlogs, tier.limits, stopwatch_s)
         self._backlogs = state.backlogs
-        self._explainer = Explainer(
-            shards,
-            namespaces,
-            self.waiters,
-            demand,
-            self.quota,
-            stopwatch_s,
-            limits.better_items_max,
-            self.placement.not_owner_error,
-        )
+        self._owned = OwnedShards(shards, self.placement.not_owner_error)
+        self.reads: Reads = HostReads(state, self._owned, demand, self.quota, limits, lambda: self.is_draining)
+        self.bulk: BulkChanges = HostBulkChanges(self._owned, self.apply)
         self.order_meter = OrderMeter(state.ranking, state.order_samples, tier.order_sink)
         self.availability = state.availability
         self.outage = state.availability.outage
@@ -252,27 +233,12 @@ class QueueService:
                 continue
             try:
                 operation = make(own, positions, call)
-                self._owned_shard(shard_number).submit(operation)
+                self._owned.get(shard_number).submit(operation)
                 call.add_operation(operation, positions, shard_number)
             except FoqsError as error:
                 call.refuse(positions, error)
         call.start(deadline)
         return call
-
-    def _owned_shard(self, shard_number: int) -> Shard:
-        shard = self._shards.get(shard_number)
-        if shard is not None:
-            return shard
-        if shard_number in self._statuses:
-            raise Unavailable(f"shard {shard_number} is recovering; try again", retry_after_ms=HANDOVER_RETRY_MS)
-        raise self.placement.not_owner_error(shard_number)
-
-    def _owned_shards(self, shard_numbers: Collection[int] | None) -> list[Shard]:
-        """Return these shards, or all that this host should own. Raises `NotOwner`, `Unavailable` if one is not served."""
-        return [
-            self._owned_shard(number)
-            for number in sorted(self._statuses if shard_numbers is None else set(shard_numbers))
-        ]
 
     # -------------------------------------------------------------- dequeue
 
@@ -301,6 +267,11 @@ class QueueService:
         )
         dequeue.try_deliver()
         return dequeue
+
+    def _item_bytes_max(self, namespace: str, settings: NamespaceSettings) -> int:
+        """Return how long one item of a namespace may be in a reply, by its settings or by the longest known payload."""
+        payload_bytes = max(settings.payload_bytes_max, self._namespaces.longest_payloads.payload_bytes_max(namespace))
+        return payload_bytes + settings.metadata_bytes_max + TRACE_CONTEXT_BYTES_MAX + ITEM_OVERHEAD_BYTES
 
     def may_wait(self, dequeue: Dequeue) -> bool:
         namespace = next(iter(dequeue.topics))[0]
@@ -419,9 +390,6 @@ class QueueService:
                     may_come = True
         return may_come
 
-    def _serving_shards(self) -> list[Shard]:
-        return [shard for shard in self._shards.values() if shard.is_serving]
-
     def _delivering_shards(self) -> list[Shard]:
         return [shard for shard in self._shards.values() if shard.can_deliver]
 
@@ -443,7 +411,7 @@ class QueueService:
             or owned is None
             or self._suspension.is_on
             or topic in self._namespaces.paused_topics
-            or any(topic in other.index for other in self._serving_shards())
+            or any(topic in other.index for other in self._owned.serving())
         ):
             return []
         deliveries: list[Leases] = []
@@ -484,109 +452,6 @@ class QueueService:
         return any(
             shard.index.best_key(topic) is not None and shard.delivery_room(topic[0]) > 0
             for shard in self._delivering_shards()
-        )
-
-    # ---------------------------------------------------------------- reading
-
-    async def list_topics(
-        self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
-    ) -> tuple[list[TopicStats], str | None]:
-        return await list_topics(self._listed_shards, self._namespaces, namespace, prefix, states, cursor, limit)
-
-    def unavailable_shards(self) -> int:
-        return self.availability.unavailable_shards() + self.availability.unserved_shards()
-
-    def is_partial(self) -> bool:
-        """Return whether a list of topics lacks those of some shards, because they are not served now."""
-        return len(self._serving_shards()) < len(self._statuses)
-
-    def _listed_shards(self) -> ListedShards:
-        """Return the shards whose topics are listed. Raises `Unavailable`."""
-        shards = self._serving_shards()
-        if not shards:
-            raise Unavailable("no shard of this host is served now; try again", retry_after_ms=500)
-        is_lagging = any(shard.counts.is_lagging for shard in shards)
-        return ListedShards(shards, is_partial=len(shards) < len(self._statuses), is_lagging=is_lagging)
-
-    async def peek(
-        self,
-        namespace: str,
-        topic: str,
-        state: State,
-        cursor: str | None,
-        limit: int,
-        with_payload: bool,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
-        bytes_max = self._delivery_bytes_max if with_payload else None
-        return await peek_topic(
-            self._owned_shards(shards), (namespace, topic), state, cursor, limit, bytes_max, deadline
-        )
-
-    async def list_matching(
-        self,
-        namespace: str,
-        item_filter: ItemFilter,
-        cursor: str | None,
-        limit: int,
-        with_payload: bool,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
-        bytes_max = self._delivery_bytes_max if with_payload else None
-        return await list_matching(
-            self._owned_shards(shards), namespace, item_filter, cursor, limit, bytes_max, deadline
-        )
-
-    async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
-        return await list_shard(self._owned_shard(listing.shard), listing, self._delivery_bytes_max, deadline)
-
-    def _item_bytes_max(self, namespace: str, settings: NamespaceSettings) -> int:
-        """Return how long one item of a namespace may be in a reply, by its settings or by the longest known payload."""
-        payload_bytes = max(settings.payload_bytes_max, self._namespaces.longest_payloads.payload_bytes_max(namespace))
-        return payload_bytes + settings.metadata_bytes_max + TRACE_CONTEXT_BYTES_MAX + ITEM_OVERHEAD_BYTES
-
-    async def count_matching(
-        self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
-    ) -> ItemCount:
-        return await count_matching(self._owned_shards(shards), namespace, item_filter, deadline)
-
-    async def count_page(
-        self,
-        namespace: str,
-        item_filter: ItemFilter,
-        cursor: str | None,
-        limit: int,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> BulkPage:
-        return await count_page(self._owned_shards(shards), namespace, item_filter, cursor, limit, deadline)
-
-    async def change_matching(
-        self,
-        namespace: str,
-        change: Event,
-        item_filter: ItemFilter,
-        cursor: str | None,
-        limit: int,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> BulkPage:
-        owned = self._owned_shards(shards)
-        return await change_matching(owned, self.apply, namespace, change, item_filter, cursor, limit, deadline)
-
-    async def purge_topic(
-        self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None
-    ) -> int:
-        return await purge_topic(self._owned_shards(shards), (namespace, topic), deadline)
-
-    async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
-        return await read_item(self._owned_shard(shard), namespace, number, deadline)
-
-    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
-        return await self._explainer.explain(
-            namespace, shard, number, deadline, is_draining=self.is_draining, is_suspended=self._suspension.is_on
         )
 
     def shard_statuses(self) -> list[ShardStatus]:

@@ -14,8 +14,7 @@ from typing import Protocol
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.topic_rates import NO_RATES, Rates
 from foqs.queue.host_state import HostState
-from foqs.queue.port import ListTopics
-from foqs.queue.queue_service import QueueService
+from foqs.queue.port import ListTopics, Reads
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,13 +74,13 @@ class TierFigures(Protocol):
 class OwnFigures:
     """The figures of a host that is its whole tier."""
 
-    def __init__(self, state: HostState, queue: QueueService) -> None:
-        self.list_topics: ListTopics = queue.list_topics
+    def __init__(self, state: HostState, reads: Reads) -> None:
+        self.list_topics: ListTopics = reads.list_topics
         self._state = state
-        self._queue = queue
+        self._reads = reads
 
     def is_partial(self) -> bool:
-        return self._queue.is_partial()
+        return self._reads.is_partial()
 
     def misses_peers(self) -> bool:
         return False

@@ -35,7 +35,7 @@ def host_service(
         layer: forwards to the other hosts of the tier.
         topics: those of the whole tier; None: those of the queue.
     """
-    handlers = QueueHandlers(queue, queue if topics is None else topics, rng)
+    handlers = QueueHandlers(queue, queue.reads if topics is None else topics, rng)
     methods = contract_methods(
         {
             "authenticate": authenticate,

@@ -18,10 +18,10 @@ from foqs.core.items import validation
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.queue.filter_walk import cursor_after
-from foqs.queue.listings import format_cursor
 from foqs.queue.outage import NothingDeliverable
 from foqs.queue.port import Deliveries, PendingCall, Queue, ShardListing, TopicStats
+from foqs.queue.reads.filter_walk import cursor_after
+from foqs.queue.reads.listings import format_cursor
 from foqs.rpc import codec, filters
 from foqs.rpc.call import Call, Handler
 from foqs.rpc.filters import parse_page, requested_shards
@@ -35,12 +35,12 @@ _R = TypeVar("_R")
 
 
 class TopicLists(Protocol):
-    """The topics of some shards; `foqs.queue.port.Queue` is one."""
+    """The topics of some shards; `foqs.queue.port.Reads` is one."""
 
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
-        """See `Queue.list_topics`."""
+        """See `Reads.list_topics`."""
         ...
 
     def unavailable_shards(self) -> int:
@@ -239,7 +239,7 @@ class QueueHandlers:
                 prefix = validation.decode_text(request.filter.prefix, validation.NAME_BYTES_MAX, "filter.prefix")
             states = codec.parse_states(request.filter.states, "filter.states")
             if request.filter.local_only:
-                topics = self._queue
+                topics = self._queue.reads
         limit, cursor = parse_page(request.page)
         page, next_cursor = await topics.list_topics(namespace, prefix, states, cursor, limit)
         rows = [codec.topic_stats(stats) for stats in page]
@@ -253,7 +253,7 @@ class QueueHandlers:
         limit, cursor = parse_page(request.page)
         with_payload = bool(request.with_payload)
         shards = requested_shards(request)
-        items, next_cursor = await self._queue.peek(
+        items, next_cursor = await self._queue.reads.peek(
             namespace, topic, state, cursor, limit, with_payload, call.deadline, shards
         )
         cursors = [format_cursor(item.row.order_key, item.shard) for item in items] if request.forwarded else None
@@ -263,14 +263,14 @@ class QueueHandlers:
         request = call.request
         namespace, _ = self._namespace(request)
         shard, number = codec.parse_item_id(request.id)
-        item = await self._queue.get_item(namespace, shard, number, call.deadline)
+        item = await self._queue.reads.get_item(namespace, shard, number, call.deadline)
         return codec.item_view(item, bool(request.with_payload))
 
     async def explain(self, call: Call) -> Any:
         request = call.request
         namespace, _ = self._namespace(request)
         shard, number = codec.parse_item_id(request.id)
-        explanation = await self._queue.explain(namespace, shard, number, call.deadline)
+        explanation = await self._queue.reads.explain(namespace, shard, number, call.deadline)
         return codec.explain_reply(explanation, bool(request.with_payload))
 
     # ------------------------------------------------------------------ by filter
@@ -283,7 +283,7 @@ class QueueHandlers:
         with_payload = bool(request.with_payload)
         item_filter = ItemFilter(topic, (State.DEAD,))
         shards = requested_shards(request)
-        items, next_cursor = await self._queue.list_matching(
+        items, next_cursor = await self._queue.reads.list_matching(
             namespace, item_filter, cursor, limit, with_payload, call.deadline, shards
         )
         cursors = [cursor_after(item) for item in items] if request.forwarded else None
@@ -297,7 +297,7 @@ class QueueHandlers:
         limit, cursor = parse_page(request.page)
         with_payload = bool(request.with_payload)
         listing = ShardListing(namespace, only, shard, cursor, limit, with_payload, bool(request.with_key))
-        page = await self._queue.list_shard(listing, call.deadline)
+        page = await self._queue.reads.list_shard(listing, call.deadline)
         views = [codec.item_view(item, with_payload) for item in page.items]
         return ttypes.ListItemsReply(views, page.next_cursor, page.now_ms)
 
@@ -305,7 +305,7 @@ class QueueHandlers:
         request = call.request
         namespace, _ = self._namespace(request)
         item_filter = filters.parse_filter(request.filter)
-        count = await self._queue.count_matching(namespace, item_filter, call.deadline, requested_shards(request))
+        count = await self._queue.reads.count_matching(namespace, item_filter, call.deadline, requested_shards(request))
         return ttypes.CountItemsReply(count.items, count.payload_bytes)
 
     async def bulk(self, call: Call) -> Any:
@@ -315,9 +315,9 @@ class QueueHandlers:
         limit, cursor = parse_page(request.page, limit_min=0)
         shards = requested_shards(request)
         if change is None:
-            page = await self._queue.count_page(namespace, item_filter, cursor, limit, call.deadline, shards)
+            page = await self._queue.reads.count_page(namespace, item_filter, cursor, limit, call.deadline, shards)
         else:
-            page = await self._queue.change_matching(
+            page = await self._queue.bulk.change_matching(
                 namespace, change, item_filter, cursor, limit, call.deadline, shards
             )
         refusal = None if page.refusal is None else codec.error_struct(page.refusal)
@@ -328,7 +328,7 @@ class QueueHandlers:
         namespace, _ = self._namespace(request)
         topic = validation.decode_name(request.topic, "topic")
         return ttypes.PurgeReply(
-            await self._queue.purge_topic(namespace, topic, call.deadline, requested_shards(request))
+            await self._queue.bulk.purge_topic(namespace, topic, call.deadline, requested_shards(request))
         )
 
     def _namespace(self, request: Any) -> tuple[str, NamespaceSettings]:

@@ -17,7 +17,7 @@ from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.core.memory.topic_counts import TopicCounts
-from foqs.queue.port import BulkPage
+from foqs.queue.port import BulkChanges
 from foqs.sqs.redrive_policy import Redrive, redrive_in_force
 from foqs_contract.errors import FoqsError
 
@@ -35,28 +35,13 @@ class CountedShard(Protocol):
     def counts(self) -> TopicCounts: ...
 
 
-class FilterChanges(Protocol):
-    """The part of `foqs.queue.port.Queue` that a sweep needs."""
-
-    async def change_matching(
-        self,
-        namespace: str,
-        change: Event,
-        item_filter: ItemFilter,
-        cursor: str | None,
-        limit: int,
-        deadline: float,
-        shards: Collection[int] | None = None,
-    ) -> BulkPage: ...
-
-
 class DeadLetterSweep:
     """Sweeps about once in `INTERVAL_S`.
 
     Args:
         document: returns the catalog as it applies here. Raises `FoqsError`.
         shards: those that this host serves, by number.
-        queue: of this host.
+        bulk: of this host's queue.
         timeout_s: of each page.
     """
 
@@ -64,12 +49,12 @@ class DeadLetterSweep:
         self,
         document: Callable[[], Document],
         shards: Mapping[int, CountedShard],
-        queue: FilterChanges,
+        bulk: BulkChanges,
         timeout_s: float,
     ) -> None:
         self._document = document
         self._shards = shards
-        self._queue = queue
+        self._bulk = bulk
         self._timeout_s = timeout_s
         self._known: Document | None = None
         self._redrives: list[Redrive] = []
@@ -125,7 +110,7 @@ class DeadLetterSweep:
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         cursor: str | None = None
         while True:
-            page = await self._queue.change_matching(
+            page = await self._bulk.change_matching(
                 redrive.namespace, move, dead, cursor, PAGE_ITEMS, deadline, [shard]
             )
             cursor = page.next_cursor

@@ -16,7 +16,7 @@ from typing import Final
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.order_samples import OrderSamples
 from foqs.queue.engine import Engine
-from foqs.queue.listings import counts_by_state
+from foqs.queue.reads.listings import counts_by_state
 from foqs.rpc.server import RpcServer
 from foqs.shard.shard import Shard
 from foqs.shard.snapshot import ShardSnapshot

@@ -28,9 +28,10 @@ from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing import database_clock
 from foqs.core.timing.database_clock import DatabaseClock
 from foqs.core.timing.due_timers import DueTimers
-from foqs.queue import counting, queue_service
-from foqs.queue.filter_walk import Walk
+from foqs.queue.bulk_changes import HostBulkChanges
 from foqs.queue.port import BulkPage
+from foqs.queue.reads import counting
+from foqs.queue.reads.filter_walk import Walk
 from foqs.shard import flush_planner
 from foqs.shard.shard import Shard
 from foqs.shard.shard_memory import ShardMemory
@@ -334,7 +335,7 @@ def pages_unreported() -> None:
     async def changed_page(*arguments: Any) -> BulkPage:
         return replace(await original(*arguments), changed=0)
 
-    original = plant(queue_service, "change_matching", changed_page)
+    original = plant(HostBulkChanges, "change_matching", changed_page)
 
 
 def dead_uncounted() -> None:

@@ -13,7 +13,7 @@ from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.explanation import Explanation, ItemSnapshot
 from foqs.core.items.item import State
 from foqs.core.memory.topic_counts import TopicCounts
-from foqs.queue import explainer
+from foqs.queue.reads import explainer
 from foqs.rpc.auth_session import AuthSession
 from foqs_contract.errors import NamespaceNotFound
 from tests.simulation.planting import plant

@@ -240,7 +240,7 @@ class Caller:
         return outcomes
 
     async def stats(self, topic: str = "t") -> TopicStats | None:
-        page, _ = await self.queue.list_topics(self.namespace, topic, list(State), None, 10)
+        page, _ = await self.queue.reads.list_topics(self.namespace, topic, list(State), None, 10)
         return next((stats for stats in page if stats.topic == topic), None)
 
 

@@ -61,7 +61,7 @@ class HeldCall:
 
 
 class FakeQueue:
-    """Answers the calls of `foqs.queue.port.Queue` from one shard, number 3."""
+    """Answers the calls of the ports `Queue`, `Reads` and `BulkChanges` from one shard, number 3."""
 
     def __init__(self, limits: CallOptions = LIMITS) -> None:
         self.limits = limits
@@ -76,6 +76,14 @@ class FakeQueue:
         self.stubborn = False
         self._next = 0
         self._token = 0
+
+    @property
+    def reads(self) -> FakeQueue:
+        return self
+
+    @property
+    def bulk(self) -> FakeQueue:
+        return self
 
     def namespace_settings(self, name: str) -> NamespaceSettings:
         if name != "default":
@@ -183,6 +191,9 @@ class FakeQueue:
 
     def unavailable_shards(self) -> int:
         return 0
+
+    def is_partial(self) -> bool:
+        return False
 
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int

@@ -11,12 +11,12 @@ from tests.support.memory_check import differences, is_at_rest
 
 
 async def purge(caller: Caller, topic: str = "t", timeout_s: float = 5.0) -> int:
-    return await caller.queue.purge_topic(caller.namespace, topic, caller.world.deadline_in(timeout_s))
+    return await caller.queue.bulk.purge_topic(caller.namespace, topic, caller.world.deadline_in(timeout_s))
 
 
 async def count(caller: Caller) -> int:
     only = ItemFilter()
-    return (await caller.queue.count_matching(caller.namespace, only, caller.world.deadline_in(5))).items
+    return (await caller.queue.reads.count_matching(caller.namespace, only, caller.world.deadline_in(5))).items
 
 
 def stored(world: World, topic: str = "t") -> list[Row]:

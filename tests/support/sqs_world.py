@@ -62,7 +62,7 @@ class SqsWorld:
         queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
         messages = MessageActions(directory, calls, _TIMEOUT_S, now_s, WaitingCalls(RECEIVES_WAITING_MAX, 0))
         self._actions = actions(queues, messages, tasks)
-        self.sweep = DeadLetterSweep(engine.admin.document, engine.shards, engine.queue, _TIMEOUT_S)
+        self.sweep = DeadLetterSweep(engine.admin.document, engine.shards, engine.queue.bulk, _TIMEOUT_S)
 
     async def call(self, action: str, /, **parameters: Any) -> Mapping[str, Any]:
         """Run an action. Raises what it raises."""

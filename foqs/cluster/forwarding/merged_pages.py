@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor
-from foqs.queue.listings import parse_cursor
-from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
+from foqs.queue.port import ITEM_OVERHEAD_BYTES
+from foqs.queue.reads.filter_walk import WalkCursor, parse_walk_cursor
+from foqs.queue.reads.listings import parse_cursor
 from foqs_contract.idl import ttypes
 
 CursorOrder: TypeAlias = Callable[[str], Any]
@@ -25,7 +25,7 @@ peek_order: Final[CursorOrder] = parse_cursor
 
 
 def walk_order(cursor: str) -> tuple[int, str, int, int]:
-    """Return a walk cursor's sort key: shard, topic, state and order key; see `foqs.queue.filter_walk`."""
+    """Return a walk cursor's sort key: shard, topic, state and order key; see `foqs.queue.reads.filter_walk`."""
     place = parse_walk_cursor(cursor)
     return place.shard, place.topic, int(place.state), place.after_key
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NoReturn, Protocol
 
 from foqs.cluster.forwarding.merged_pages import first_place, merge_pages, merge_walk_pages, peek_order
 from foqs.cluster.peers import Peer, Peers
-from foqs.queue.filter_walk import start_of_shard
 from foqs.queue.port import PendingCall
+from foqs.queue.reads.filter_walk import start_of_shard
 from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs.rpc.filters import parse_page
 from foqs.rpc.in_host_calls import InHostCall

@@ -15,7 +15,7 @@ from typing import Any, Final
 from foqs.cluster.gossip.change_log import ChangeLog, Changes
 from foqs.core.items.item import TopicName
 from foqs.core.memory.sorted_names import SortedNames, merge_names
-from foqs.queue.listings import counts_by_state, topic_stats
+from foqs.queue.reads.listings import counts_by_state, topic_stats
 from foqs.shard.shard import Shard
 from foqs_contract.idl import ttypes
 

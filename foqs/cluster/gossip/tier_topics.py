@@ -18,8 +18,8 @@ from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peers
 from foqs.core.items.item import State, TopicName
 from foqs.queue.host_state import HostState
-from foqs.queue.listings import ACTIVE_STATES, counts_by_state, topic_stats
 from foqs.queue.port import TopicStats
+from foqs.queue.reads.listings import ACTIVE_STATES, counts_by_state, topic_stats
 from foqs.shard.shard import Shard
 from foqs_contract.errors import Unavailable
 

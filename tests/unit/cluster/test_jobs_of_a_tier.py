@@ -12,13 +12,13 @@ import pytest
 
 from foqs.core.items.item import Row
 from foqs.core.items.item_filter import ItemFilter
-from foqs.queue import counting
-from foqs.queue.counting import CountWalk
-from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
 from foqs.queue.jobs import job_host
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, JobSpec, JobState
 from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import JobStore
+from foqs.queue.reads import counting
+from foqs.queue.reads.counting import CountWalk
+from foqs.queue.reads.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.job_pages import BulkCallPages
 from foqs_contract.call_table import FIRST_VERSION

@@ -57,7 +57,7 @@ class World:
             shards=self.shards,
             statuses=self.statuses,
             topic_rates=self.rates,
-            queue=SimpleNamespace(list_topics=None),
+            queue=SimpleNamespace(reads=SimpleNamespace(list_topics=None)),
         )
         self.tier_rates = TierRates(self.rates, lambda: self.peers.values(), lambda: self.now_s, 1.0)
         tier: TierFigures
@@ -68,7 +68,7 @@ class World:
             )
         else:
             state = HostState(NamespaceOptions(), "default", lambda: self.now_s)
-            tier = OwnFigures(state, cast(Any, engine.queue))
+            tier = OwnFigures(state, cast(Any, engine.queue.reads))
         self.figures = HostFigures(cast(Any, engine), tier, dict, lambda: self.now_s, lambda: self.cpu_s)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from foqs.console.due_calendar import Place
 from foqs.console.topic_reads import cursor_before
 from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, pack_order_key
-from foqs.queue.listings import parse_cursor
+from foqs.queue.reads.listings import parse_cursor
 
 PRIORITIES = st.integers(PRIORITY_MIN, PRIORITY_MAX)
 TIMES = st.integers(0, TIME_MS_MAX)

@@ -11,10 +11,10 @@ import pytest
 from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.queue import bulk, counting
-from foqs.queue.counting import CountWalk
-from foqs.queue.filter_walk import parse_walk_cursor
 from foqs.queue.port import BulkPage, ItemView
+from foqs.queue.reads import counting, filter_walk
+from foqs.queue.reads.counting import CountWalk
+from foqs.queue.reads.filter_walk import parse_walk_cursor
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings
@@ -34,7 +34,7 @@ def update(**changes: Any) -> Event:
 async def page(
     caller: Caller, change: Event, only: ItemFilter = ANY, cursor: str | None = None, limit: int = 100, s: float = 5
 ) -> BulkPage:
-    return await caller.queue.change_matching("default", change, only, cursor, limit, caller.world.deadline_in(s))
+    return await caller.queue.bulk.change_matching("default", change, only, cursor, limit, caller.world.deadline_in(s))
 
 
 async def every_page(caller: Caller, change: Event, only: ItemFilter = ANY, limit: int = 100) -> tuple[int, int, int]:
@@ -54,7 +54,7 @@ async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> li
     found: list[ItemView] = []
     cursor: str | None = None
     while True:
-        seen, cursor = await caller.queue.list_matching(
+        seen, cursor = await caller.queue.reads.list_matching(
             "default", only, cursor, limit, False, caller.world.deadline_in(5)
         )
         assert len(seen) <= limit
@@ -64,11 +64,11 @@ async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> li
 
 
 async def count(caller: Caller, only: ItemFilter = ANY) -> int:
-    return (await caller.queue.count_matching("default", only, caller.world.deadline_in(5))).items
+    return (await caller.queue.reads.count_matching("default", only, caller.world.deadline_in(5))).items
 
 
 async def counted_page(caller: Caller, only: ItemFilter, cursor: str | None, limit: int = 100) -> BulkPage:
-    return await caller.queue.count_page("default", only, cursor, limit, caller.world.deadline_in(5))
+    return await caller.queue.reads.count_page("default", only, cursor, limit, caller.world.deadline_in(5))
 
 
 async def various(world: World, caller: Caller) -> None:
@@ -212,12 +212,14 @@ def test_page_ends_at_its_limit_and_returns_the_next_cursor() -> None:
         for number in range(60):
             await caller.put(f"t{number:02}", priority=number % 2)
         only = ItemFilter(priority_min=1)
-        first, cursor = await caller.queue.list_matching("default", ItemFilter(priority_min=7), None, 9, False, 1e9)
+        first, cursor = await caller.queue.reads.list_matching(
+            "default", ItemFilter(priority_min=7), None, 9, False, 1e9
+        )
         assert (first, cursor is None) == ([], False)
         assert len(await listed(caller, only, limit=7)) == 30
         changed, _, pages = await every_page(caller, CANCEL, only, limit=7)
         assert changed == 30
-        assert pages >= 60 // bulk.READS_MAX
+        assert pages >= 60 // filter_walk.READS_MAX
 
     run_in_world(story)
 
@@ -419,9 +421,9 @@ def test_slow_read_ends_the_call_at_its_deadline_and_changes_nothing(
             with pytest.raises(DeadlineExceeded):
                 await page(caller, CANCEL, s=0.5)
             with pytest.raises(DeadlineExceeded):
-                await caller.queue.list_matching("default", ANY, None, 5, False, world.deadline_in(0.5))
+                await caller.queue.reads.list_matching("default", ANY, None, 5, False, world.deadline_in(0.5))
             with pytest.raises(DeadlineExceeded):
-                await caller.queue.count_matching("default", ItemFilter(priority_min=0), world.deadline_in(0.5))
+                await caller.queue.reads.count_matching("default", ItemFilter(priority_min=0), world.deadline_in(0.5))
         await wait_until_idle(world, engine)
         assert len(stored(world)) == 2
 

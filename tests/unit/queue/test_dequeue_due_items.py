@@ -251,7 +251,7 @@ def test_purged_item_is_not_delivered_when_it_comes_due(monkeypatch: pytest.Monk
         await world.pass_s(0.1)
         rows = MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=False)
         with closed(rows):
-            assert await caller.queue.purge_topic("default", "t", world.deadline_in(5)) == 3
+            assert await caller.queue.bulk.purge_topic("default", "t", world.deadline_in(5)) == 3
             assert (await waiting).items == []
         assert deliveries == []
         await wait_until_idle(world, engine)

@@ -300,7 +300,7 @@ def test_another_namespace_sees_and_changes_nothing() -> None:
         for kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE):
             assert isinstance((await other.do(kind, [seen]))[0], NotFound)
         with pytest.raises(NotFound):
-            await other.queue.get_item("other", seen.shard, seen.row.id, world.deadline_in(1))
+            await other.queue.reads.get_item("other", seen.shard, seen.row.id, world.deadline_in(1))
         with pytest.raises(NamespaceNotFound):
             other.queue.namespace_settings("third")
 
@@ -328,15 +328,15 @@ def test_topic_is_listed_while_it_holds_an_item() -> None:
         for topic in ("b", "a", "c"):
             await caller.put(topic, priority=3)
         await caller.put("deferred", delay_ms=9_000)
-        page, cursor = await caller.queue.list_topics("default", "", None, None, 2)
+        page, cursor = await caller.queue.reads.list_topics("default", "", None, None, 2)
         assert ([stats.topic for stats in page], cursor) == (["a", "b"], "b")
-        page, cursor = await caller.queue.list_topics("default", "", None, cursor, 2)
+        page, cursor = await caller.queue.reads.list_topics("default", "", None, cursor, 2)
         assert ([stats.topic for stats in page], cursor) == (["c"], None)
         assert page[0].best_priority == 3
-        page, _ = await caller.queue.list_topics("default", "", [State.DEFERRED], None, 9)
+        page, _ = await caller.queue.reads.list_topics("default", "", [State.DEFERRED], None, 9)
         assert [stats.topic for stats in page] == ["deferred"]
         await caller.do(EventKind.ACK, [await caller.one("c")])
-        page, _ = await caller.queue.list_topics("default", "c", None, None, 2)
+        page, _ = await caller.queue.reads.list_topics("default", "c", None, None, 2)
         assert page == []
 
     run_in_world(story)

@@ -113,7 +113,7 @@ def test_release_does_not_wait_for_all_due_items(monkeypatch: pytest.MonkeyPatch
             await flush(self, *arguments)
 
         monkeypatch.setattr(MemoryStore, "flush", slow)
-        await caller.queue.purge_topic("default", "purged", world.deadline_in(5))
+        await caller.queue.bulk.purge_topic("default", "purged", world.deadline_in(5))
         await world.pass_s(1.2)
         engine.on_release_requested(1)
         begun_s = world.loop.time()
@@ -418,12 +418,12 @@ def test_suspended_host_delivers_nothing_but_accepts_items() -> None:
         assert not poll.done()
         assert world.rows() == [("t", State.READY), ("u", State.READY)]
         [second] = [row.id for row in world.database.tables[1].rows.values() if row.topic == "t"]
-        explanation = await engine.queue.explain("default", 1, second, world.deadline_in(1))
+        explanation = await engine.queue.reads.explain("default", 1, second, world.deadline_in(1))
         assert any("delivers nothing" in reason for reason in explanation.reasons)
         engine.on_resumed()
         assert len((await poll).items) == 1
         assert len((await caller.get()).items) == 1
-        explanation = await engine.queue.explain("default", 1, second, world.deadline_in(1))
+        explanation = await engine.queue.reads.explain("default", 1, second, world.deadline_in(1))
         assert not any("delivers nothing" in reason for reason in explanation.reasons)
 
     run_in_world(story)
@@ -458,7 +458,7 @@ def test_not_owner_error_names_the_address_of_the_owner() -> None:
         ]
         assert owners == [("10.0.0.2", 7411), None]
         with pytest.raises(NotOwner) as explanation:
-            await engine.queue.explain("default", 2, 5, world.deadline_in(1))
+            await engine.queue.reads.explain("default", 2, 5, world.deadline_in(1))
         assert explanation.value.owner == ("10.0.0.2", 7411)
 
     run_in_world(story)

@@ -15,9 +15,9 @@ from foqs.core.items.life import Event, EventKind
 from foqs.core.memory import sorted_names
 from foqs.core.memory.sorted_names import NAMES_PER_STEP_MAX
 from foqs.core.memory.topic_counts import TopicCounts
-from foqs.queue import listings
-from foqs.queue.counting import COUNT_TOPICS_PER_STEP
 from foqs.queue.engine import Engine
+from foqs.queue.reads import listings
+from foqs.queue.reads.counting import COUNT_TOPICS_PER_STEP
 from foqs.shard.observer import NullObserver
 from foqs.store.in_memory.memory_store import MemoryReads
 from tests.support.builders import engine_settings
@@ -40,7 +40,7 @@ def test_page_of_topics_skips_many_others_in_several_turns(monkeypatch: pytest.M
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
         engine.shards[2].counts.complete_initial([(("default", "u"), State.READY, 1)])
-        operation = engine.queue.list_topics("default", "", None, None, 10)
+        operation = engine.queue.reads.list_topics("default", "", None, None, 10)
         (page, cursor), lookups, most_per_turn = await calls_per_turn(
             monkeypatch, TopicCounts, "counts_by_state", operation
         )
@@ -58,7 +58,7 @@ def test_pages_of_many_topics_list_each_once_in_order() -> None:
         found: list[str] = []
         cursor: str | None = None
         while True:
-            page, cursor = await engine.queue.list_topics("default", "t", [State.DEAD], cursor, 500)
+            page, cursor = await engine.queue.reads.list_topics("default", "t", [State.DEAD], cursor, 500)
             found += [stats.topic for stats in page]
             if cursor is None:
                 break
@@ -84,11 +84,11 @@ def test_pages_that_follow_one_another_sort_the_names_once(monkeypatch: pytest.M
             monkeypatch.setattr(module, "merge_names", counted)
         cursor: str | None = None
         for _ in range(20):
-            _, cursor = await engine.queue.list_topics("default", "", [State.DEAD], cursor, 100)
+            _, cursor = await engine.queue.reads.list_topics("default", "", [State.DEAD], cursor, 100)
         cancel = Event(EventKind.CANCEL, 0, "default")
         cursor = None
         for _ in range(5):
-            page = await engine.queue.change_matching(
+            page = await engine.queue.bulk.change_matching(
                 "default", cancel, ItemFilter(states=(State.DEAD,)), cursor, 100, world.deadline_in(5)
             )
             cursor = page.next_cursor
@@ -100,7 +100,7 @@ def test_pages_that_follow_one_another_sort_the_names_once(monkeypatch: pytest.M
 def test_items_of_many_topics_are_counted_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
-        operation = engine.queue.count_matching("default", ItemFilter(states=(State.DEAD,)), world.deadline_in(5))
+        operation = engine.queue.reads.count_matching("default", ItemFilter(states=(State.DEAD,)), world.deadline_in(5))
         count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert count.items == TOPICS
         assert lookups >= TOPICS
@@ -140,7 +140,7 @@ def test_shard_is_counted_by_id_if_the_topics_that_match_need_more_reads(
         await Caller(world, engine).put(count=1)
         engine.shards[1].counts.complete_initial(counts)
         only = ItemFilter(states=(state,), priority_max=5)
-        await engine.queue.count_matching("default", only, world.deadline_in(60))
+        await engine.queue.reads.count_matching("default", only, world.deadline_in(60))
         assert bool(by_id.calls) == is_by_id
 
     run_in_world(story)
@@ -150,7 +150,7 @@ def test_reads_of_many_topics_are_added_up_in_several_turns(monkeypatch: pytest.
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
         engine.shards[1].counts.complete_initial([(("other", "u"), State.READY, 1_000 * TOPICS)])
-        operation = engine.queue.count_page("default", ItemFilter(priority_max=5), None, 0, world.deadline_in(5))
+        operation = engine.queue.reads.count_page("default", ItemFilter(priority_max=5), None, 0, world.deadline_in(5))
         _, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert lookups >= len(State) * TOPICS
         assert most_per_turn <= len(State) * COUNT_TOPICS_PER_STEP + len(State)
@@ -162,7 +162,7 @@ def test_change_by_filter_skips_many_topics_in_several_turns(monkeypatch: pytest
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
         only = ItemFilter(states=(State.READY,), priority_max=5)
-        operation = engine.queue.count_matching("default", only, world.deadline_in(5))
+        operation = engine.queue.reads.count_matching("default", only, world.deadline_in(5))
         count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert count.items == 0
         assert lookups >= TOPICS

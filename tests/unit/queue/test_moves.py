@@ -275,7 +275,7 @@ def test_purge_of_the_target_in_the_flush_of_the_move_covers_the_moved_item(monk
             first = start_task(caller.put("busy"))
             await world.until(lambda: commits.held == 1)
             moving = start_task(move(caller, *names))
-            purging = start_task(caller.queue.purge_topic("default", "other", world.deadline_in(5)))
+            purging = start_task(caller.queue.bulk.purge_topic("default", "other", world.deadline_in(5)))
             await world.pass_s(0.05)
         await first
         assert all(isinstance(new, str) for new in await moving)
@@ -367,7 +367,7 @@ def test_pages_of_a_bulk_move_move_each_item_that_matches_once() -> None:
         only = ItemFilter("t", (READY, DEAD), priority_max=5)
         changed, cursor = 0, None
         while True:
-            page = await caller.queue.change_matching("default", event, only, cursor, 4, world.deadline_in(5))
+            page = await caller.queue.bulk.change_matching("default", event, only, cursor, 4, world.deadline_in(5))
             assert page.refused == 0
             changed, cursor = changed + page.changed, page.next_cursor
             if cursor is None:
@@ -387,7 +387,7 @@ def test_key_of_a_moved_item_stays_in_use_and_is_not_the_key_of_the_new_one() ->
         (new,) = await move(caller, ok(name))
         assert await caller.enqueue([keyed_item("k")]) == [Repeated(ok(name))]
         shard, number = parse_id(ok(new), "id")
-        details = await caller.queue.get_item("default", shard, number, world.deadline_in(5))
+        details = await caller.queue.reads.get_item("default", shard, number, world.deadline_in(5))
         assert details.idempotency_key is None
         assert world.rows() == [("other", READY)]
 
@@ -404,7 +404,7 @@ def test_new_target_beyond_the_limit_of_topics_is_refused_and_a_known_one_is_not
             await move(caller, *first)
         event, only = Event(EventKind.MOVE, 0, "default", topic="other"), ItemFilter("t")
         with pytest.raises(LimitExceeded, match=r"\(move_to\)"):
-            await caller.queue.change_matching("default", event, only, None, 9, world.deadline_in(5))
+            await caller.queue.bulk.change_matching("default", event, only, None, 9, world.deadline_in(5))
         (moved,) = await move(caller, *first, to="u")
         assert isinstance(moved, str)
         assert await caller.cancel(*second) == [None]

@@ -167,14 +167,16 @@ def test_peek_pages_over_all_shards_in_order() -> None:
             await caller.put(priority=priority, count=3)
         keys, cursor = [], None
         while True:
-            page, cursor = await caller.queue.peek("default", "t", State.READY, cursor, 4, True, world.deadline_in(5))
+            page, cursor = await caller.queue.reads.peek(
+                "default", "t", State.READY, cursor, 4, True, world.deadline_in(5)
+            )
             keys += [seen.row.order_key for seen in page]
             if cursor is None:
                 break
         assert len(keys) == 9
         assert keys == sorted(keys)
         seen = await caller.one()
-        found = await caller.queue.get_item("default", seen.shard, seen.row.id, world.deadline_in(5))
+        found = await caller.queue.reads.get_item("default", seen.shard, seen.row.id, world.deadline_in(5))
         assert found.row.state is State.LEASED
 
     run_in_world(story)
@@ -190,7 +192,7 @@ def test_items_of_several_shards_with_equal_keys_are_all_listed() -> None:
         caller = Caller(world, await world.engine())
         keys, cursor = [], None
         while True:
-            page, cursor = await caller.queue.peek(
+            page, cursor = await caller.queue.reads.peek(
                 "default", "t", State.DEFERRED, cursor, 1, False, world.deadline_in(5)
             )
             keys += [(seen.row.order_key, seen.shard) for seen in page]
@@ -210,9 +212,9 @@ def test_peek_ends_by_its_deadline_while_the_database_is_away() -> None:
         seen = await caller.one()
         world.stall()
         with pytest.raises(DeadlineExceeded):
-            await caller.queue.peek("default", "t", State.READY, None, 4, True, world.deadline_in(0.5))
+            await caller.queue.reads.peek("default", "t", State.READY, None, 4, True, world.deadline_in(0.5))
         with pytest.raises(DeadlineExceeded):
-            await caller.queue.get_item("default", seen.shard, seen.row.id, world.deadline_in(0.5))
+            await caller.queue.reads.get_item("default", seen.shard, seen.row.id, world.deadline_in(0.5))
         world.resume()
         assert await caller.do(EventKind.ACK, [seen]) == [None]
 
@@ -279,9 +281,11 @@ def test_cursor_in_another_spelling_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         with pytest.raises(InvalidArgument) as caught:
-            await caller.queue.peek("default", "t", State.READY, cursor, 4, False, world.deadline_in(5))
+            await caller.queue.reads.peek("default", "t", State.READY, cursor, 4, False, world.deadline_in(5))
         assert caught.value.field == "page.cursor"
-        assert await caller.queue.peek("default", "t", State.READY, "0:1:1:1", 4, False, world.deadline_in(5)) == (
+        assert await caller.queue.reads.peek(
+            "default", "t", State.READY, "0:1:1:1", 4, False, world.deadline_in(5)
+        ) == (
             [],
             None,
         )

@@ -77,7 +77,7 @@ def test_repeated_restore_adds_nothing_and_replies_the_same_id(key: bytes) -> No
         assert isinstance(other, KeyConflict)
         assert world.rows() == [("t", State.READY)]
         shard, number = parse_id(ok(name), "id")
-        details = await caller.queue.get_item("default", shard, number, world.deadline_in(5))
+        details = await caller.queue.reads.get_item("default", shard, number, world.deadline_in(5))
         assert details.idempotency_key == (b"own" if key == b"own" else None)
 
     run_in_world(story)

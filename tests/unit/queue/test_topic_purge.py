@@ -58,15 +58,17 @@ def test_purged_items_are_gone_while_their_rows_still_exist() -> None:
         assert len(stored(world)) == 8
         assert (await caller.get(count=9)).items == []
         for state in State:
-            assert (await caller.queue.peek("default", "t", state, None, 9, True, world.deadline_in(5)))[0] == []
-        found, _ = await caller.queue.list_matching("default", ItemFilter(), None, 99, False, world.deadline_in(5))
+            assert (await caller.queue.reads.peek("default", "t", state, None, 9, True, world.deadline_in(5)))[0] == []
+        found, _ = await caller.queue.reads.list_matching(
+            "default", ItemFilter(), None, 99, False, world.deadline_in(5)
+        )
         assert [f"{seen.shard}-{seen.row.id}" for seen in found] == [kept]
         for row, shard in (
             (row, number) for number, table in world.database.tables.items() for row in table.rows.values()
         ):
             if row.topic == "t":
                 with pytest.raises(NotFound):
-                    await caller.queue.get_item("default", shard, row.id, world.deadline_in(5))
+                    await caller.queue.reads.get_item("default", shard, row.id, world.deadline_in(5))
         await world.pass_s(2)  # deferred items come due, and sweeps run
         assert (await caller.get(count=9)).items == []
         await wait_for_deletion(world, engine)
@@ -526,7 +528,7 @@ def test_purged_items_are_absent_and_not_counted_as_better_while_their_rows_exis
     async def story(world: World) -> None:
         async def explain(name: str) -> ItemExplanation:
             shard, number = parse_id(name, "id")
-            return await caller.queue.explain(caller.namespace, shard, number, world.deadline_in(5))
+            return await caller.queue.reads.explain(caller.namespace, shard, number, world.deadline_in(5))
 
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -560,8 +562,8 @@ def test_purge_by_a_replaced_owner_without_items_fails() -> None:
         new = await world.engine()
         await Caller(world, new).enqueue([new_item("t")])
         with pytest.raises((NotOwner, Unavailable)):
-            await old.queue.purge_topic("default", "t", world.loop.time() + 5)
+            await old.queue.bulk.purge_topic("default", "t", world.loop.time() + 5)
         assert len(world.rows()) == 1
-        assert await new.queue.purge_topic("default", "t", world.loop.time() + 5) == 1
+        assert await new.queue.bulk.purge_topic("default", "t", world.loop.time() + 5) == 1
 
     run_in_world(story)

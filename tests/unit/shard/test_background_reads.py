@@ -8,7 +8,7 @@ import pytest
 
 from foqs.core.items.item import State, format_id
 from foqs.core.items.life import EventKind
-from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
+from foqs.queue.port import ITEM_OVERHEAD_BYTES
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import Unavailable
 from tests.support.builders import NAMESPACE, ROW_CACHE, changed, engine_settings, new_item
@@ -160,7 +160,9 @@ def test_a_page_with_payloads_is_at_most_as_large_as_a_delivery() -> None:
         found: list[str] = []
         cursor: str | None = None
         while True:
-            page, cursor = await caller.queue.peek("default", "t", State.READY, cursor, 8, True, world.deadline_in(5))
+            page, cursor = await caller.queue.reads.peek(
+                "default", "t", State.READY, cursor, 8, True, world.deadline_in(5)
+            )
             assert len(page) == 3 or cursor is None
             found += [format_id(seen.shard, seen.row.id) for seen in page]
             if cursor is None:
@@ -177,7 +179,7 @@ def test_a_peek_that_would_leave_out_a_shard_is_refused() -> None:
         shard = engine.shards.pop(2)
         try:
             with pytest.raises(Unavailable):
-                await caller.queue.peek("default", "t", State.READY, None, 8, False, world.deadline_in(5))
+                await caller.queue.reads.peek("default", "t", State.READY, None, 8, False, world.deadline_in(5))
         finally:
             engine.shards[2] = shard
 

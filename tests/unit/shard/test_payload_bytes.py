@@ -182,9 +182,9 @@ def test_pages_with_payloads_are_read_within_the_byte_limit_of_a_reply(reads: li
             deadline = asyncio.get_running_loop().time() + 5
             if by_filter:
                 only = ItemFilter(topic="t")
-                page, cursor = await engine.queue.list_matching("default", only, cursor, 100, True, deadline)
+                page, cursor = await engine.queue.reads.list_matching("default", only, cursor, 100, True, deadline)
             else:
-                page, cursor = await engine.queue.peek("default", "t", State.READY, cursor, 100, True, deadline)
+                page, cursor = await engine.queue.reads.peek("default", "t", State.READY, cursor, 100, True, deadline)
             assert all(seen.row.payload == b"p" * LONG for seen in page)
             assert len(page) * LONG <= 16 * LONG
             found += [f"{seen.shard}-{seen.row.id}" for seen in page]

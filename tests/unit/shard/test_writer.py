@@ -130,7 +130,7 @@ def test_a_read_of_a_shard_with_another_owner_fails_at_once(monkeypatch: pytest.
         instead(monkeypatch, "rows", lose, MemoryReads)
         before = world.loop.time()
         with pytest.raises(Unavailable):
-            await caller.queue.get_item("default", 1, number, world.deadline_in(30))
+            await caller.queue.reads.get_item("default", 1, number, world.deadline_in(30))
         assert world.loop.time() - before < 5
         with pytest.raises(ShardTakenOver):
             await engine.run()
@@ -151,7 +151,7 @@ def test_a_read_that_always_breaks_the_connection_fails_alone(monkeypatch: pytes
 
         instead(monkeypatch, "list_rows", lose, MemoryReads)
         with pytest.raises(Unavailable):
-            await caller.queue.peek("default", "t", State.READY, None, 10, True, world.deadline_in(10))
+            await caller.queue.reads.peek("default", "t", State.READY, None, 10, True, world.deadline_in(10))
         assert await caller.do(EventKind.ACK, [await caller.one()]) == [None]
 
     run_in_world(story)
@@ -165,7 +165,7 @@ def test_an_invalid_cursor_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         with pytest.raises(InvalidArgument):
-            await caller.queue.peek("default", "t", State.READY, cursor, 10, True, world.deadline_in(1))
+            await caller.queue.reads.peek("default", "t", State.READY, cursor, 10, True, world.deadline_in(1))
 
     run_in_world(story)
 

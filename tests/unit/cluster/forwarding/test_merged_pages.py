@@ -10,8 +10,8 @@ import pytest
 
 from foqs.cluster.forwarding.merged_pages import first_place, merge_pages, merge_walk_pages, peek_order
 from foqs.core.items.item import State, pack_order_key
-from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
-from foqs.queue.listings import format_cursor
+from foqs.queue.reads.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
+from foqs.queue.reads.listings import format_cursor
 from foqs_contract.idl import ttypes
 
 BYTES_MAX = 1 << 20

@@ -335,7 +335,7 @@ def test_a_purge_that_every_host_refuses_has_purged_nothing(monkeypatch: pytest.
         hosts = await world.three()
         ids = await world.put(hosts)
         for host in hosts:
-            monkeypatch.setattr(host.engine.queue, "purge_topic", _refuse)
+            monkeypatch.setattr(host.engine.queue.bulk, "purge_topic", _refuse)
         with pytest.raises(Unavailable):
             await world.ask(hosts[0], "purgeTopic", TOPIC)
         assert len(rows(world)) == len(ids)
@@ -350,7 +350,7 @@ async def _refuse(*args: Any) -> int:
 def test_host_that_keeps_refusing_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = await world.three()
-        monkeypatch.setattr(two.engine.queue, "count_matching", _refuse)
+        monkeypatch.setattr(two.engine.queue.reads, "count_matching", _refuse)
         with pytest.raises(Unavailable, match="two: not now"):
             await count(world, one)
 
@@ -361,7 +361,7 @@ def test_host_that_refuses_for_a_moment_is_asked_again(monkeypatch: pytest.Monke
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
         ids = await world.put(hosts)
-        counting, refused = two.engine.queue.count_matching, asyncio.Event()
+        counting, refused = two.engine.queue.reads.count_matching, asyncio.Event()
 
         async def first_refused(*args: Any) -> Any:
             if not refused.is_set():
@@ -369,7 +369,7 @@ def test_host_that_refuses_for_a_moment_is_asked_again(monkeypatch: pytest.Monke
                 raise NotOwner("it has just moved")
             return await counting(*args)
 
-        monkeypatch.setattr(two.engine.queue, "count_matching", first_refused)
+        monkeypatch.setattr(two.engine.queue.reads, "count_matching", first_refused)
         assert await count(world, one) == len(ids)
         assert refused.is_set()
 

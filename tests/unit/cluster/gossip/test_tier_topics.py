@@ -53,7 +53,7 @@ def test_any_host_lists_the_topics_of_all_with_their_counts_added() -> None:
             assert set(await host.listed(states=None)) == set(found) - {"later"}
             assert set(await host.listed("of t")) == {"of two", "of three"}
             assert set(await host.listed(states=[State.LEASED])) == {"all"}
-            own, _ = await host.engine.queue.list_topics("default", "of ", None, None, 10)
+            own, _ = await host.engine.queue.reads.list_topics("default", "of ", None, None, 10)
             assert [stats.topic for stats in own] == [f"of {host.name}"]
 
     run_gossip_world(story)
@@ -151,7 +151,7 @@ def test_purged_topic_is_not_listed() -> None:
         await two.caller.put("a", 4)
         await two.caller.put("b", 1)
         await world.pass_s(BOUND_S)
-        assert await two.engine.queue.purge_topic("default", "a", world.deadline_in(5)) == 4
+        assert await two.engine.queue.bulk.purge_topic("default", "a", world.deadline_in(5)) == 4
         await world.pass_s(BOUND_S)
         assert set(await one.listed()) == {"b"}
 

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
-from foqs.queue.port import ItemView
+from foqs.queue.port import ITEM_OVERHEAD_BYTES, ItemView
 from foqs.shard.shard import Shard
-
-ITEM_OVERHEAD_BYTES: Final = 1_024
-"""Limit of an item's names and numbers in a reply."""
 
 
 def count_fitting(items: Sequence[ItemView], bytes_max: int) -> int:

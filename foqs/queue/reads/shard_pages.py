@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from foqs.core.items.item import NUMBER_MAX, TIME_MS_MAX
-from foqs.queue.payload_pages import count_fitting, load_payloads
 from foqs.queue.port import ItemDetails, ItemView, ShardListing, ShardPage
+from foqs.queue.reads.payload_pages import count_fitting, load_payloads
 from foqs.shard.shard import Shard
 from foqs.store.port import IdRange
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument
@@ -55,7 +55,7 @@ def parse_page_cursor(cursor: str) -> PageCursor:
 
 
 async def list_shard(shard: Shard, listing: ShardListing, bytes_max: int, deadline: float) -> ShardPage:
-    """See `Queue.list_shard`. `bytes_max` limits a page with payloads."""
+    """See `Reads.list_shard`. `bytes_max` limits a page with payloads."""
     namespace, cursor = listing.namespace, listing.cursor
     start = (
         PageCursor(shard.now_ms(), shard.numbers.next_number - 1, 0) if cursor is None else parse_page_cursor(cursor)

@@ -8,8 +8,8 @@ import pytest
 
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import EventKind
-from foqs.queue import shard_pages
 from foqs.queue.port import ItemDetails, ShardListing, ShardPage
+from foqs.queue.reads import shard_pages
 from foqs.store.in_memory.memory_store import MemoryReads
 from foqs_contract.errors import DeadlineExceeded, NotOwner
 from tests.support.builders import engine_settings, keyed_item, new_item
@@ -20,7 +20,7 @@ LISTING = ShardListing("default", ItemFilter(), 1, None, 100, with_payload=False
 
 
 async def page_of(caller: Caller, listing: ShardListing, cursor: str | None = None) -> ShardPage:
-    return await caller.queue.list_shard(replace(listing, cursor=cursor), caller.world.deadline_in(5))
+    return await caller.queue.reads.list_shard(replace(listing, cursor=cursor), caller.world.deadline_in(5))
 
 
 async def following(caller: Caller, listing: ShardListing, page: ShardPage) -> list[int]:
@@ -62,7 +62,7 @@ def test_purged_items_and_those_of_other_namespaces_are_not_listed(monkeypatch: 
         await caller.put("kept")
         await caller.put("purged", count=3)
         with closed(MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=False)):
-            await caller.queue.purge_topic("default", "purged", world.deadline_in(5))
+            await caller.queue.bulk.purge_topic("default", "purged", world.deadline_in(5))
             page = await page_of(caller, LISTING)
             assert len(world.database.tables[1].rows) == 7
         assert [item.row.topic for item in page.items] == ["kept"]

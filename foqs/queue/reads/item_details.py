@@ -10,7 +10,7 @@ from foqs_contract.errors import DeadlineExceeded, NotFound
 
 
 async def read_item(owner: Shard, namespace: str, number: int, deadline: float) -> ItemDetails:
-    """See `Queue.get_item`."""
+    """See `Reads.get_item`."""
     try:
         async with asyncio.timeout_at(deadline):
             rows = await owner.queries.by_number(namespace, [number])

@@ -1,6 +1,6 @@
-"""Calls on all items that match a filter: list and change, one page per call.
+"""Changes of all items that match a filter, one page per call, and purges of topics.
 
-A page is read outside of the flushes (`filter_walk`). A change submits an
+A page is read outside of the flushes (`reads.filter_walk`). A change submits an
 ordinary event per item, which carries the filter: the flush checks the filter
 again, so an item that no longer matches is not changed. Always true: times in a
 change are absolute from the start of the walk, so that an item is changed once,
@@ -11,21 +11,18 @@ page belong to one shard, so all or none are queued.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from foqs.core.items.item import TIME_MS_MAX, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.queue.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
-from foqs.queue.payload_pages import count_fitting, load_payloads
+from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import BulkPage, ItemView, Outcome, PendingCall
-from foqs.shard.shard import Shard
+from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
+from foqs.queue.topic_purge import purge_topic
 from foqs_contract.errors import InvalidArgument, LimitExceeded, NotFound, UnknownOutcome
-
-READS_MAX: Final = 20
-"""A page ends after this many reads, because they may find few matches."""
 
 ApplyEvents: TypeAlias = Callable[
     [str, Sequence[tuple[int, Event]], float, Callable[[list[Outcome]], None]],
@@ -34,70 +31,53 @@ ApplyEvents: TypeAlias = Callable[
 """See `Queue.apply`."""
 
 
-async def list_matching(
-    shards: Sequence[Shard],
-    namespace: str,
-    item_filter: ItemFilter,
-    cursor: str | None,
-    limit: int,
-    bytes_max: int | None,
-    deadline: float,
-) -> tuple[list[ItemView], str | None]:
-    """See `Queue.list_matching`. `bytes_max` limits a page with payloads; None reads no payloads."""
-    walk = Walk(shards, namespace, item_filter, _parse_cursor(cursor))
-    found: list[ItemView] = []
-    async with read_deadline(deadline):
-        await walk.start()
-        for _ in range(READS_MAX):
-            if walk.cursor is None or len(found) == limit:
-                break
-            found += await walk.read(limit - len(found))
-        next_cursor = _format_cursor(walk.cursor)
-        if bytes_max is not None:
-            count = count_fitting(found, bytes_max)
-            if count < len(found):
-                next_cursor = _format_cursor(walk.cursor_before(found[count]))
-            found = await load_payloads(shards, namespace, found[:count])
-    return found, next_cursor
+class HostBulkChanges:
+    """Implements `port.BulkChanges`.
 
+    Args:
+        apply: see `Queue.apply`.
+    """
 
-async def change_matching(
-    shards: Sequence[Shard],
-    apply: ApplyEvents,
-    namespace: str,
-    change: Event,
-    item_filter: ItemFilter,
-    cursor: str | None,
-    limit: int,
-    deadline: float,
-) -> BulkPage:
-    """See `Queue.change_matching`."""
-    walk = Walk(shards, namespace, item_filter, _parse_cursor(cursor))
-    event = _with_absolute_time(change, walk.item_filter)
-    found: list[ItemView] = []
-    async with read_deadline(deadline):
-        await walk.start()
-        shard = walk.shard_number
-        for _ in range(READS_MAX):
-            if walk.shard_number is None or walk.shard_number != shard or len(found) == limit:
-                break
-            found += await walk.read(limit - len(found))
-    # An item that changed its state while the page was read may have been found twice.
-    found = [item for item in {item.row.id: item for item in found}.values() if not _is_already_changed(item, event)]
-    if not found:
-        return BulkPage(0, 0, None, _format_cursor(walk.cursor))
-    all_outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    def __init__(self, shards: OwnedShards, apply: ApplyEvents) -> None:
+        self._shards = shards
+        self._apply = apply
 
-    def on_done(outcomes: list[Outcome]) -> None:
-        if not all_outcomes.done():
-            all_outcomes.set_result(outcomes)
+    async def change_matching(
+        self,
+        namespace: str,
+        change: Event,
+        item_filter: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> BulkPage:
+        start = None if cursor is None else parse_walk_cursor(cursor)
+        walk = Walk(self._shards.get_all(shards), namespace, item_filter, start)
+        event = _with_absolute_time(change, walk.item_filter)
+        async with read_deadline(deadline):
+            page = await walk.read_page(limit, in_one_shard=True)
+        # An item that changed its state while the page was read may have been found twice.
+        found = [item for item in {item.row.id: item for item in page}.values() if not _is_already_changed(item, event)]
+        if not found:
+            return BulkPage(0, 0, None, _format_cursor(walk.cursor))
+        all_outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
-    try:
-        apply(namespace, [(item.shard, replace(event, id=item.row.id)) for item in found], deadline, on_done)
-    except LimitExceeded as error:  # the target of a move is one topic too many
-        error.field = "move_to"
-        raise
-    return _bulk_page(change, found, await all_outcomes, walk)
+        def on_done(outcomes: list[Outcome]) -> None:
+            if not all_outcomes.done():
+                all_outcomes.set_result(outcomes)
+
+        try:
+            self._apply(namespace, [(item.shard, replace(event, id=item.row.id)) for item in found], deadline, on_done)
+        except LimitExceeded as error:  # the target of a move is one topic too many
+            error.field = "move_to"
+            raise
+        return _bulk_page(change, found, await all_outcomes, walk)
+
+    async def purge_topic(
+        self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None
+    ) -> int:
+        return await purge_topic(self._shards.get_all(shards), (namespace, topic), deadline)
 
 
 def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outcome], walk: Walk) -> BulkPage:
@@ -149,10 +129,6 @@ def _is_already_changed(item: ItemView, event: Event) -> bool:
             or (row.state is State.DEFERRED and after == row.deliver_after_ms)
         )
     )
-
-
-def _parse_cursor(cursor: str | None) -> WalkCursor | None:
-    return None if cursor is None else parse_walk_cursor(cursor)
 
 
 def _format_cursor(cursor: WalkCursor | None) -> str | None:

@@ -14,8 +14,8 @@ from typing import Final
 
 from foqs.core.items.item import PRIORITY_MIN, Row, State, pack_order_key, unpack_order_key
 from foqs.core.items.item_filter import ItemFilter
-from foqs.queue.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.queue.port import BulkPage, ItemCount
+from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.shard.shard import Shard
 from foqs.store.port import IdRange
 
@@ -92,7 +92,7 @@ def _reads_of(rows: int) -> int:
 async def count_matching(
     shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, deadline: float
 ) -> ItemCount:
-    """See `Queue.count_matching`."""
+    """See `Reads.count_matching`."""
     if item_filter.is_by_topic_and_state and not any(shard.counts.is_lagging for shard in shards):
         async with read_deadline(deadline):
             return ItemCount(sum([await _sum_counts(shard, namespace, item_filter) for shard in shards]), None)
@@ -110,7 +110,7 @@ async def count_matching(
 async def count_page(
     shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, cursor: str | None, limit: int, deadline: float
 ) -> BulkPage:
-    """See `Queue.count_page`."""
+    """See `Reads.count_page`."""
     walk = CountWalk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
     loop = asyncio.get_running_loop()
     ends_at_s = loop.time() + COUNT_PAGE_S_MAX

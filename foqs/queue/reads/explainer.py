@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.explanation import ItemSnapshot, explain
 from foqs.core.items.item import Row, State, TopicName, format_id, unpack_order_key
 from foqs.core.memory.demand import Demand
+from foqs.queue.host_state import HostState
+from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import ItemDetails, ItemExplanation
 from foqs.queue.quota import Quota
-from foqs.queue.waiters import Waiters
-from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
-from foqs_contract.errors import NotOwner, Unavailable
+from foqs_contract.errors import Unavailable
 
 _READ_TIME_FRACTION: Final = 0.5
 """The part of a call's time for its reads. The rest is for the reply if they do not end."""
@@ -30,45 +29,34 @@ class Explainer:
     """Explains the items of one host.
 
     Args:
-        shards, statuses: see `QueueService`.
-        stopwatch_s: the clock of `demand`.
         better_items_max: limit of the count of better items.
-        not_owner_error: makes the error for a shard that this host should not own.
+        is_draining: returns whether this host is stopping.
     """
 
     def __init__(
         self,
-        shards: HostShards,
-        namespaces: Namespaces,
-        waiters: Waiters[Any],
+        state: HostState,
+        shards: OwnedShards,
         demand: Demand,
         quota: Quota,
-        stopwatch_s: Callable[[], float],
         better_items_max: int,
-        not_owner_error: Callable[[int], NotOwner],
+        is_draining: Callable[[], bool],
     ) -> None:
-        self._shards = shards.served
-        self._statuses = shards.statuses
-        self._namespaces = namespaces
-        self._waiters = waiters
+        self._shards = shards
+        self._namespaces = state.namespaces
+        self._waiters = state.waiters
+        self._suspension = state.suspension
+        self._stopwatch_s = state.stopwatch_s
         self._demand = demand
         self._quota = quota
-        self._stopwatch_s = stopwatch_s
         self._better_items_max = better_items_max
-        self._not_owner_error = not_owner_error
+        self._is_draining = is_draining
 
-    async def explain(
-        self, namespace: str, shard_number: int, number: int, deadline: float, *, is_draining: bool, is_suspended: bool
-    ) -> ItemExplanation:
-        """Explain why an item is not delivered.
-
-        Raises:
-            NotOwner: this host should not own the shard.
-            NamespaceNotFound: there is no such namespace.
-        """
+    async def explain(self, namespace: str, shard_number: int, number: int, deadline: float) -> ItemExplanation:
+        """See `Reads.explain`. Raises `NamespaceNotFound` if there is no such namespace."""
         settings = self._namespaces.settings_of(namespace)
         item_id = format_id(shard_number, number)
-        shard = self._shards.get(shard_number)
+        shard = self._shards.served.get(shard_number)
         if shard is None:
             return _item_explanation(
                 ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=self._why_not_served(shard_number)),
@@ -98,8 +86,8 @@ class Explainer:
             now_ms=shard.now_ms(),
             is_written=is_written,
             store_error=shard.unavailable_reason or shard.write_refusal,
-            is_draining=is_draining,
-            is_suspended=is_suspended,
+            is_draining=self._is_draining(),
+            is_suspended=self._suspension.is_on,
             is_paused=topic in self._namespaces.paused_topics,
             is_reserved=shard.index.is_reserved(number),
             is_in_memory=row is None or shard.index.rank(topic, row.order_key)[1] is None,
@@ -118,11 +106,12 @@ class Explainer:
     async def _count_better_items(self, row: Row, read_deadline: float) -> int | None:
         """Count the READY items of all shards that come before this row, up to one over the limit; None if unknown."""
         better = 0
-        if len(self._shards) < len(self._statuses):
+        shards = self._shards
+        if len(shards.served) < len(shards.statuses):
             return None
         try:
             async with asyncio.timeout_at(read_deadline):
-                for shard in list(self._shards.values()):
+                for shard in list(shards.served.values()):
                     better += await shard.queries.count_ready_before(
                         (row.namespace, row.topic), row.order_key, self._better_items_max - better
                     )
@@ -133,13 +122,13 @@ class Explainer:
         return better
 
     def _best_priority(self, topic: TopicName) -> int | None:
-        keys = [key for shard in self._shards.values() if (key := shard.index.best_key(topic)) is not None]
+        keys = [key for shard in self._shards.served.values() if (key := shard.index.best_key(topic)) is not None]
         return unpack_order_key(min(keys))[0] if keys else None
 
     def _why_not_served(self, shard_number: int) -> str:
-        status = self._statuses.get(shard_number)
+        status = self._shards.statuses.get(shard_number)
         if status is None:
-            raise self._not_owner_error(shard_number)
+            raise self._shards.not_owner_error(shard_number)
         reason = f": {status.reason}" if status.reason else ""
         return f"shard {shard_number} is not served here; it is {status.state}{reason}"
 

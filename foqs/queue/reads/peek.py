@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from foqs.core.items.item import State, TopicName
-from foqs.queue.listings import format_cursor, parse_cursor
-from foqs.queue.payload_pages import count_fitting, load_payloads
 from foqs.queue.port import ItemView
+from foqs.queue.reads.listings import format_cursor, parse_cursor
+from foqs.queue.reads.payload_pages import count_fitting, load_payloads
 from foqs.shard.shard import Shard
 from foqs_contract.errors import DeadlineExceeded
 
@@ -26,7 +26,7 @@ async def peek_topic(
     bytes_max: int | None,
     deadline: float,
 ) -> tuple[list[ItemView], str | None]:
-    """See `Queue.peek`. `bytes_max` limits a page with payloads; None reads no payloads."""
+    """See `Reads.peek`. `bytes_max` limits a page with payloads; None reads no payloads."""
     key, last_shard = (None, 0) if cursor is None else parse_cursor(cursor)
     found: list[ItemView] = []
     try:

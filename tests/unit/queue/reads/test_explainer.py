@@ -22,7 +22,7 @@ from tests.support.method_gate import start_task, wait_until_idle
 async def why(caller: Caller, name: str, namespace: str | None = None, timeout_s: float = 5.0) -> ItemExplanation:
     shard, number = parse_id(name, "id")
     deadline = caller.world.deadline_in(timeout_s)
-    return await caller.queue.explain(namespace or caller.namespace, shard, number, deadline)
+    return await caller.queue.reads.explain(namespace or caller.namespace, shard, number, deadline)
 
 
 def first_reason(explanation: ItemExplanation) -> str:
@@ -266,7 +266,7 @@ def test_key_of_an_item_is_shown_while_it_names_the_item() -> None:
 
         async def key(name: str) -> bytes | None:
             shard, number = parse_id(name, "id")
-            item = await caller.queue.get_item("default", shard, number, world.deadline_in(5))
+            item = await caller.queue.reads.get_item("default", shard, number, world.deadline_in(5))
             explanation = await why(caller, name)
             assert explanation.item is not None
             assert explanation.item.idempotency_key == item.idempotency_key

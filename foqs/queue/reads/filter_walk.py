@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 from foqs.core.items.item import (
     NUMBER_MAX,
@@ -27,10 +28,13 @@ from foqs.core.items.item import (
     unpack_order_key,
 )
 from foqs.core.items.item_filter import ItemFilter
-from foqs.queue.listings import sorted_topics
 from foqs.queue.port import ItemView
+from foqs.queue.reads.listings import sorted_topics
 from foqs.shard.shard import Shard
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument
+
+READS_MAX: Final = 20
+"""A page ends after this many reads, because they may find few matches."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -135,6 +139,21 @@ class Walk:
             for row in rows
             if self.item_filter.matches(row)
         ]
+
+    async def read_page(self, limit: int, *, in_one_shard: bool = False) -> list[ItemView]:
+        """Start the walk, and return up to `limit` items that match, of the shard of the first read if `in_one_shard`.
+
+        Raises:
+            Unavailable: a shard cannot be read now.
+        """
+        await self.start()
+        shard = self.shard_number
+        found: list[ItemView] = []
+        for _ in range(READS_MAX):
+            if self.cursor is None or len(found) == limit or (in_one_shard and self.shard_number != shard):
+                break
+            found += await self.read(limit - len(found))
+        return found
 
     def cursor_before(self, item: ItemView) -> WalkCursor:
         """Return the cursor just before this item."""

@@ -1,0 +1,36 @@
+"""A page of the items that match a filter, over the shards of this host.
+
+Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foqs.core.items.item_filter import ItemFilter
+from foqs.queue.port import ItemView
+from foqs.queue.reads.filter_walk import Walk, parse_walk_cursor, read_deadline
+from foqs.queue.reads.payload_pages import count_fitting, load_payloads
+from foqs.shard.shard import Shard
+
+
+async def list_matching(
+    shards: Sequence[Shard],
+    namespace: str,
+    item_filter: ItemFilter,
+    cursor: str | None,
+    limit: int,
+    bytes_max: int | None,
+    deadline: float,
+) -> tuple[list[ItemView], str | None]:
+    """See `Reads.list_matching`. `bytes_max` limits a page with payloads; None reads no payloads."""
+    walk = Walk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
+    async with read_deadline(deadline):
+        found = await walk.read_page(limit)
+        end = walk.cursor
+        if bytes_max is not None:
+            count = count_fitting(found, bytes_max)
+            if count < len(found):
+                end = walk.cursor_before(found[count])
+            found = await load_payloads(shards, namespace, found[:count])
+    return found, None if end is None else str(end)
