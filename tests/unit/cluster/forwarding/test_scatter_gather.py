@@ -132,7 +132,7 @@ def test_each_shard_is_asked_about_once() -> None:
 def test_peek_shows_items_of_all_hosts_in_order_from_any_host() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
-        # Priority and time are equal: only numbers and shards differ.
+        # Within a priority only numbers and shards differ.
         ids = set[str]()
         for priority in (2, 1):
             ids |= await world.put(hosts, priority=priority, deliver_after_ms=2_000_000_000_000)
@@ -140,7 +140,6 @@ def test_peek_shows_items_of_all_hosts_in_order_from_any_host() -> None:
         seen = await pages(world, hosts, "peek", request, 3)
         assert [view.priority for view in seen] == [1] * 8 + [2] * 8
         assert len(seen) == 16
-        assert len({view.id.split("-")[1] for view in seen}) < 16
         assert {view.id for view in seen} == ids
 
     run_rpc_tier(story)
