@@ -19,7 +19,9 @@ from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.call import Call, ServerMethod
 from foqs_contract.call_table import Scope
+from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unauthenticated
+from foqs_contract.idl import ttypes
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 8_192
 """Longer frames of a peer without a principal are shed: all that it needs to send is its token."""
@@ -129,7 +131,7 @@ class AuthSession:
             self._on_authentication_failed("no token" if token is None else "a wrong token")
             self._loop.call_later(self._authenticator.limits.failure_delay_s, self._reply_failure, token is None, call)
             return _DELAYED_REPLY
-        call.reply(codec.authenticate_reply, authenticated.principal.name)
+        call.reply(authenticate_reply, authenticated.principal.name)
         return None
 
     def _on_authenticated(self, authenticated: AuthenticatedPrincipal) -> None:
@@ -169,3 +171,7 @@ class _DelayedReply:
 
 
 _DELAYED_REPLY: Final = _DelayedReply()
+
+
+def authenticate_reply(principal_name: str | None) -> Any:
+    return ttypes.AuthenticateReply(principal_name, CONTRACT_VERSION)

@@ -45,7 +45,6 @@ from foqs.queue.port import (
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
 from foqs.rpc.request_bytes import UsualItems, UsualLeases
-from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import FoqsError, InvalidArgument, NotImplementedYet
 from foqs_contract.idl import Foqs, ttypes
 
@@ -391,10 +390,6 @@ def _error_text(text: str, bytes_max: int) -> str:
     """Escape what is not valid text, and shorten it: an error may quote a caller's bytes, and must be sent nevertheless."""
     data = text.encode(errors="backslashreplace")
     return data.decode() if len(data) <= bytes_max else data[: bytes_max - 3].decode(errors="ignore") + "..."
-
-
-def authenticate_reply(principal_name: str | None) -> Any:
-    return ttypes.AuthenticateReply(principal_name, CONTRACT_VERSION)
 
 
 def enqueue_reply(results: Sequence[EnqueueOutcome]) -> Any:

@@ -13,9 +13,9 @@ from foqs.queue.port import Queue
 from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.call import Handler, Layer
 from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.connection_handlers import abandon_dequeues, authenticate
 from foqs.rpc.methods import RpcService, contract_methods, unforwarded
 from foqs.rpc.queue_handlers import QueueHandlers, TopicLists
-from foqs.rpc.rpc_call import abandon_dequeues, authenticate
 
 
 def host_service(

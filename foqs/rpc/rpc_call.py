@@ -16,11 +16,11 @@ from foqs.core.items.validation import MalformedRequest
 from foqs.core.limits.waiting_calls import WaitingPlace
 from foqs.queue.port import NO_DELIVERIES, PendingCall
 from foqs.rpc import codec
-from foqs.rpc.call import Call, ServerMethod, deadline_error, internal_error, reply_too_long, unchanged
+from foqs.rpc.call import Call, ServerMethod, deadline_error, internal_error, reply_too_long
 from foqs.rpc.messages import MessageHead, encode_struct, frame_reply, sequence_id
 from foqs.rpc.peer_log import log
 from foqs.runtime.deadlines import DeadlineSweeper
-from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
 from foqs_contract.message_heads import frame_message
 
@@ -219,25 +219,6 @@ class RpcCall(Call):
                 pending.abandon()
             except Exception:
                 log.exception("%s cannot be abandoned", self.method.row.name)
-
-
-def authenticate(call: Call) -> PendingCall | None:
-    """Serve `authenticate`. A host without authentication replies without a principal."""
-    session = call.connection.session if isinstance(call, RpcCall) else None
-    if session is None:
-        call.reply(codec.authenticate_reply, None)
-        return None
-    return session.authenticate(call.request.token, call)
-
-
-def abandon_dequeues(call: Call) -> None:
-    """Serve `abandonDequeues`. A call inside the host shares its connection with no other."""
-    sequence_ids = call.request.sequence_ids
-    if sequence_ids is None:
-        raise InvalidArgument("this is missing; name the dequeues to end", field="sequence_ids")
-    if isinstance(call, RpcCall):
-        call.connection.abandon_dequeues(frozenset(sequence_ids))
-    call.reply(unchanged, ttypes.DoneReply())
 
 
 def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: FoqsError) -> bytes:

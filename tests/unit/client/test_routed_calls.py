@@ -515,7 +515,7 @@ def test_unavailable_host_sets_retry_after() -> None:
 
 
 def test_newer_field_is_not_sent_to_a_host_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
 
     async def main() -> None:
         queue = FakeQueue()

@@ -230,7 +230,7 @@ def test_host_that_stops_gives_its_job_to_another_one_exactly() -> None:
 @pytest.fixture
 def older_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make all hosts take the others for hosts of the first version of the contract."""
-    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
 
 
 @pytest.mark.usefixtures("older_peers")

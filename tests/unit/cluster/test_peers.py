@@ -221,7 +221,7 @@ def test_call_that_a_peer_does_not_know_had_no_effect() -> None:
 
 
 def test_newer_call_is_not_sent_to_a_peer_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
     newer = replace(METHODS["peek"], row=replace(CALLS["peek"], since=CONTRACT_VERSION))
     monkeypatch.setitem(METHODS, "peek", newer)
     peek = ThriftMethod("peek")

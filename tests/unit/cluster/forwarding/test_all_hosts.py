@@ -65,7 +65,7 @@ def test_host_that_does_not_answer_is_named() -> None:
 
 
 def test_host_of_an_older_version_is_not_asked_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
 
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = await world.three()

@@ -78,7 +78,7 @@ def test_any_host_serves_changes_by_id() -> None:
 
 
 def test_older_owner_is_not_asked_to_extend_a_lease_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
 
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()

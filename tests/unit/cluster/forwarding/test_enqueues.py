@@ -144,7 +144,7 @@ def test_peer_error_names_the_item_by_its_place_in_the_call() -> None:
 @pytest.fixture
 def older_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make all hosts serve the first version of the contract, and clients send newer fields nevertheless."""
-    monkeypatch.setattr("foqs.rpc.codec.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
     monkeypatch.setattr("foqs_client.routed_calls.CONTRACT_VERSION", 0)
 
 
