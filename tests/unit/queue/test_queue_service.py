@@ -184,9 +184,8 @@ def test_peek_pages_over_all_shards_in_order() -> None:
 
 def test_items_of_several_shards_with_equal_keys_are_all_listed() -> None:
     async def story(world: World) -> None:
-        # Each shard was served by a host of its own, which started with the same number. The time is fixed.
-        for shard in (1, 2):
-            engine = await world.engine(engine_settings(shard))
+        # Two hosts that start at the same moment begin with the same number. The time is fixed.
+        for engine in await asyncio.gather(*(world.engine(engine_settings(shard)) for shard in (1, 2))):
             await Caller(world, engine).put(deliver_after_ms=2_000_000_000_000, count=4)
             await engine.abort()
         caller = Caller(world, await world.engine())
