@@ -146,7 +146,7 @@ def test_dead_items(host: OpenHost, browser: Browser) -> None:
     assert [(row[1], row[2]) for row in rows(page.body, "Dead items")] == [
         (item["id"], item["dead_reason"]) for item in listed
     ]
-    assert rows(page.body, "Reasons") == [["6", listed[0]["dead_reason"]]]
+    assert rows(page.body, "Why the items") == [["6", listed[0]["dead_reason"]]]
     asked = browser.submit("/bulk", hidden_fields(page, "preview"))
     assert f"{foqs_one(host, 'topic', 'show', 'mail-sad')['dead']} items match at the moment" in asked.text
 
