@@ -298,7 +298,7 @@ def _on_sqlite(place: str, shape: str, size: int, count: int, payload: int, barr
     content = _content(payload)
     steps = [
         (
-            (flush.number, rows.NOW_MS, 0, rows.EPOCH, rows.NONCE, flush.number) if flush.number else None,
+            (flush.number, rows.NOW_MS, 0, rows.NOW_MS, rows.EPOCH, rows.NONCE, flush.number) if flush.number else None,
             [(number,) for number in flush.leased] if flush.read else [],
             [(number,) for number in flush.done],
             [(*_lease(flush).values(), number) for number in flush.leased],

@@ -47,7 +47,7 @@ def topic_page(browser: Browser, topic: str, unit: str = "hour") -> Answer:
 
 def names_in(body: str) -> list[str]:
     """Return the topics of a list, in order."""
-    return re.findall(r'<td><a href="/topic\?[^"]*">([^<]*)</a>', body)
+    return re.findall(r'<td class="name"><a href="/topic\?[^"]*">([^<]*)</a>', body)
 
 
 def test_the_overview_counts_what_the_topics_add_up_to(host: OpenHost, browser: Browser) -> None:
