@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from foqs.catalog.namespaces import Namespaces
+from foqs.catalog.port import CatalogError
 from foqs.queue.port import PendingCall
 from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs_contract.errors import Unavailable
@@ -32,7 +33,7 @@ class UnknownNamespaces:
         self._namespaces = namespaces
         self._refresh = refresh
         self._loop = asyncio.get_running_loop()
-        self._next_reading: asyncio.Future[None] | None = None
+        self._next_reading: asyncio.Future[CatalogError | None] | None = None
         """The reading that has not begun, and for which calls wait."""
         self._last_s = -PAUSE_S
         """When the last reading began."""
@@ -69,15 +70,20 @@ class UnknownNamespaces:
         await asyncio.wait((reading,), timeout=max(0.0, deadline - self._loop.time()))
         if not reading.done():
             raise Unavailable("the namespaces were not read again in time; try again", retry_after_ms=_RETRY_MS)
-        error = reading.exception()
+        error = reading.result()
         if error is not None:
             raise Unavailable(f"the namespaces cannot be read: {error}", retry_after_ms=_RETRY_MS) from error
 
-    async def _read(self) -> None:
+    async def _read(self) -> CatalogError | None:
+        """Read the catalog. Return the error, because all calls that wait for it may have ended meanwhile."""
         await asyncio.sleep(max(0.0, self._last_s + PAUSE_S - self._loop.time()))
         self._next_reading = None
         self._last_s = self._loop.time()
-        await self._refresh()
+        try:
+            await self._refresh()
+        except CatalogError as error:
+            return error
+        return None
 
 
 class _DelayedCall:

@@ -116,3 +116,16 @@ def test_abandoned_call_is_not_served() -> None:
         assert (world.served, world.failures) == ([], [])
 
     play(story)
+
+
+def test_failed_reading_for_which_no_call_waits_any_more_is_no_error_of_the_host() -> None:
+    async def story(world: World) -> None:
+        world.is_readable = False
+        call = world.call("new")
+        await asyncio.sleep(0.005)
+        call.abandon()
+        await asyncio.sleep(1.0)
+        assert len(world.readings) == 1
+        assert world.failures == []
+
+    play(story)
