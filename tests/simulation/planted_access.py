@@ -23,7 +23,7 @@ def permission_missing_for_one_call() -> None:
     """One call needs no permission, only a token."""
 
     def authorize(self: AuthSession, method: Any, request: Any) -> None:
-        if method.name != "peek":
+        if method.row.name != "peek":
             original(self, method, request)
 
     original = plant(AuthSession, "authorize", authorize)
