@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foqs.cluster.forwarding.enqueues import EnqueueForwarder
+from foqs.cluster.forwarding.enqueues import EnqueueForwarder, ItemRoutes
 from foqs.cluster.peers import Peer, PeerUnreachable
 from foqs_contract.errors import Overloaded, UnknownOutcome
 from tests.simulation.planting import plant
@@ -25,20 +25,20 @@ def forwarded_twice() -> None:
     """Items are forwarded to one host that has room, and then to another."""
 
     async def to(
-        self: EnqueueForwarder, peer: Peer | None, request: Any, results: list[Any], places: list[int], deadline: float
+        self: ItemRoutes, peer: Peer | None, request: Any, results: list[Any], places: list[int], deadline: float
     ) -> None:
         await original(self, peer, request, results, places, deadline)
         if peer is None:
             await original(self, peer, request, results, places, deadline)
 
-    original = plant(EnqueueForwarder, "_forward_to", to)
+    original = plant(ItemRoutes, "_forward_to", to)
 
 
 def results_in_order_of_peer() -> None:
     """The results of a peer are assigned to the first items of the call."""
 
     async def to(
-        self: EnqueueForwarder,
+        self: ItemRoutes,
         peer: Peer | None,
         request: Any,
         results: list[Any],
@@ -52,24 +52,24 @@ def results_in_order_of_peer() -> None:
             results[place] = before[place]
         results[: len(changed)] = changed
 
-    original = plant(EnqueueForwarder, "_forward_to", to)
+    original = plant(ItemRoutes, "_forward_to", to)
 
 
 def unnamed_items_refused() -> None:
     """Items of which a peer's reply says nothing keep the refusal of the host that forwarded them."""
 
     def merge(
-        self: EnqueueForwarder, merged: list[Any], places: list[int], results: Sequence[Any], *, is_owner: bool
+        self: ItemRoutes, merged: list[Any], places: list[int], results: Sequence[Any], *, is_owner: bool
     ) -> list[int]:
         return original(self, merged, places[: len(results)], results, is_owner=is_owner)
 
-    original = plant(EnqueueForwarder, "_merge_results", merge)
+    original = plant(ItemRoutes, "_merge_results", merge)
 
 
 def _call_raising(kind: type[Exception]) -> None:
     """Replace the error of a call that a peer did not answer."""
 
-    def init(self: EnqueueForwarder, local: Any, peers: Any) -> None:
+    def init(self: EnqueueForwarder, peers: Any) -> None:
         call = peers.call
 
         async def careless(*arguments: Any) -> Any:
@@ -79,6 +79,6 @@ def _call_raising(kind: type[Exception]) -> None:
                 raise kind(error.message) from None
 
         peers.call = careless
-        original(self, local, peers)
+        original(self, peers)
 
     original = plant(EnqueueForwarder, "__init__", init)

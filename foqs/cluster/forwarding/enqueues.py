@@ -38,7 +38,7 @@ class EnqueueForwarder:
 
     def layer(self, method: ServerMethod) -> Handler:
         """See `Layer`. Raises ValueError for a call whose items are not known here."""
-        peers, local, routes = self._peers, method.handle, _ItemRoutes(self._peers, method.row)
+        peers, local, routes = self._peers, method.handle, ItemRoutes(self._peers, method.row)
 
         def serve(call: Call) -> PendingCall | None:
             if call.request.forwarded or not peers.by_nonce:
@@ -53,7 +53,7 @@ class EnqueueForwarder:
         return serve
 
 
-class _ItemRoutes:
+class ItemRoutes:
     """Where the items of one call go."""
 
     def __init__(self, peers: Peers, row: CallRow) -> None:
@@ -153,7 +153,7 @@ class _ForwardedEnqueue(WrappedCall):
 
     __slots__ = ("_forwarding", "_routes")
 
-    def __init__(self, outer: Call, routes: _ItemRoutes) -> None:
+    def __init__(self, outer: Call, routes: ItemRoutes) -> None:
         super().__init__(outer)
         self._routes = routes
         self._forwarding: asyncio.Task[None] | None = None
