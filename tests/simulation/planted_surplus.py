@@ -55,6 +55,3 @@ BUGS: Final[Mapping[str, Bug]] = {
     "surplus-nacked-by-hosts": Bug(surplus_nacked_by_hosts, (8,)),
     "surplus-nacked-by-clients": Bug(surplus_nacked_by_clients, (8,)),
 }
-
-UNSEEN: Final = frozenset(("surplus-nacked-by-hosts", "surplus-nacked-by-clients"))
-"""Bugs that the seeds do not show any more, since fleets check the order of items. The simulation must be made to see them again."""

@@ -60,7 +60,8 @@ class SurplusLedger:
             if error is not None or attempt is None:
                 continue
             self._counts[name] += 1
-            if row is not None and row[0] == lease.token and row[1] >= attempt:
+            # The token is negative after a nack or a release.
+            if row is not None and abs(row[0]) == lease.token and row[1] >= attempt:
                 self.wrong[
                     f"invariant 8: no caller received attempt {attempt} of {lease.id}, which was released and counts"
                 ] = None
