@@ -94,6 +94,7 @@ def test_a_frozen_process_does_not_block_the_loop_and_is_killed_in_time() -> Non
             await until(lambda: runner._workers[0].job is one)
 
             def call() -> None:
+                one.lost = True
                 runner.on_lost(one, interrupt=False)
                 runner.interrupt(one)
 
@@ -102,7 +103,7 @@ def test_a_frozen_process_does_not_block_the_loop_and_is_killed_in_time() -> Non
             await asyncio.to_thread(calls.join)
             error = await ending
             assert isinstance(error, ProcessDied)
-            assert "SIGKILL" in str(error)
+            assert str(error) == "the lease ended before the item was started"
         assert await ended(runner, job()) is None  # another process has replaced it
         await runner.close()
         assert runner.pids == []
@@ -270,6 +271,23 @@ def test_process_that_dies_without_an_item_costs_no_attempt() -> None:
         os.kill(pid, signal.SIGKILL)
         await until(lambda: is_gone(pid))
         assert await ended(runner, job()) is None
+        assert lines == ["a worker process was killed by SIGKILL while it had no item"]
+        await runner.close()
+
+    run(story(), 120)
+
+
+def test_item_that_its_process_had_not_read_costs_no_attempt() -> None:
+    async def story() -> None:
+        lines: list[str] = []
+        runner = ProcessRunner(work, 1, lines.append)
+        await runner.start()
+        [pid] = runner.pids
+        os.kill(pid, signal.SIGSTOP)
+        ending = asyncio.ensure_future(ended(runner, job()))
+        await until(lambda: runner._workers[0].job is not None)
+        os.kill(pid, signal.SIGKILL)
+        assert await ending is None
         assert lines == ["a worker process was killed by SIGKILL while it had no item"]
         await runner.close()
 

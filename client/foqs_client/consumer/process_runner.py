@@ -233,23 +233,26 @@ class _WorkerProcess:
             work = self._jobs.get()
             if work is None:
                 break
-            if _has_ended(self._process):
+            if _has_ended(self._process) or not self._do(*work):
                 # No item is at fault. Another process may be free before this one is replaced.
                 self._jobs.put(work)
                 self._call_in_loop(self._log, f"a worker process {self._end_process()} while it had no item")
-                continue
-            self._do(*work)
         self._end_process()
 
-    def _do(self, job: Job, on_done: OnDone) -> None:
+    def _do(self, job: Job, on_done: OnDone) -> bool:
+        """Do a job and report its end. Return False if the process ended before it had read the job."""
         self.job = job
         try:
             raised = self._run_job(job)
+        except (BrokenPipeError, ConnectionResetError):  # a pipe is reset if its other end closes with bytes unread
+            return False
         except Exception as unreadable:
             self._end_process()
             raised = ProcessDied(f"the message of the worker process is unreadable: {describe_error(unreadable)}")
-        self.job = None
+        finally:
+            self.job = None
         self._call_in_loop(report_end, on_done, job, raised)
+        return True
 
     def _run_job(self, job: Job) -> BaseException | None:
         connection = self._connection
@@ -265,6 +268,8 @@ class _WorkerProcess:
                     job.extend(value)
                 else:
                     return value  # type: ignore[no-any-return]
+        except (BrokenPipeError, ConnectionResetError):
+            raise
         except (OSError, EOFError):
             return ProcessDied(f"the worker process {self._end_process()} while it worked on this item")
 
