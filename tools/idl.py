@@ -1,7 +1,7 @@
-"""Generates the Python code of thrift/foqs.thrift, or compares it with the committed code.
+"""Generates the Python code of thrift/foqs.thrift with its stubs, or compares them with the committed files.
 
     python tools/idl.py           writes client/foqs_contract/idl
-    python tools/idl.py --check   exits 1 with a sentence if the committed code is out of date
+    python tools/idl.py --check   exits 1 with a sentence if the committed files are out of date
 
 Always true: the committed folder is replaced only after the compiler succeeded. One
 version of the compiler is accepted, so that the same input gives the same bytes.
@@ -17,10 +17,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from tools import idl_stubs  # noqa: E402 - the project need not be installed
+
 CONTRACT = ROOT / "thrift" / "foqs.thrift"
 GENERATED = ROOT / "client" / "foqs_contract" / "idl"
 VERSION = "0.17.0"
-NAMES = ("Foqs.py", "__init__.py", "constants.py", "ttypes.py")
+NAMES = ("Foqs.py", "__init__.py", "constants.py", "ttypes.py", *idl_stubs.NAMES)
 
 
 class Failed(Exception):
@@ -43,7 +47,9 @@ def generate(contract: Path, folder: Path) -> Path:
     )
     if made.returncode:
         raise Failed(f"{contract} does not compile: {made.stderr.strip() or made.stdout.strip()}")
-    return folder / "foqs_contract" / "idl"
+    package = folder / "foqs_contract" / "idl"
+    idl_stubs.write_stubs(package)
+    return package
 
 
 def differences(made: Path, committed: Path) -> list[str]:

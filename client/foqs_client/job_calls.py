@@ -7,6 +7,7 @@ same key. A job goes on when the client, or the host that works on it, ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -26,7 +27,9 @@ _ACTIONS: Final = {
     "move": None,
 }
 _COUNT: Final = "count"
-_ACTION_NAMES: Final = {number: name for name, number in _ACTIONS.items() if number is not None}
+_ACTION_NAMES: Final[Mapping[int | None, str]] = {
+    number: name for name, number in _ACTIONS.items() if number is not None
+}
 _STATE_NAMES: Final = {state: state.name.lower() for state in ttypes.BulkJobState}
 _COMMANDS: Final = {command.name.lower(): command for command in ttypes.BulkJobCommand}
 
@@ -136,7 +139,7 @@ class JobCalls:
         if counts_for is not None and action != _COUNT:
             raise InvalidArgument("only a count is made for another action; leave this out", field="counts_for")
         kind = _ACTIONS.get(action if counts_for is None else counts_for)
-        what = {
+        what: dict[str, Any] = {
             "action": kind,
             "change": None if change is None else conversion.change(change),
             "move_to": move_to,

@@ -211,7 +211,8 @@ class RoutedCalls:
         try:
             return await self._send_known_items_to(host, items, timeout_ms)
         except HostTooOld as error:
-            request = ttypes.EnqueueRequest(self.namespace, items)
+            structs: Any = items
+            request = ttypes.EnqueueRequest(self.namespace, structs)
             refused = _ENQUEUE.unserved_entries(request, error.served_version)
             if len(refused) in (0, len(items)):
                 raise
@@ -225,7 +226,8 @@ class RoutedCalls:
     async def _send_known_items_to(
         self, host: Address | None, items: Sequence[Item], timeout_ms: int
     ) -> list[Enqueued]:
-        request = ttypes.EnqueueRequest(self.namespace, items)
+        structs: Any = items  # the encoder reads their fields by name
+        request = ttypes.EnqueueRequest(self.namespace, structs)
         if host is None:
             return conversion.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
         loads, count = self._router.loads, len(items)

@@ -395,7 +395,8 @@ def _error_text(text: str, bytes_max: int) -> str:
 def enqueue_reply(results: Sequence[EnqueueOutcome]) -> Any:
     """Return the reply with these ids and errors, for `encode_enqueue_reply`. If all are ids, they stay texts."""
     if set(map(type, results)) == {str}:
-        return ttypes.EnqueueReply(results)
+        ids: Any = results
+        return ttypes.EnqueueReply(ids)
     make = ttypes.EnqueueResult
     structs = [
         make(result) if type(result) is str else _enqueue_result(place, result) for place, result in enumerate(results)
@@ -466,7 +467,8 @@ _ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
 def dequeue_reply(deliveries: Deliveries) -> Any:
     """Return the reply with these deliveries, for `encode_dequeue_reply`."""
     outage = deliveries.outage
-    return ttypes.DequeueReply(deliveries.items, unavailable_shards=None if outage is None else outage.shards)
+    items: Any = deliveries.items
+    return ttypes.DequeueReply(items, unavailable_shards=None if outage is None else outage.shards)
 
 
 def encode_dequeue_reply(is_compact: bool, reply: Any) -> bytes:

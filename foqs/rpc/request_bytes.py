@@ -90,7 +90,7 @@ class UsualLeases:
         return iter([self[place] for place in range(len(self.ids))])
 
 
-def read_enqueue(message: bytes, start: int, string_bytes_max: int, entries_max: int) -> Any:
+def read_enqueue(message: bytes, start: int, string_bytes_max: int, entries_max: int) -> ttypes.EnqueueRequest | None:
     """Return the request of an enqueue whose arguments begin at `start`; None if it has another form."""
     try:
         namespace, count, position = _read_beginning(message, start, string_bytes_max)
@@ -102,12 +102,13 @@ def read_enqueue(message: bytes, start: int, string_bytes_max: int, entries_max:
             position = _read_run_of_items(message, position, count, string_bytes_max, rows)
             if len(rows) < count and len(rows) - before < RUN_MIN:
                 return None
-        return ttypes.EnqueueRequest(namespace, UsualItems(rows), _read_timeout(message, position))
+        items: Any = UsualItems(rows)
+        return ttypes.EnqueueRequest(namespace, items, _read_timeout(message, position))
     except (_OtherForm, struct.error):
         return None
 
 
-def read_ack(message: bytes, start: int, string_bytes_max: int, entries_max: int) -> Any:
+def read_ack(message: bytes, start: int, string_bytes_max: int, entries_max: int) -> ttypes.AckRequest | None:
     """Return the request of an ack whose arguments begin at `start`; None if it has another form."""
     try:
         namespace, count, position = _read_beginning(message, start, string_bytes_max)
@@ -130,7 +131,8 @@ def read_ack(message: bytes, start: int, string_bytes_max: int, entries_max: int
             position += stride * (len(ids) - before)
             if len(ids) < count and len(ids) - before < RUN_MIN:
                 return None
-        return ttypes.AckRequest(namespace, UsualLeases(ids, tokens), _read_timeout(message, position))
+        leases: Any = UsualLeases(ids, tokens)
+        return ttypes.AckRequest(namespace, leases, _read_timeout(message, position))
     except (_OtherForm, struct.error):
         return None
 

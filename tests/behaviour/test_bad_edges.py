@@ -71,7 +71,7 @@ async def test_past_time_means_now_and_a_time_in_9999_is_kept(site: WireSite) ->
     ids = await site.put(*(ttypes.NewItem("past", deliver_after_ms=moment) for moment in past))
     taken = [delivery.id for delivery in await site.get("past")]
     assert (taken[0], set(taken[1:])) == (first[0], set(ids))
-    future: list[dict[str, int]] = [
+    future: list[dict[str, Any]] = [
         {"deliver_after_ms": TIME_MS_MAX},
         {"delay_ms": TIME_MS_MAX},
         {"delay_ms": 100 * YEAR_MS, "ttl_ms": TIME_MS_MAX},

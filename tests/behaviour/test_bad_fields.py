@@ -256,7 +256,7 @@ async def test_incompatible_fields_are_refused(site: WireSite) -> None:
 
 @wire_story
 async def test_contradictory_settings_are_refused(site: WireSite) -> None:
-    def settings(field: str, **more: int) -> Iterator[tuple[str, str, Any, Outcome]]:
+    def settings(field: str, **more: Any) -> Iterator[tuple[str, str, Any, Outcome]]:
         for method, name in (("createNamespace", "new"), ("updateNamespace", site.namespace)):
             request = ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(name, **more))
             yield method, str(more), request, (INVALID, f"settings.{field}")

@@ -185,8 +185,8 @@ async def test_lease_of_a_returned_item_has_ended(site: WireSite) -> None:
 
 @wire_story
 async def test_key_with_an_item_that_differs_in_any_field_is_a_conflict(site: WireSite) -> None:
-    plain = {"topic": "t", "payload": b"x", "idempotency_key": "key"}
-    whole = {
+    plain: dict[str, Any] = {"topic": "t", "payload": b"x", "idempotency_key": "key"}
+    whole: dict[str, Any] = {
         **plain, "idempotency_key": "other key", "priority": 1, "metadata": b"m", "delay_ms": 3_600_000,
         "lease_ms": 1_000, "ttl_ms": 7_200_000, "delivery_policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 3,
     }  # fmt: skip

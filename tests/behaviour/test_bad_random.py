@@ -83,7 +83,7 @@ class Ledger:
             elif getattr(entry, "id", None) is not None:
                 self.given.add(entry.id)
         if isinstance(reply, ttypes.DequeueReply):
-            self.leases += [(each.id, each.token) for each in reply.items]
+            self.leases += [(each.id or "", each.token or 0) for each in reply.items or ()]
 
 
 @wire_story

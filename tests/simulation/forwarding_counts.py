@@ -99,6 +99,7 @@ class CountedPeers(Peers):
 
 def _kind(request: Any) -> str | None:
     if isinstance(request, ttypes.EnqueueRequest):
+        assert request.items
         return "enqueues" if request.items[0].idempotency_key is None else "keys"
     if isinstance(request, ttypes.DequeueRequest):
         return "dequeues"

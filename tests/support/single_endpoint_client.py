@@ -39,35 +39,38 @@ class SingleEndpointClient:
     def enqueue(self, topic: str, payloads: Sequence[bytes]) -> list[str]:
         """Their ids."""
         items = [ttypes.NewItem(topic=topic, payload=payload) for payload in payloads]
-        reply = self._client.enqueue(ttypes.EnqueueRequest(_NAMESPACE, items))
-        assert all(result.error is None for result in reply.results), reply
-        return [result.id for result in reply.results]
+        results = self._client.enqueue(ttypes.EnqueueRequest(_NAMESPACE, items)).results or ()
+        ids = [result.id for result in results if result.error is None and result.id is not None]
+        assert len(ids) == len(items), results
+        return ids
 
     def dequeue(self, topic: str, count: int, wait_ms: int, lease_ms: int) -> list[Any]:
         """Items as the contract has them."""
         topics = [ttypes.TopicCount(topic, count)]
         request = ttypes.DequeueRequest(_NAMESPACE, topics, wait_ms=wait_ms, timeout_ms=_SILENCE_MS, lease_ms=lease_ms)
-        return list(self._client.dequeue(request).items)
+        return list(self._client.dequeue(request).items or ())
 
     def ack(self, items: Sequence[Any]) -> list[Any]:
         """An outcome for each."""
         leases = [ttypes.Lease(item.id, item.token) for item in items]
-        return list(self._client.ack(ttypes.AckRequest(_NAMESPACE, leases)).outcomes)
+        return list(self._client.ack(ttypes.AckRequest(_NAMESPACE, leases)).outcomes or ())
 
     def nack(self, items: Sequence[Any]) -> list[Any]:
         """To be delivered again at once; an outcome for each."""
         nacks = [ttypes.Nack(item.id, item.token, delay_ms=0) for item in items]
-        return list(self._client.nack(ttypes.NackRequest(_NAMESPACE, nacks)).outcomes)
+        return list(self._client.nack(ttypes.NackRequest(_NAMESPACE, nacks)).outcomes or ())
 
     def count(self, topic: str) -> int:
         """Items of a topic, in every state."""
         request = ttypes.CountItemsRequest(_NAMESPACE, ttypes.ItemFilter(topic=topic))
-        return int(self._client.countItems(request).items)
+        items = self._client.countItems(request).items
+        assert items is not None
+        return items
 
     def owners(self) -> Mapping[int, int]:
         """By shard the port of the host that serves it."""
-        reply = self._client.getRouting(ttypes.GetRoutingRequest())
-        return {shard.shard: shard.owner.port for shard in reply.shards if shard.state == "owned"}
+        shards: Sequence[Any] = self._client.getRouting(ttypes.GetRoutingRequest()).shards or ()
+        return {shard.shard: shard.owner.port for shard in shards if shard.state == "owned"}
 
     def __enter__(self) -> Self:
         self._transport.open()

@@ -31,5 +31,6 @@ def read(kind: Any, data: bytes) -> Any:
 
 def enqueued_items(*items: Item) -> Any:
     """Return the items of an enqueue, after they were encoded by the contract and read by the generated code."""
-    body = ENQUEUE.encode(ttypes.EnqueueRequest("n", conversion.items(items)))
+    given: list[Any] = conversion.items(items)
+    body = ENQUEUE.encode(ttypes.EnqueueRequest("n", given))
     return read(ttypes.EnqueueRequest, body).items

@@ -114,7 +114,7 @@ class _ForwardedByIdCall(WrappedCall):
 
     def _owner_peer(self, error: Any) -> Peer | None:
         """Return the peer that owns the item, by an error as exception or struct."""
-        owner = error.owner if isinstance(error, NotOwner | ttypes.Error) else None
+        owner: Any = error.owner if isinstance(error, NotOwner | ttypes.Error) else None
         if owner is None:
             return None
         return self._peers.by_address(owner if isinstance(owner, tuple) else (owner.host, owner.port))

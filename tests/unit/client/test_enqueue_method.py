@@ -106,12 +106,14 @@ def test_bad_request_ends_as_with_thrifts_encoder(wanted: Any) -> None:
 
 
 def test_every_field_of_a_newer_version_is_found_among_usual_items() -> None:
-    usual = Item("t", b"x", idempotency_key="k")
+    usual: Any = Item("t", b"x", idempotency_key="k")
     assert JOINED.newest_part(ttypes.EnqueueRequest("n", [usual] * 3)) is None
     for field, version in ADDED_FIELDS[ttypes.NewItem].items():
-        newer = ttypes.NewItem("t", **{field: b"x"})
+        added: dict[str, Any] = {field: b"x"}
+        newer: Any = ttypes.NewItem("t", **added)
         request = ttypes.EnqueueRequest("n", [usual, newer, usual])
         assert JOINED.newest_part(request) == NewerPart(version, f"items[1].{field}")
         if field in {each.name for each in fields(Item)}:
-            request = ttypes.EnqueueRequest("n", [usual, Item("t", **{field: b"x"})])  # type: ignore[arg-type]
+            newer = Item("t", **added)
+            request = ttypes.EnqueueRequest("n", [usual, newer])
             assert JOINED.newest_part(request) == NewerPart(version, f"items[1].{field}")

@@ -230,4 +230,5 @@ def test_nonsense_is_refused() -> None:
 
 
 async def rank(client: Client, request: object) -> ttypes.RankItemReply:
-    return await call_once(client, "rankItem", request, 5_000)
+    reply: ttypes.RankItemReply = await call_once(client, "rankItem", request, 5_000)
+    return reply

@@ -71,9 +71,11 @@ def test_structs_that_got_fields_are_where_they_are_looked_for() -> None:
 
 def test_the_newest_field_of_a_request_is_named_by_its_path() -> None:
     parts = NewerParts(CALLS["enqueue"], METHODS["enqueue"].request_spec)
-    assert parts.newest(ttypes.EnqueueRequest("n", [Item("t"), Item("t", idempotency_key="k")])) is None
+    items: list[Any] = [Item("t"), Item("t", trace_context=b"x"), ttypes.NewItem("t", group="g")]
+    keyed: Any = Item("t", idempotency_key="k")
+    assert parts.newest(ttypes.EnqueueRequest("n", [items[0], keyed])) is None
     assert parts.newest(ttypes.EnqueueRequest("n", None)) is None
-    newer = ttypes.EnqueueRequest("n", [Item("t"), Item("t", trace_context=b"x"), ttypes.NewItem("t", group="g")])
+    newer = ttypes.EnqueueRequest("n", items)
     assert parts.newest(newer) == NewerPart(2, "items[1].trace_context")
     errors = parts.unserved_entries(newer, FIRST_VERSION)
     assert {place: error.field for place, error in errors.items()} == {
@@ -85,7 +87,7 @@ def test_the_newest_field_of_a_request_is_named_by_its_path() -> None:
 
 def test_entries_are_not_refused_for_the_method() -> None:
     parts = NewerParts(replace(CALLS["enqueue"], since=3), METHODS["enqueue"].request_spec)
-    request = ttypes.EnqueueRequest("n", [Item("t")])
+    request = ttypes.EnqueueRequest("n", [ttypes.NewItem("t")])
     assert parts.newest(request) == NewerPart(3, None)
     assert parts.unserved_entries(request, 2) == {}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from foqs_client import Delivery, Item, conversion
@@ -15,8 +17,9 @@ NACK = ThriftMethod("nack")
 
 def test_request_that_does_not_match_the_contract_is_refused() -> None:
     for item in (Item("t", priority=1 << 31), Item("\ud800"), Item(5)):  # type: ignore[arg-type]
+        items: list[Any] = conversion.items([item])
         with pytest.raises(Unencodable):
-            ENQUEUE.encode(ttypes.EnqueueRequest("n", conversion.items([item])))
+            ENQUEUE.encode(ttypes.EnqueueRequest("n", items))
 
 
 def test_missing_field_of_a_delivery_has_its_default() -> None:

@@ -97,7 +97,7 @@ def flawed(sent: bytes, flaws: list[tuple[int, int]], cut: int) -> bytes:
 def test_enqueue_is_read_as_thrift_reads_it(
     runs: list[tuple[int, Item]], flaws: list[tuple[int, int]], cut: int, forwarded: bool | None
 ) -> None:
-    items = [item for count, item in runs for _ in range(count)]
+    items: list[Any] = [item for count, item in runs for _ in range(count)]
     sent = message("enqueue", ttypes.EnqueueRequest("n", items, 1_000, forwarded))
     place_of_flaws = [(place + 6, value) for place, value in flaws]
     assert_as_decoded("enqueue", "items", flawed(sent, place_of_flaws, cut))
@@ -114,7 +114,7 @@ def test_ack_is_read_as_thrift_reads_it(runs: list[tuple[int, Any]], flaws: list
 @pytest.mark.parametrize("metadata", [b"", b"m"])
 @pytest.mark.parametrize("count", [ENTRIES_MIN, 100, 200])
 def test_usual_items_are_read_and_parsed_without_structs(count: int, metadata: bytes, key: str | None) -> None:
-    items = [
+    items: list[Any] = [
         Item(
             f"t{place % 2}",
             b"%03d" % place,
@@ -150,7 +150,7 @@ def test_usual_leases_are_read_and_parsed_without_structs() -> None:
 
 @pytest.mark.parametrize("sizes", [[1, 2] * 50, [*[5] * 20, *range(80)]], ids=["alternating", "growing"])
 def test_entries_of_many_sizes_are_left_to_thrift(sizes: list[int]) -> None:
-    items = [Item("t", b"p" * size) for size in sizes]
+    items = [ttypes.NewItem("t", payload=b"p" * size) for size in sizes]
     assert read("enqueue", message("enqueue", ttypes.EnqueueRequest("n", items, 1_000))) is None
     leases = [ttypes.Lease("3" * size, 1) for size in sizes]
     assert read("ack", message("ack", ttypes.AckRequest("n", leases, 1_000))) is None
@@ -158,5 +158,5 @@ def test_entries_of_many_sizes_are_left_to_thrift(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("count", [1, ENTRIES_MIN - 1, LIMITS.container_items_max + 1])
 def test_few_and_too_many_entries_are_left_to_thrift(count: int) -> None:
-    assert read("enqueue", message("enqueue", ttypes.EnqueueRequest("n", [Item("t")] * count, 1_000))) is None
+    assert read("enqueue", message("enqueue", ttypes.EnqueueRequest("n", [ttypes.NewItem("t")] * count, 1_000))) is None
     assert read("ack", message("ack", ttypes.AckRequest("n", [ttypes.Lease("3-1", 1)] * count, 1_000))) is None

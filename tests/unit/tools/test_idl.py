@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import inspect
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import thrift
+from foqs_contract.idl import Foqs, ttypes
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -45,6 +48,43 @@ def test_a_changed_contract_and_a_changed_file_are_both_noticed(idl: ModuleType,
 def test_written_files_pass_the_check(idl: ModuleType, tmp_path: Path) -> None:
     idl.write(idl.CONTRACT, tmp_path / "idl")
     idl.check(idl.CONTRACT, tmp_path / "idl")
+
+
+@pytest.mark.parametrize("module", [ttypes, Foqs])
+def test_a_stub_has_every_struct_with_the_arguments_of_its_code(idl: ModuleType, module: ModuleType) -> None:
+    stub = _stub_classes(idl, module.__name__.rpartition(".")[2])
+    for name, kind in vars(module).items():
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and hasattr(kind, "thrift_spec"):
+            [init] = [part for part in stub[name].body if isinstance(part, ast.FunctionDef)]
+            assert [argument.arg for argument in init.args.args[1:]] == list(inspect.signature(kind).parameters)
+
+
+def test_strings_of_requests_are_read_as_bytes_and_those_of_replies_as_str(idl: ModuleType) -> None:
+    stub = _stub_classes(idl, "ttypes")
+    read, written = ("EnqueueRequest", "namespace_name"), ("EnqueueResult", "id")
+    assert [
+        _field_types(stub, *field) for field in (read, written, ("ItemFilter", "topic"), ("NewItem", "payload"))
+    ] == [
+        ("bytes | None", "str | bytes | None"),
+        ("str | None", "str | None"),
+        ("Any | None", "str | bytes | None"),
+        ("bytes | None", "bytes | None"),
+    ]
+
+
+def _stub_classes(idl: ModuleType, module: str) -> dict[str, ast.ClassDef]:
+    tree = ast.parse((idl.GENERATED / f"{module}.pyi").read_text())
+    return {part.name: part for part in tree.body if isinstance(part, ast.ClassDef)}
+
+
+def _field_types(stub: dict[str, ast.ClassDef], struct: str, field: str) -> tuple[str, str]:
+    """Return the types of an attribute and of its argument."""
+    body = stub[struct].body
+    [read] = [part.annotation for part in body if isinstance(part, ast.AnnAssign) and ast.unparse(part.target) == field]
+    [init] = [part for part in body if isinstance(part, ast.FunctionDef)]
+    [written] = [argument.annotation for argument in init.args.args if argument.arg == field]
+    assert written is not None
+    return ast.unparse(read), ast.unparse(written)
 
 
 def test_contract_that_does_not_compile_is_reported_in_a_sentence(idl: ModuleType, tmp_path: Path) -> None:
