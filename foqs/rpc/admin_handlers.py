@@ -20,6 +20,7 @@ from foqs.rpc.filters import page_by_name, requested_shards
 from foqs.rpc.methods import task_handler
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.idl import ttypes
+from foqs_contract.request import RequestOfNamespace
 
 _T = TypeVar("_T")
 
@@ -52,29 +53,30 @@ class _AdminHandlers:
         self._admin = admin
         self._tier = tier
 
-    async def create_namespace(self, call: Call) -> Any:
+    async def create_namespace(self, call: Call) -> ttypes.NamespaceSettings:
         name, tier, settings = self._parse_settings(call.request)
         return self._settings_struct(name, await self._admin.create(name, tier, settings, call.deadline))
 
-    async def update_namespace(self, call: Call) -> Any:
+    async def update_namespace(self, call: Call) -> ttypes.NamespaceSettings:
         name, tier, settings = self._parse_settings(call.request)
         return self._settings_struct(name, await self._admin.update(name, tier, settings, call.deadline))
 
-    async def get_namespace(self, call: Call) -> Any:
+    async def get_namespace(self, call: Call) -> ttypes.NamespaceSettings:
         name = _namespace_name(call.request)
         return self._settings_struct(name, self._admin.namespace(name))
 
-    async def list_namespaces(self, call: Call) -> Any:
+    async def list_namespaces(self, call: Call) -> ttypes.NamespacesReply:
+        request: ttypes.ListRequest = call.request
         namespaces = self._admin.document().namespaces
-        names, cursor = page_by_name(sorted(namespaces), str, call.request.page)
+        names, cursor = page_by_name(sorted(namespaces), str, request.page)
         return ttypes.NamespacesReply([self._settings_struct(name, namespaces[name]) for name in names], cursor)
 
-    async def delete_namespace(self, call: Call) -> Any:
+    async def delete_namespace(self, call: Call) -> ttypes.DoneReply:
         await self._admin.delete(_namespace_name(call.request), call.deadline)
         return ttypes.DoneReply()
 
-    async def get_usage(self, call: Call) -> Any:
-        request = call.request
+    async def get_usage(self, call: Call) -> ttypes.UsageReply:
+        request: ttypes.NamespaceRequest = call.request
         usage = self._admin.usage(_namespace_name(request), requested_shards(request))
         with_names = request.forwarded and len(usage.topics) <= USAGE_TOPIC_NAMES_MAX
         return ttypes.UsageReply(
@@ -85,8 +87,9 @@ class _AdminHandlers:
             topic_names=sorted(usage.topics) if with_names else None,
         )
 
-    async def set_grant(self, call: Call) -> Any:
-        grant = _required(call.request.grant, "grant", "name the principal, the namespace and the permissions")
+    async def set_grant(self, call: Call) -> ttypes.DoneReply:
+        request: ttypes.GrantRequest = call.request
+        grant = _required(request.grant, "grant", "name the principal, the namespace and the permissions")
         try:
             name = validation.decode_name(grant.namespace_name, "namespace_name")
             principal = validation.decode_name(grant.principal, "principal")
@@ -99,37 +102,39 @@ class _AdminHandlers:
         await self._admin.grant(name, principal, permissions, call.deadline, is_administrator=_is_administrator(call))
         return ttypes.DoneReply()
 
-    async def list_grants(self, call: Call) -> Any:
+    async def list_grants(self, call: Call) -> ttypes.GrantsReply:
         name = _namespace_name(call.request)
         grants = self._admin.namespace(name).grants
         return ttypes.GrantsReply(
             [ttypes.Grant(principal, name, sorted(map(int, grants[principal]))) for principal in sorted(grants)], None
         )
 
-    async def pause_topic(self, call: Call) -> Any:
+    async def pause_topic(self, call: Call) -> ttypes.DoneReply:
         return await self._pause(call, paused=True)
 
-    async def resume_topic(self, call: Call) -> Any:
+    async def resume_topic(self, call: Call) -> ttypes.DoneReply:
         return await self._pause(call, paused=False)
 
-    async def _pause(self, call: Call, *, paused: bool) -> Any:
-        name, topic = _namespace_name(call.request), validation.decode_name(call.request.topic, "topic")
+    async def _pause(self, call: Call, *, paused: bool) -> ttypes.DoneReply:
+        request: ttypes.TopicRequest = call.request
+        name, topic = _namespace_name(request), validation.decode_name(request.topic, "topic")
         await self._admin.pause(name, topic, call.deadline, paused=paused, is_administrator=_is_administrator(call))
         return ttypes.DoneReply()
 
-    async def export_config(self, call: Call) -> Any:
+    async def export_config(self, call: Call) -> ttypes.ConfigDocument:
         return ttypes.ConfigDocument(self._admin.export())
 
-    async def import_config(self, call: Call) -> Any:
+    async def import_config(self, call: Call) -> ttypes.DoneReply:
+        request: ttypes.ConfigDocument = call.request
         text = validation.decode_text(
-            _required(call.request.json, "json", "give a document of exportConfig"), _TEXT_BYTES_MAX, "json"
+            _required(request.json, "json", "give a document of exportConfig"), _TEXT_BYTES_MAX, "json"
         )
         await self._admin.restore(text, call.deadline)
         return ttypes.DoneReply()
 
     # ----------------------------------------------------------------- structs
 
-    def _parse_settings(self, request: Any) -> tuple[str, str | None, dict[str, int]]:
+    def _parse_settings(self, request: ttypes.SetNamespaceRequest) -> tuple[str, str | None, dict[str, int]]:
         """Return (name, tier, settings that the request has)."""
         raw = _required(request.settings, "settings", "name the namespace in it")
         name = validation.decode_name(raw.name, "settings.name")
@@ -142,7 +147,7 @@ class _AdminHandlers:
                 )
         return name, tier, {key: value for key in SETTING_RANGES if (value := getattr(raw, key)) is not None}
 
-    def _settings_struct(self, name: str, namespace: Namespace) -> Any:
+    def _settings_struct(self, name: str, namespace: Namespace) -> ttypes.NamespaceSettings:
         return ttypes.NamespaceSettings(name=name, tier=namespace.tier or self._tier, **self._admin.settings(namespace))
 
 
@@ -154,7 +159,7 @@ def _is_administrator(call: Call) -> bool:
     return call.principal is not None and call.principal.is_admin
 
 
-def _namespace_name(request: Any) -> str:
+def _namespace_name(request: RequestOfNamespace) -> str:
     return validation.decode_name(request.namespace_name, "namespace_name")
 
 

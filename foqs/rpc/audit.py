@@ -19,6 +19,7 @@ from foqs.rpc.call import ServerMethod
 from foqs_contract.call_table import Scope
 from foqs_contract.errors import PermissionDenied
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 
 LISTED_MAX: Final = 3
 """Entries of a list that a target names."""
@@ -52,7 +53,7 @@ class Audit:
         self._trail.record(self._entry(call, principal, peer, namespace, target, outcome))
 
     def note_call(
-        self, method: ServerMethod, request: Any, principal: Principal | None, peer: str, outcome: str
+        self, method: ServerMethod, request: Request, principal: Principal | None, peer: str, outcome: str
     ) -> None:
         """Note a call of the contract, unless the host that forwarded it notes it."""
         if _is_noted_elsewhere(request, principal):
@@ -93,7 +94,7 @@ def _change_of(entry: AuditEntry) -> tuple[str | None, str, str | None, str, str
     return entry.principal, entry.call, entry.namespace, entry.target, entry.outcome
 
 
-def _namespace(method: ServerMethod, request: Any) -> bytes | None:
+def _namespace(method: ServerMethod, request: Request) -> bytes | None:
     """Return the namespace that a request names; None if it names none."""
     if method.row.requirement.scope is Scope.NAMESPACE:
         return method.namespace_of(request)
@@ -102,12 +103,12 @@ def _namespace(method: ServerMethod, request: Any) -> bytes | None:
     return name
 
 
-def _is_noted_elsewhere(request: Any, principal: Principal | None) -> bool:
+def _is_noted_elsewhere(request: Request, principal: Principal | None) -> bool:
     """Return whether a host has forwarded the call. Hosts are administrators; the mark of anybody else is not believed."""
     return bool(getattr(request, "forwarded", None)) and (principal is None or principal.is_admin)
 
 
-def _is_later_page(request: Any) -> bool:
+def _is_later_page(request: Request) -> bool:
     page = getattr(request, "page", None)
     return page is not None and page.cursor is not None
 
@@ -115,7 +116,7 @@ def _is_later_page(request: Any) -> bool:
 # ------------------------------------------------------------------ what it concerns
 
 
-def describe(request: Any) -> str:
+def describe(request: Request) -> str:
     """Return what a request concerns, as `name=value` pairs. Payloads, metadata and documents are not shown."""
     return " ".join(_pairs(request, ""))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from foqs.access.audit_trail import ENTRIES_MAX, AuditEntry, AuditTrail, choose_newest, share_of
 from foqs.core.items import validation
@@ -17,8 +17,8 @@ LIMIT_DEFAULT: Final = 100
 def audit_handlers(trail: AuditTrail, host_name: str) -> Mapping[str, Handler]:
     """Return the handlers by method name. `host_name` names this host in the entries."""
 
-    async def list_audit(call: Call) -> Any:
-        request = call.request
+    async def list_audit(call: Call) -> ttypes.ListAuditReply:
+        request: ttypes.ListAuditRequest = call.request
         limit = audit_limit(request)
         wanted = [_entry_struct(entry, host_name) for entry in trail.newest() if _is_wanted(entry, request)]
         return ttypes.ListAuditReply(newest_entries(wanted, limit))
@@ -26,23 +26,23 @@ def audit_handlers(trail: AuditTrail, host_name: str) -> Mapping[str, Handler]:
     return {"listAudit": task_handler(list_audit)}
 
 
-def audit_limit(request: Any) -> int:
+def audit_limit(request: ttypes.ListAuditRequest) -> int:
     """Return how many entries a request wants. Raises `InvalidArgument`."""
     if request.limit is None:
         return LIMIT_DEFAULT
     return validation.check_number(request.limit, 1, ENTRIES_MAX, "limit")
 
 
-def newest_entries(entries: Sequence[Any], limit: int) -> list[Any]:
+def newest_entries(entries: Sequence[ttypes.AuditEntry], limit: int) -> Sequence[ttypes.AuditEntry]:
     """Return the structs that a reply has room for, of a list whose newest is first."""
-    return choose_newest(entries, limit, lambda entry: share_of(entry.principal, entry.outcome))
+    return choose_newest(entries, limit, lambda entry: share_of(entry.principal, entry.outcome or ""))
 
 
-def _is_wanted(entry: AuditEntry, request: Any) -> bool:
+def _is_wanted(entry: AuditEntry, request: ttypes.ListAuditRequest) -> bool:
     return request.only_namespace is None or entry.namespace == request.only_namespace.decode(errors="replace")
 
 
-def _entry_struct(entry: AuditEntry, host_name: str) -> Any:
+def _entry_struct(entry: AuditEntry, host_name: str) -> ttypes.AuditEntry:
     return ttypes.AuditEntry(
         at_ms=entry.at_ms,
         principal=entry.principal,

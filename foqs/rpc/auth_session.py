@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import Principal, denial
@@ -22,6 +22,7 @@ from foqs_contract.call_table import Scope
 from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unauthenticated
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 8_192
 """Longer frames of a peer without a principal are shed: all that it needs to send is its token."""
@@ -99,7 +100,7 @@ class AuthSession:
                 "this host requires authentication; authenticate with a token or a client certificate first"
             )
 
-    def authorize(self, method: ServerMethod, request: Any) -> None:
+    def authorize(self, method: ServerMethod, request: Request) -> None:
         """Check the decoded request. Raises PermissionDenied, or InvalidArgument if it names no namespace."""
         principal = self.principal
         if principal is None or principal.is_admin:
@@ -173,5 +174,5 @@ class _DelayedReply:
 _DELAYED_REPLY: Final = _DelayedReply()
 
 
-def authenticate_reply(principal_name: str | None) -> Any:
+def authenticate_reply(principal_name: str | None) -> ttypes.AuthenticateReply:
     return ttypes.AuthenticateReply(principal_name, CONTRACT_VERSION)

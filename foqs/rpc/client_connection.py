@@ -45,6 +45,7 @@ from foqs_contract.errors import (
     UnknownOutcome,
 )
 from foqs_contract.message_heads import CALL, HEAD_BYTES_MIN, SEQID_BYTES
+from foqs_contract.request import Request
 
 _NO_ROOM: Final = "the calls in flight use all the memory that they may; retry"
 
@@ -101,7 +102,7 @@ class Connection(asyncio.Protocol):
         self.backstop = DeadlineSweeper(server.loop, self.calls)
         self._cached_body: bytes | None = None
         self._cached_is_compact = False
-        self._cached_request: Any = None
+        self._cached_request: Request | None = None
         self._pending_replies: list[bytes] = []
         self._pending_replies_bytes = 0
         self._on_unsent_callbacks: list[Callable[[], None]] = []
@@ -274,7 +275,7 @@ class Connection(asyncio.Protocol):
             method = found
         session = self.session
         principal: Principal | None = None
-        request: Any = None
+        request = None
         try:
             if session is not None:
                 session.require_principal(method)
@@ -303,7 +304,7 @@ class Connection(asyncio.Protocol):
         except FoqsError as error:
             budget.release_reservation(held_bytes)
             server.on_call_replied(method.row.name, error.code, 0.0)
-            if method.is_audited and isinstance(error, PermissionDenied):
+            if method.is_audited and request is not None and isinstance(error, PermissionDenied):
                 self._note(method, request, principal, error.code)
             self.send(frame_failure(head, seqid, method, error))
             return
@@ -335,7 +336,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _reserve_wait(
-        self, method: ServerMethod, request: Any, principal: Principal | None, cost_bytes: int
+        self, method: ServerMethod, request: Request, principal: Principal | None, cost_bytes: int
     ) -> WaitingPlace:
         """Take a place for a call that waits. Raises Overloaded."""
         # A principal is text and a namespace is bytes, so they are different owners.
@@ -429,7 +430,7 @@ class Connection(asyncio.Protocol):
         if server.idle_waiter is not None:
             server.on_call_or_connection_ended()
 
-    def _note(self, method: ServerMethod, request: Any, principal: Principal | None, outcome: str) -> None:
+    def _note(self, method: ServerMethod, request: Request, principal: Principal | None, outcome: str) -> None:
         """Note the end of a change of an administrator, or that it was denied."""
         audit = self._server.audit
         if audit is not None:

@@ -47,8 +47,8 @@ class _ClusterHandlers:
 
     # -------------------------------------------------------------------- reading
 
-    async def get_routing(self, call: Call) -> Any:
-        request = call.request
+    async def get_routing(self, call: Call) -> ttypes.GetRoutingReply:
+        request: ttypes.GetRoutingRequest = call.request
         cluster = self._cluster
         if request.version is not None and request.changes:
             change = cluster.changes_since(request.version)
@@ -69,8 +69,9 @@ class _ClusterHandlers:
         hosts = [_host_info(host) for host in routing.hosts]
         return ttypes.GetRoutingReply(routing.version, hosts, _shard_infos(routing.shards), cluster.tier)
 
-    async def list_shards(self, call: Call) -> Any:
-        limit, cursor = parse_page(call.request.page)
+    async def list_shards(self, call: Call) -> ttypes.ShardsReply:
+        request: ttypes.ListRequest = call.request
+        limit, cursor = parse_page(request.page)
         after = -1
         if cursor is not None:
             if not cursor.isascii() or not cursor.isdigit():
@@ -82,14 +83,15 @@ class _ClusterHandlers:
         next_cursor = str(shards[limit - 1].shard) if len(shards) > limit else None
         return ttypes.ShardsReply([_shard_info(shard) for shard in shards[:limit]], next_cursor)
 
-    async def list_hosts(self, call: Call) -> Any:
-        hosts, next_cursor = page_by_name(self._cluster.routing().hosts, lambda host: host.name, call.request.page)
+    async def list_hosts(self, call: Call) -> ttypes.HostsReply:
+        request: ttypes.ListRequest = call.request
+        hosts, next_cursor = page_by_name(self._cluster.routing().hosts, lambda host: host.name, request.page)
         return ttypes.HostsReply([_host_info(host) for host in hosts], next_cursor)
 
     # ------------------------------------------------------------------- changing
 
-    async def add_shard(self, call: Call) -> Any:
-        request = call.request
+    async def add_shard(self, call: Call) -> ttypes.DoneReply:
+        request: ttypes.AddShardRequest = call.request
         spec = ShardSpec(
             number=_shard_number(request),
             database=validation.decode_name(request.database_name, "database_name"),
@@ -100,47 +102,47 @@ class _ClusterHandlers:
         await self._cluster.add_shard(spec, call.deadline)
         return ttypes.DoneReply()
 
-    async def remove_shard(self, call: Call) -> Any:
-        request = call.request
+    async def remove_shard(self, call: Call) -> ttypes.DoneReply:
+        request: ttypes.ShardRequest = call.request
         await self._cluster.remove_shard(_shard_number(request), call.deadline, force=bool(request.force))
         return ttypes.DoneReply()
 
-    async def move_shard(self, call: Call) -> Any:
-        request = call.request
+    async def move_shard(self, call: Call) -> ttypes.DoneReply:
+        request: ttypes.ShardRequest = call.request
         shard = _shard_number(request)
         target = _host_ref(request.target, request.target_name, "target")
         await self._cluster.move_shard(shard, target, call.deadline)
         return ttypes.DoneReply()
 
-    async def drain_shard(self, call: Call) -> Any:
+    async def drain_shard(self, call: Call) -> ttypes.DoneReply:
         await self._cluster.drain_shard(_shard_number(call.request), call.deadline, draining=True)
         return ttypes.DoneReply()
 
-    async def undrain_shard(self, call: Call) -> Any:
+    async def undrain_shard(self, call: Call) -> ttypes.DoneReply:
         await self._cluster.drain_shard(_shard_number(call.request), call.deadline, draining=False)
         return ttypes.DoneReply()
 
-    async def drain_host(self, call: Call) -> Any:
+    async def drain_host(self, call: Call) -> ttypes.DoneReply:
         await self._cluster.drain_host(_required_host(call.request), call.deadline, drained=True)
         return ttypes.DoneReply()
 
-    async def undrain_host(self, call: Call) -> Any:
+    async def undrain_host(self, call: Call) -> ttypes.DoneReply:
         await self._cluster.drain_host(_required_host(call.request), call.deadline, drained=False)
         return ttypes.DoneReply()
 
 
-def _shard_number(request: Any) -> int:
+def _shard_number(request: ttypes.AddShardRequest | ttypes.ShardRequest) -> int:
     return validation.check_number(request.shard, 0, SHARD_MAX, "shard")
 
 
-def _required_host(request: Any) -> HostRef:
+def _required_host(request: ttypes.HostRequest) -> HostRef:
     host = _host_ref(request.host, request.host_name, "host")
     if host is None:
         raise InvalidArgument("host and host_name are both missing; give one of them", field="host")
     return host
 
 
-def _host_ref(address: Any, raw_name: bytes | None, field: str) -> HostRef | None:
+def _host_ref(address: ttypes.HostAddress | None, raw_name: bytes | None, field: str) -> HostRef | None:
     """Parse a host's address or name; return None if neither is given."""
     if raw_name is not None:
         if address is not None:
@@ -152,7 +154,7 @@ def _host_ref(address: Any, raw_name: bytes | None, field: str) -> HostRef | Non
     return host, validation.check_number(address.port, 1, _PORT_MAX, f"{field}.port")
 
 
-def _host_info(host: HostView) -> Any:
+def _host_info(host: HostView) -> ttypes.HostInfo:
     return ttypes.HostInfo(
         address=ttypes.HostAddress(*host.address),
         region=host.region or None,
@@ -168,7 +170,7 @@ def _host_info(host: HostView) -> Any:
     )
 
 
-def _shard_info(shard: ShardView) -> Any:
+def _shard_info(shard: ShardView) -> ttypes.ShardInfo:
     return ttypes.ShardInfo(
         shard=shard.shard,
         tier=shard.tier,

@@ -160,7 +160,7 @@ def parse_new_items(
 
 
 def _parse_new_item(
-    raw: Any,
+    raw: ttypes.NewItem,
     namespace: str,
     topic: str,
     payload: bytes,
@@ -197,6 +197,7 @@ def _parse_new_item(
     if raw.idempotency_key is None:
         return (AbsoluteTimeItem if is_absolute else NewItem)(*values, trace_context)
     key = validation.check_idempotency_key(raw.idempotency_key)
+    assert raw.topic is not None
     # The digest has the values as requested: a changed default must not make a repeat another item.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
     requested = None if numbers.count(None) == len(numbers) else numbers
@@ -296,25 +297,27 @@ def parse_ids(texts: Sequence[bytes | None]) -> list[tuple[int, int]] | None:
     return ids
 
 
-def parse_lease(raw: Any) -> tuple[tuple[int, int], int]:
+def parse_lease(raw: ttypes.Lease) -> tuple[tuple[int, int], int]:
     """Parse a `Lease` struct into ((shard, number), token). Raises InvalidArgument."""
     return parse_item_id(raw.id), _parse_token(raw.token)
 
 
-def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[Any], tuple[int, Event]]:
+def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[ttypes.Lease], tuple[int, Event]]:
     """Return a parser of `Lease` structs into (shard, event) with events of this kind."""
 
-    def read(raw: Any) -> tuple[int, Event]:
+    def read(raw: ttypes.Lease) -> tuple[int, Event]:
         (shard, number), token = parse_lease(raw)
         return shard, Event(kind, number, namespace, token=token)
 
     return read
 
 
-def extension_event_parser(namespace: str, settings: NamespaceSettings) -> Callable[[Any], tuple[int, Event]]:
+def extension_event_parser(
+    namespace: str, settings: NamespaceSettings
+) -> Callable[[ttypes.Extension], tuple[int, Event]]:
     """Return a parser of `Extension` structs into (shard, event)."""
 
-    def read(raw: Any) -> tuple[int, Event]:
+    def read(raw: ttypes.Extension) -> tuple[int, Event]:
         shard, number = parse_item_id(raw.id)
         lease_ms = parse_extension_ms(raw.lease_ms, settings, 0)
         return shard, Event(EventKind.EXTEND, number, namespace, token=_parse_token(raw.token), lease_ms=lease_ms)
@@ -331,11 +334,11 @@ def parse_extension_ms(lease_ms: int | None, settings: NamespaceSettings, lease_
 
 def nack_event_parser(
     namespace: str, settings: NamespaceSettings, jitter: Callable[[], float]
-) -> Callable[[Any], tuple[int, Event]]:
+) -> Callable[[ttypes.Nack], tuple[int, Event]]:
     """Return a parser of `Nack` structs into (shard, event); `jitter` returns a random number in [0, 1)."""
     metadata_bytes_max = settings.metadata_bytes_max
 
-    def read(raw: Any) -> tuple[int, Event]:
+    def read(raw: ttypes.Nack) -> tuple[int, Event]:
         shard, number = parse_item_id(raw.id)
         token = _parse_token(raw.token)
         validation.check_delivery_time(raw.delay_ms, raw.deliver_after_ms)
@@ -361,10 +364,10 @@ def nack_event_parser(
     return read
 
 
-def id_event_parser(event: Event) -> Callable[[Any], tuple[int, Event]]:
+def id_event_parser(event: Event) -> Callable[[bytes], tuple[int, Event]]:
     """Return a parser of ids into (shard, event) with copies of this event."""
 
-    def read(raw: Any) -> tuple[int, Event]:
+    def read(raw: bytes) -> tuple[int, Event]:
         shard, number = parse_item_id(raw, "")
         return shard, replace(event, id=number)
 
@@ -374,7 +377,7 @@ def id_event_parser(event: Event) -> Callable[[Any], tuple[int, Event]]:
 # -------------------------------------------------------------------- replies
 
 
-def error_struct(error: FoqsError) -> Any:
+def error_struct(error: FoqsError) -> ttypes.Error:
     """Return the `Error` struct of an error of the core."""
     owner = error.owner
     return ttypes.Error(
@@ -392,7 +395,7 @@ def _error_text(text: str, bytes_max: int) -> str:
     return data.decode() if len(data) <= bytes_max else data[: bytes_max - 3].decode(errors="ignore") + "..."
 
 
-def enqueue_reply(results: Sequence[EnqueueOutcome]) -> Any:
+def enqueue_reply(results: Sequence[EnqueueOutcome]) -> ttypes.EnqueueReply:
     """Return the reply with these ids and errors, for `encode_enqueue_reply`. If all are ids, they stay texts."""
     if set(map(type, results)) == {str}:
         ids: Any = results
@@ -418,7 +421,7 @@ def encode_enqueue_reply(is_compact: bool, reply: Any) -> bytes:
 _ENQUEUE_RESULT_SPEC: Final = [Foqs.enqueue_result, Foqs.enqueue_result.thrift_spec]
 
 
-def _enqueue_result(place: int, result: Any) -> Any:
+def _enqueue_result(place: int, result: Any) -> ttypes.EnqueueResult:
     if type(result) is Repeated:
         return ttypes.EnqueueResult(result.id, repeated=True)
     error = error_struct(result)
@@ -428,25 +431,25 @@ def _enqueue_result(place: int, result: Any) -> Any:
     return ttypes.EnqueueResult(None, error)
 
 
-def outcomes_reply(results: Sequence[Outcome]) -> Any:
+def outcomes_reply(results: Sequence[Outcome]) -> ttypes.OutcomesReply:
     """Return the reply with these outcomes."""
     if results.count(None) == len(results):
         return _all_done_reply(len(results))
     return ttypes.OutcomesReply([_outcome_struct(result) for result in results])
 
 
-def move_items_reply(results: Sequence[EnqueueOutcome]) -> Any:
+def move_items_reply(results: Sequence[EnqueueOutcome]) -> ttypes.MoveItemsReply:
     """Return the reply with the ids of these new items, and errors."""
     return ttypes.MoveItemsReply([_move_outcome(result) for result in results])
 
 
-def _move_outcome(result: EnqueueOutcome) -> Any:
+def _move_outcome(result: EnqueueOutcome) -> ttypes.MoveOutcome:
     if isinstance(result, FoqsError):
         return ttypes.MoveOutcome(error_struct(result))
     return ttypes.MoveOutcome(None, *((result, None) if isinstance(result, str) else (result.id, True)))
 
 
-def _outcome_struct(result: Outcome) -> Any:
+def _outcome_struct(result: Outcome) -> ttypes.Outcome:
     if result is None:
         return _DONE
     if isinstance(result, AlreadyGone):
@@ -456,7 +459,7 @@ def _outcome_struct(result: Outcome) -> Any:
 
 
 @lru_cache(maxsize=1_024)
-def _all_done_reply(count: int) -> Any:
+def _all_done_reply(count: int) -> ttypes.OutcomesReply:
     return ttypes.OutcomesReply([_DONE] * count)
 
 
@@ -464,7 +467,7 @@ _DONE: Final = ttypes.Outcome()
 _ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
 
 
-def dequeue_reply(deliveries: Deliveries) -> Any:
+def dequeue_reply(deliveries: Deliveries) -> ttypes.DequeueReply:
     """Return the reply with these deliveries, for `encode_dequeue_reply`."""
     outage = deliveries.outage
     items: Any = deliveries.items
@@ -485,7 +488,7 @@ def encode_dequeue_reply(is_compact: bool, reply: Any) -> bytes:
 _DEQUEUE_RESULT_SPEC: Final = [Foqs.dequeue_result, Foqs.dequeue_result.thrift_spec]
 
 
-def delivery_struct(item: ItemView) -> Any:
+def delivery_struct(item: ItemView) -> ttypes.Delivery:
     row, now_ms = item.row, item.now_ms
     age_ms = now_ms - row.enqueued_at_ms
     first_ms = row.first_delivered_at_ms
@@ -506,7 +509,7 @@ def delivery_struct(item: ItemView) -> Any:
     )
 
 
-def item_view(item: ItemView, with_payload: bool) -> Any:
+def item_view(item: ItemView, with_payload: bool) -> ttypes.ItemView:
     row = item.row
     now_ms = item.now_ms
     view = ttypes.ItemView(
@@ -538,7 +541,7 @@ def item_view(item: ItemView, with_payload: bool) -> Any:
     return view
 
 
-def explain_reply(explanation: ItemExplanation, with_payload: bool) -> Any:
+def explain_reply(explanation: ItemExplanation, with_payload: bool) -> ttypes.ExplainReply:
     item = explanation.item
     return ttypes.ExplainReply(
         item=None if item is None else item_view(item, with_payload),
@@ -550,7 +553,7 @@ def explain_reply(explanation: ItemExplanation, with_payload: bool) -> Any:
     )
 
 
-def topic_stats(stats: TopicStats) -> Any:
+def topic_stats(stats: TopicStats) -> ttypes.TopicStats:
     return ttypes.TopicStats(
         topic=stats.topic,
         ready=stats.ready,

@@ -16,12 +16,14 @@ def authenticate(call: Call) -> PendingCall | None:
     if session is None:
         call.reply(authenticate_reply, None)
         return None
-    return session.authenticate(call.request.token, call)
+    request: ttypes.AuthenticateRequest = call.request
+    return session.authenticate(request.token, call)
 
 
 def abandon_dequeues(call: Call) -> None:
     """Serve `abandonDequeues`. A call inside the host shares its connection with no other."""
-    sequence_ids = call.request.sequence_ids
+    request: ttypes.AbandonDequeuesRequest = call.request
+    sequence_ids = request.sequence_ids
     if sequence_ids is None:
         raise InvalidArgument("this is missing; name the dequeues to end", field="sequence_ids")
     if isinstance(call, RpcCall):

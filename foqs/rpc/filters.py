@@ -6,9 +6,9 @@ request. Knows nothing of calls or the queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from foqs.core.items import validation
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, State
@@ -18,22 +18,23 @@ from foqs.options.options import NamespaceOptions
 from foqs.rpc import codec
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
+from foqs_contract.request import ShardsRequest
 
 PAGE_LIMIT_DEFAULT: Final = 100
 PAGE_LIMIT_MAX: Final = 1_000
 FILTER_TOPICS_MAX: Final = 1_000
 
 _T = TypeVar("_T")
-_KINDS: Final = {
+_KINDS: Final[Mapping[int | None, EventKind]] = {
     ttypes.BulkAction.CANCEL: EventKind.CANCEL,
     ttypes.BulkAction.UPDATE: EventKind.UPDATE,
     ttypes.BulkAction.REDRIVE: EventKind.REDRIVE,
 }
 
 
-def parse_change(raw: Any, settings: NamespaceOptions) -> Event:
+def parse_change(raw: ttypes.Change | None, settings: NamespaceOptions) -> Event:
     """Parse a `Change` struct into an UPDATE event that names no item yet. Raises FoqsError."""
-    if raw is None or (raw.priority is raw.delay_ms is raw.deliver_after_ms is raw.metadata is None):
+    if raw is None or (raw.priority is raw.delay_ms is raw.deliver_after_ms is None and raw.metadata is None):
         raise InvalidArgument(
             "this changes nothing; give priority, delay_ms, deliver_after_ms or metadata", field="change"
         )
@@ -53,7 +54,7 @@ def parse_change(raw: Any, settings: NamespaceOptions) -> Event:
     )
 
 
-def parse_filter(raw: Any) -> ItemFilter:
+def parse_filter(raw: ttypes.ItemFilter | None) -> ItemFilter:
     """Parse an `ItemFilter` struct. Raises FoqsError."""
     if raw is None:
         raise InvalidArgument("this is missing; an empty filter matches every item", field="filter")
@@ -77,7 +78,7 @@ def parse_filter(raw: Any) -> ItemFilter:
     return item_filter
 
 
-def _parse_topics(raw: Any) -> tuple[str, ...] | None:
+def _parse_topics(raw: ttypes.ItemFilter) -> tuple[str, ...] | None:
     """Return the distinct topics of an `ItemFilter` struct; None if it has no list. Raises FoqsError."""
     if raw.topics is None:
         return None
@@ -88,7 +89,9 @@ def _parse_topics(raw: Any) -> tuple[str, ...] | None:
     return tuple(sorted(set(names)))
 
 
-def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tuple[Event | None, ItemFilter]:
+def parse_bulk(
+    request: ttypes.BulkRequest | ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions
+) -> tuple[Event | None, ItemFilter]:
     """Parse a `BulkRequest` into its event (None: a count) and its filter. Raises FoqsError."""
     item_filter = parse_filter(request.filter)
     if request.count_only:
@@ -106,13 +109,15 @@ def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tupl
     if request.change is not None:
         raise InvalidArgument("only UPDATE changes items; leave this out", field="change")
     if kind is EventKind.REDRIVE:
-        if request.filter.states is not None and item_filter.states != (State.DEAD,):
+        if request.filter is not None and request.filter.states is not None and item_filter.states != (State.DEAD,):
             raise InvalidArgument("only dead items can be redriven; leave the states out", field="filter.states")
         item_filter = replace(item_filter, states=(State.DEAD,))
     return Event(kind, 0, namespace), item_filter
 
 
-def _parse_bulk_move(request: Any, namespace: str, item_filter: ItemFilter) -> Event:
+def _parse_bulk_move(
+    request: ttypes.BulkRequest | ttypes.StartBulkJobRequest, namespace: str, item_filter: ItemFilter
+) -> Event:
     """Parse the target of a bulk move. The filter names the source, so that no page finds what an earlier one moved."""
     target = codec.parse_name(request.move_to, "move_to")
     for field in ("action", "change"):
@@ -134,7 +139,7 @@ def parse_shard(raw: int | None) -> int:
     return raw
 
 
-def parse_page(page: Any, limit_min: int = 1) -> tuple[int, str | None]:
+def parse_page(page: ttypes.Page | None, limit_min: int = 1) -> tuple[int, str | None]:
     """Parse a page, which may be missing, into (limit, cursor). Raises FoqsError."""
     if page is None:
         return PAGE_LIMIT_DEFAULT, None
@@ -146,13 +151,14 @@ def parse_page(page: Any, limit_min: int = 1) -> tuple[int, str | None]:
     return limit, validation.decode_text(page.cursor, validation.CURSOR_BYTES_MAX, "page.cursor")
 
 
-def requested_shards(request: Any) -> Collection[int] | None:
+def requested_shards(request: ShardsRequest) -> Collection[int] | None:
     """Return the shards that another host asks for; None: all shards of this host."""
-    shards: Collection[int] | None = request.shards
-    return shards if request.forwarded else None
+    return request.shards if request.forwarded else None
 
 
-def page_by_name(rows: Sequence[_T], name: Callable[[_T], str], page: Any) -> tuple[Sequence[_T], str | None]:
+def page_by_name(
+    rows: Sequence[_T], name: Callable[[_T], str], page: ttypes.Page | None
+) -> tuple[Sequence[_T], str | None]:
     """Return a page of rows that are sorted by name, and the next cursor: the last row's name."""
     limit, cursor = parse_page(page)
     rest = rows if cursor is None else [row for row in rows if name(row) > cursor]

@@ -20,6 +20,8 @@ from foqs.rpc import codec
 from foqs.rpc.call import Call, ServerMethod, deadline_error, internal_error
 from foqs.rpc.methods import RpcService
 from foqs_contract.errors import FoqsError
+from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class InHostCalls:
     async def call(
         self,
         name: str,
-        request: Any,
+        request: Request,
         timeout_s: float,
         principal: Principal | None = None,
         on_unsent: list[Callable[[], None]] | None = None,
@@ -71,7 +73,9 @@ class InHostCall(Call):
 
     __slots__ = ("_reply", "on_unsent")
 
-    def __init__(self, method: ServerMethod, request: Any, deadline: float, principal: Principal | None = None) -> None:
+    def __init__(
+        self, method: ServerMethod, request: Request, deadline: float, principal: Principal | None = None
+    ) -> None:
         self.method = method
         self.request = request
         self.deadline = deadline
@@ -138,6 +142,6 @@ def raw_id(item_id: str | bytes) -> bytes:
     return item_id if isinstance(item_id, bytes) else item_id.encode()
 
 
-def delivery_structs(reply: Any) -> list[Any]:
+def delivery_structs(reply: ttypes.DequeueReply) -> list[ttypes.Delivery]:
     """Return the `Delivery` structs of a dequeue's reply, which holds items of this host or structs of a peer."""
     return [codec.delivery_struct(item) if isinstance(item, ItemView) else item for item in reply.items or ()]

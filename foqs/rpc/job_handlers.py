@@ -6,7 +6,6 @@ Knows nothing of how jobs are kept or worked on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from foqs.options.options import NamespaceOptions
 from foqs.queue.jobs.bulk_jobs import BulkJobs
@@ -15,24 +14,25 @@ from foqs.rpc.call import Call, Handler
 from foqs.rpc.job_structs import job_struct, parse_control, parse_start
 from foqs.rpc.methods import task_handler
 from foqs_contract.idl import ttypes
+from foqs_contract.request import RequestOfNamespace
 
 
 def job_handlers(jobs: BulkJobs, settings_of: Callable[[str], NamespaceOptions]) -> Mapping[str, Handler]:
     """Return the handlers by method name. `settings_of` raises `NamespaceNotFound`."""
 
-    async def start(call: Call) -> Any:
-        request = call.request
+    async def start(call: Call) -> ttypes.BulkJob:
+        request: ttypes.StartBulkJobRequest = call.request
         namespace = _namespace_name(request)
         started_by = None if call.principal is None else call.principal.name
         spec = parse_start(request, namespace, settings_of(namespace), started_by)
         return job_struct(await jobs.start(spec, call.deadline))
 
-    async def list_jobs(call: Call) -> Any:
+    async def list_jobs(call: Call) -> ttypes.ListBulkJobsReply:
         found = await jobs.list_jobs(_namespace_name(call.request), call.deadline)
         return ttypes.ListBulkJobsReply([job_struct(job) for job in found])
 
-    async def control(call: Call) -> Any:
-        request = call.request
+    async def control(call: Call) -> ttypes.BulkJob:
+        request: ttypes.ControlBulkJobRequest = call.request
         namespace = _namespace_name(request)
         job_id, command = parse_control(request)
         return job_struct(await jobs.control(namespace, job_id, command, call.deadline))
@@ -44,5 +44,5 @@ def job_handlers(jobs: BulkJobs, settings_of: Callable[[str], NamespaceOptions])
     }
 
 
-def _namespace_name(request: Any) -> str:
+def _namespace_name(request: RequestOfNamespace) -> str:
     return codec.parse_name(request.namespace_name, "namespace_name")

@@ -6,6 +6,7 @@ calls.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from foqs.core.items import validation
@@ -51,7 +52,7 @@ _STATES: Final = {
     JobState.FAILED: ttypes.BulkJobState.FAILED,
     JobState.CANCELLED: ttypes.BulkJobState.CANCELLED,
 }
-_COMMANDS: Final = {
+_COMMANDS: Final[Mapping[int | None, JobCommand]] = {
     ttypes.BulkJobCommand.INTERRUPT: JobCommand.INTERRUPT,
     ttypes.BulkJobCommand.RESUME: JobCommand.RESUME,
     ttypes.BulkJobCommand.CANCEL: JobCommand.CANCEL,
@@ -61,7 +62,7 @@ _COMMANDS: Final = {
 # ----------------------------------------------------------------- to structs
 
 
-def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int) -> Any:
+def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int) -> ttypes.BulkRequest:
     """Return the request for a page of a job."""
     return ttypes.BulkRequest(
         namespace_name=spec.namespace.encode(),
@@ -73,7 +74,7 @@ def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int)
     )
 
 
-def job_struct(job: Job) -> Any:
+def job_struct(job: Job) -> ttypes.BulkJob:
     """Return a job as replies have it."""
     spec, counts = job.spec, job.counts
     return ttypes.BulkJob(
@@ -118,7 +119,7 @@ def _change_fields(change: JobChange) -> dict[str, Any]:
     }
 
 
-def _filter_struct(only: ItemFilter) -> Any:
+def _filter_struct(only: ItemFilter) -> ttypes.ItemFilter:
     """Return a filter with the conditions that it has; texts are bytes, as in a decoded request."""
     return ttypes.ItemFilter(
         topic=None if only.topic is None else only.topic.encode(),
@@ -134,7 +135,9 @@ def _filter_struct(only: ItemFilter) -> Any:
 # ------------------------------------------------------------------- parsing
 
 
-def parse_start(request: Any, namespace: str, settings: NamespaceOptions, started_by: str | None) -> JobSpec:
+def parse_start(
+    request: ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions, started_by: str | None
+) -> JobSpec:
     """Parse a `StartBulkJobRequest`. Raises FoqsError."""
     change, counts_for, item_filter = _parse_work(request, namespace, settings)
     rate = request.rate_per_s
@@ -153,7 +156,7 @@ def parse_start(request: Any, namespace: str, settings: NamespaceOptions, starte
 
 
 def _parse_work(
-    request: Any, namespace: str, settings: NamespaceOptions
+    request: ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions
 ) -> tuple[JobChange, JobChange | None, ItemFilter]:
     """Return what the job does, for which change it counts, and to which items. Raises FoqsError."""
     event, item_filter = filters.parse_bulk(request, namespace, settings)
@@ -168,7 +171,7 @@ def _parse_work(
 
 
 def _parse_meant(
-    raw_filter: Any, meant: Any, namespace: str, settings: NamespaceOptions
+    raw_filter: ttypes.ItemFilter | None, meant: ttypes.BulkChange, namespace: str, settings: NamespaceOptions
 ) -> tuple[JobChange, ItemFilter]:
     """Return a change that is not made yet, and the items that it will have. Raises FoqsError."""
     request = ttypes.BulkRequest(filter=raw_filter, action=meant.action, change=meant.change, move_to=meant.move_to)
@@ -193,7 +196,7 @@ def _parse_change(event: Event) -> JobChange:
     )
 
 
-def parse_control(request: Any) -> tuple[str, JobCommand]:
+def parse_control(request: ttypes.ControlBulkJobRequest) -> tuple[str, JobCommand]:
     """Parse (id of the job, command) of a `ControlBulkJobRequest`. Raises FoqsError."""
     command = _COMMANDS.get(request.command)
     if command is None:

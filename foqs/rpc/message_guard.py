@@ -13,11 +13,12 @@ from typing import Any
 from foqs.core.items.reserved_starts import MESSAGE_START, ORIGIN_START
 from foqs.rpc.request_bytes import UsualItems
 from foqs_contract.errors import PermissionDenied
+from foqs_contract.idl import ttypes
 
 
-def check_items(request: Any) -> None:
+def check_items(request: ttypes.EnqueueRequest) -> None:
     """Raise `PermissionDenied` if a new item passes for a message."""
-    items = request.items
+    items: Any = request.items
     if type(items) is UsualItems:
         for place, (_, _, payload, metadata, _) in enumerate(items.rows):
             if payload.startswith(MESSAGE_START) or metadata.startswith(ORIGIN_START):
@@ -29,7 +30,7 @@ def check_items(request: Any) -> None:
             raise _refusal(f"items[{place}]", is_payload=is_message)
 
 
-def check_nacks(request: Any) -> None:
+def check_nacks(request: ttypes.NackRequest) -> None:
     """Raise `PermissionDenied` if a nack gives an item the origin of a dead letter."""
     for place, nack in enumerate(request.nacks or ()):
         if nack.metadata is not None and nack.metadata.startswith(ORIGIN_START):

@@ -22,6 +22,7 @@ from foqs.rpc.messages import bytes_spec, encode_struct, unique_field_spec
 from foqs.rpc.type_check import TypeCheck
 from foqs_contract.errors import NotImplementedYet, PermissionDenied
 from foqs_contract.method_table import METHODS, MethodDescription
+from foqs_contract.request import ForwardedRequest, Request
 
 
 def unforwarded(method: ServerMethod) -> Handler:
@@ -39,7 +40,7 @@ class RpcService:
     """
 
     methods: Mapping[bytes, ServerMethod]
-    timeout_s: Callable[[Any], float]
+    timeout_s: Callable[[Request], float]
 
 
 def contract_methods(handlers: Mapping[str, Handler], layer: Layer = unforwarded) -> dict[bytes, ServerMethod]:
@@ -116,7 +117,7 @@ def _request_check(name: str, fields: Collection[str]) -> RequestCheck:
     """Return what checks a request of a principal that is no administrator."""
     check = _CHECKS.get(name)
 
-    def check_request(request: Any) -> None:
+    def check_request(request: ForwardedRequest) -> None:
         if request.forwarded:
             raise PermissionDenied(
                 "only hosts forward calls, and hosts are administrators; leave this out", field="forwarded"
@@ -127,7 +128,7 @@ def _request_check(name: str, fields: Collection[str]) -> RequestCheck:
     return check_request if "forwarded" in fields else check or _no_check
 
 
-def _no_check(request: Any) -> None:
+def _no_check(request: Request) -> None:
     pass
 
 
@@ -153,7 +154,7 @@ def _field_getter(path: str) -> Callable[[Any], bytes | None]:
     if "." not in path:
         return read
 
-    def read_inner(request: Any) -> bytes | None:
+    def read_inner(request: Request) -> bytes | None:
         try:
             return read(request)
         except AttributeError:

@@ -29,6 +29,7 @@ from foqs.rpc.methods import task_handler
 from foqs.rpc.restored_items import parse_restored_items
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request, RequestOfIds, RequestOfNamespace
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -88,7 +89,7 @@ class QueueHandlers:
             "purgeTopic": task_handler(self.purge_topic),
         }
 
-    def timeout_s(self, request: Any) -> float:
+    def timeout_s(self, request: Request) -> float:
         """Return the call's timeout: the requested one, at most the host's limit."""
         limits = self._queue.limits
         timeout_ms = request.timeout_ms
@@ -98,12 +99,12 @@ class QueueHandlers:
             raise InvalidArgument(f"{timeout_ms} ms is too short; give at least 1", field="timeout_ms")
         elif timeout_ms > limits.timeout_ms_max:
             timeout_ms = limits.timeout_ms_max
-        return timeout_ms / 1_000  # type: ignore[no-any-return]
+        return timeout_ms / 1_000
 
     # ------------------------------------------------------- the life of an item
 
     def enqueue(self, call: Call) -> PendingCall | None:
-        request = call.request
+        request: ttypes.EnqueueRequest = call.request
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
         items, errors = codec.parse_new_items(raws, namespace, settings)
@@ -111,12 +112,12 @@ class QueueHandlers:
         return self._queue.enqueue(namespace, items, call.deadline, done) if items else done([])
 
     def dequeue(self, call: Call) -> PendingCall | None:
-        request = call.request
+        request: ttypes.DequeueRequest = call.request
         namespace, settings = self._namespace(request)
         limits = self._queue.limits
         raws = request.topics
         validation.check_entry_count(None if raws is None else len(raws), limits.topics_per_call_max, "topics")
-        wants = codec.parse_topic_counts(raws, limits.items_per_call_max)
+        wants = codec.parse_topic_counts(raws or (), limits.items_per_call_max)
         lease_ms = request.lease_ms
         if lease_ms is not None:
             validation.check_number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
@@ -138,7 +139,7 @@ class QueueHandlers:
         return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, call.deadline, done, items_max)
 
     def ack(self, call: Call) -> PendingCall | None:
-        request = call.request
+        request: ttypes.AckRequest = call.request
         namespace, _ = self._namespace(request)
         raws = self._checked_entries(request.leases, "leases")
         columns = codec.parse_lease_columns(raws)
@@ -150,19 +151,19 @@ class QueueHandlers:
         return self._queue.ack(namespace, *columns, call.deadline, done) if columns[0] else done([])
 
     def nack(self, call: Call) -> PendingCall | None:
-        request = call.request
+        request: ttypes.NackRequest = call.request
         namespace, settings = self._namespace(request)
         read = codec.nack_event_parser(namespace, settings, self._rng.random)
         return self._apply(call, namespace, request.nacks, "nacks", read)
 
     def extend_lease(self, call: Call) -> PendingCall | None:
-        request = call.request
+        request: ttypes.ExtendLeaseRequest = call.request
         namespace, settings = self._namespace(request)
         read = codec.extension_event_parser(namespace, settings)
         return self._apply(call, namespace, request.extensions, "extensions", read)
 
     def release(self, call: Call) -> PendingCall | None:
-        request = call.request
+        request: ttypes.ReleaseRequest = call.request
         namespace, _ = self._namespace(request)
         read = codec.lease_event_parser(EventKind.RELEASE, namespace)
         return self._apply(call, namespace, request.leases, "leases", read)
@@ -174,16 +175,18 @@ class QueueHandlers:
         return self._apply_by_ids(call, Event(EventKind.REDRIVE, 0))
 
     def update(self, call: Call) -> PendingCall | None:
-        _, settings = self._namespace(call.request)
-        return self._apply_by_ids(call, filters.parse_change(call.request.change, settings))
+        request: ttypes.UpdateRequest = call.request
+        _, settings = self._namespace(request)
+        return self._apply_by_ids(call, filters.parse_change(request.change, settings))
 
     def extend_held_leases(self, call: Call) -> PendingCall | None:
-        _, settings = self._namespace(call.request)
-        lease_ms = codec.parse_extension_ms(call.request.lease_ms, settings)
+        request: ttypes.ExtendHeldLeasesRequest = call.request
+        _, settings = self._namespace(request)
+        lease_ms = codec.parse_extension_ms(request.lease_ms, settings)
         return self._apply_by_ids(call, Event(EventKind.EXTEND, 0, token=None, lease_ms=lease_ms))
 
     def move_items(self, call: Call) -> PendingCall | None:
-        request = call.request
+        request: ttypes.MoveItemsRequest = call.request
         topic, ttl_ms = codec.parse_name(request.topic, "topic"), request.ttl_remaining_ms
         if ttl_ms is not None:
             validation.check_number(ttl_ms, 1, TIME_MS_MAX, "ttl_remaining_ms")
@@ -191,7 +194,7 @@ class QueueHandlers:
         return self._apply_by_ids(call, move, codec.move_items_reply)
 
     def restore_items(self, call: Call) -> PendingCall | None:
-        request = call.request
+        request: ttypes.RestoreItemsRequest = call.request
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
         items, errors = parse_restored_items(raws, namespace, settings)
@@ -202,9 +205,10 @@ class QueueHandlers:
         self, call: Call, event: Event, to_struct: Callable[[Sequence[Any]], Any] = codec.outcomes_reply
     ) -> PendingCall | None:
         """Apply an event to each id of a request."""
-        namespace, _ = self._namespace(call.request)
+        request: RequestOfIds = call.request
+        namespace, _ = self._namespace(request)
         read = codec.id_event_parser(replace(event, namespace=namespace))
-        return self._apply(call, namespace, call.request.ids, "ids", read, to_struct)
+        return self._apply(call, namespace, request.ids, "ids", read, to_struct)
 
     def _apply(
         self,
@@ -229,8 +233,8 @@ class QueueHandlers:
 
     # -------------------------------------------------------------------- reading
 
-    async def get_active_topics(self, call: Call) -> Any:
-        request = call.request
+    async def get_active_topics(self, call: Call) -> ttypes.GetActiveTopicsReply:
+        request: ttypes.GetActiveTopicsRequest = call.request
         topics = self._topics
         namespace, _ = self._namespace(request)
         prefix, states = "", None
@@ -245,8 +249,8 @@ class QueueHandlers:
         rows = [codec.topic_stats(stats) for stats in page]
         return ttypes.GetActiveTopicsReply(rows, next_cursor, topics.unavailable_shards() or None)
 
-    async def peek(self, call: Call) -> Any:
-        request = call.request
+    async def peek(self, call: Call) -> ttypes.ItemsReply:
+        request: ttypes.PeekRequest = call.request
         namespace, _ = self._namespace(request)
         topic = validation.decode_name(request.topic, "topic")
         state = State.READY if request.state is None else codec.parse_state(request.state, "state")
@@ -259,15 +263,15 @@ class QueueHandlers:
         cursors = [format_cursor(item.row.order_key, item.shard) for item in items] if request.forwarded else None
         return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
 
-    async def get_item(self, call: Call) -> Any:
-        request = call.request
+    async def get_item(self, call: Call) -> ttypes.ItemView:
+        request: ttypes.GetItemRequest = call.request
         namespace, _ = self._namespace(request)
         shard, number = codec.parse_item_id(request.id)
         item = await self._queue.reads.get_item(namespace, shard, number, call.deadline)
         return codec.item_view(item, bool(request.with_payload))
 
-    async def explain(self, call: Call) -> Any:
-        request = call.request
+    async def explain(self, call: Call) -> ttypes.ExplainReply:
+        request: ttypes.GetItemRequest = call.request
         namespace, _ = self._namespace(request)
         shard, number = codec.parse_item_id(request.id)
         explanation = await self._queue.reads.explain(namespace, shard, number, call.deadline)
@@ -275,8 +279,8 @@ class QueueHandlers:
 
     # ------------------------------------------------------------------ by filter
 
-    async def list_dead(self, call: Call) -> Any:
-        request = call.request
+    async def list_dead(self, call: Call) -> ttypes.ItemsReply:
+        request: ttypes.ListDeadRequest = call.request
         namespace, _ = self._namespace(request)
         topic = None if request.topic is None else validation.decode_name(request.topic, "topic")
         limit, cursor = parse_page(request.page)
@@ -289,8 +293,8 @@ class QueueHandlers:
         cursors = [cursor_after(item) for item in items] if request.forwarded else None
         return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
 
-    async def list_items(self, call: Call) -> Any:
-        request = call.request
+    async def list_items(self, call: Call) -> ttypes.ListItemsReply:
+        request: ttypes.ListItemsRequest = call.request
         namespace, _ = self._namespace(request)
         only = ItemFilter() if request.filter is None else filters.parse_filter(request.filter)
         shard = filters.parse_shard(request.shard)
@@ -301,15 +305,15 @@ class QueueHandlers:
         views = [codec.item_view(item, with_payload) for item in page.items]
         return ttypes.ListItemsReply(views, page.next_cursor, page.now_ms)
 
-    async def count_items(self, call: Call) -> Any:
-        request = call.request
+    async def count_items(self, call: Call) -> ttypes.CountItemsReply:
+        request: ttypes.CountItemsRequest = call.request
         namespace, _ = self._namespace(request)
         item_filter = filters.parse_filter(request.filter)
         count = await self._queue.reads.count_matching(namespace, item_filter, call.deadline, requested_shards(request))
         return ttypes.CountItemsReply(count.items, count.payload_bytes)
 
-    async def bulk(self, call: Call) -> Any:
-        request = call.request
+    async def bulk(self, call: Call) -> ttypes.BulkReply:
+        request: ttypes.BulkRequest = call.request
         namespace, settings = self._namespace(request)
         change, item_filter = filters.parse_bulk(request, namespace, settings)
         limit, cursor = parse_page(request.page, limit_min=0)
@@ -323,15 +327,15 @@ class QueueHandlers:
         refusal = None if page.refusal is None else codec.error_struct(page.refusal)
         return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal, page.matched)
 
-    async def purge_topic(self, call: Call) -> Any:
-        request = call.request
+    async def purge_topic(self, call: Call) -> ttypes.PurgeReply:
+        request: ttypes.TopicRequest = call.request
         namespace, _ = self._namespace(request)
         topic = validation.decode_name(request.topic, "topic")
         return ttypes.PurgeReply(
             await self._queue.bulk.purge_topic(namespace, topic, call.deadline, requested_shards(request))
         )
 
-    def _namespace(self, request: Any) -> tuple[str, NamespaceSettings]:
+    def _namespace(self, request: RequestOfNamespace) -> tuple[str, NamespaceSettings]:
         name = codec.parse_name(request.namespace_name, "namespace_name")
         return name, self._queue.namespace_settings(name)
 

@@ -7,7 +7,7 @@ Knows nothing of calls or the queue.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
@@ -16,6 +16,7 @@ from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.restored_item import RestoredItem
 from foqs.rpc import codec
 from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import restore_key
 
 RESTORE_KEY_BYTES_MAX: Final = 200
@@ -24,7 +25,7 @@ RESTORED_ATTEMPT_MAX: Final = 1_000_000_000
 
 
 def parse_restored_items(
-    raws: Sequence[Any], namespace: str, settings: NamespaceSettings
+    raws: Sequence[ttypes.RestoredItem], namespace: str, settings: NamespaceSettings
 ) -> tuple[list[RestoredItem], dict[int, FoqsError]]:
     """Parse `RestoredItem` structs; return the good items in order, and the errors of the others by place."""
     items: list[RestoredItem] = []
@@ -37,8 +38,9 @@ def parse_restored_items(
     return items, errors
 
 
-def _parse_restored_item(raw: Any, namespace: str, settings: NamespaceSettings) -> RestoredItem:
+def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: NamespaceSettings) -> RestoredItem:
     topic = codec.parse_name(raw.topic, "topic")
+    assert raw.topic is not None
     payload = validation.check_size(raw.payload or b"", settings.payload_bytes_max, "payload")
     metadata = validation.check_size(raw.metadata or b"", settings.metadata_bytes_max, "metadata")
     validation.check_delivery_time(None, raw.deliver_after_ms)
@@ -68,7 +70,7 @@ def _parse_restored_item(raw: Any, namespace: str, settings: NamespaceSettings) 
     )
 
 
-def _parse_ttl(raw: Any) -> tuple[int | None, int | None]:
+def _parse_ttl(raw: ttypes.RestoredItem) -> tuple[int | None, int | None]:
     """Return (whole TTL, rest of it) in milliseconds; None for an item without one."""
     if raw.ttl_ms is None:
         if raw.ttl_remaining_ms is not None:
@@ -80,11 +82,12 @@ def _parse_ttl(raw: Any) -> tuple[int | None, int | None]:
     return ttl_ms, validation.check_number(raw.ttl_remaining_ms, 1, ttl_ms, "ttl_remaining_ms")
 
 
-def _parse_key(raw: Any) -> bytes:
+def _parse_key(raw: ttypes.RestoredItem) -> bytes:
     if raw.idempotency_key is not None:
         key = validation.check_idempotency_key(raw.idempotency_key)
         if raw.restore_key is not None:
             raise InvalidArgument("an item with an idempotency key needs none; leave this out", field="restore_key")
         return key
     validation.decode_name(raw.restore_key, "restore_key")
+    assert raw.restore_key is not None
     return restore_key(validation.check_size(raw.restore_key, RESTORE_KEY_BYTES_MAX, "restore_key"))

@@ -23,6 +23,7 @@ from foqs.runtime.deadlines import DeadlineSweeper
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
 from foqs_contract.message_heads import frame_message
+from foqs_contract.request import Request
 
 
 class CallSession(Protocol):
@@ -90,7 +91,7 @@ class RpcCall(Call):
         head: MessageHead,
         seqid: bytes,
         method: ServerMethod,
-        request: Any,
+        request: Request,
         deadline: float,
         principal: Principal | None,
         cost_bytes: int,

@@ -24,6 +24,7 @@ def test_lease_lasts_as_stated_while_the_shard_clock_catches_up() -> None:
         seen = await caller.one()
         leased_s = world.loop.time()
         said_ms = delivery_struct(seen).lease_remaining_ms
+        assert said_ms is not None
         assert said_ms == item_view(seen, False).lease_remaining_ms
         again = asyncio.ensure_future(caller.get(wait_ms=20_000, timeout_s=30))
         assert len((await again).items) == 1
@@ -39,6 +40,8 @@ def test_delivery_states_the_full_lease_after_the_shard_clock_caught_up() -> Non
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(lease_ms=LEASE_MS)
-        assert LEASE_MS - 20 <= delivery_struct(await caller.one()).lease_remaining_ms <= LEASE_MS
+        said_ms = delivery_struct(await caller.one()).lease_remaining_ms
+        assert said_ms is not None
+        assert LEASE_MS - 20 <= said_ms <= LEASE_MS
 
     run_in_world(story)

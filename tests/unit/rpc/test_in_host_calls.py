@@ -12,9 +12,11 @@ from foqs.rpc.call import Call, Handler, unchanged
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.methods import RpcService, contract_methods
 from foqs_contract.errors import DeadlineExceeded, FoqsError, NotFound, Unavailable, UnknownOutcome
+from foqs_contract.idl import ttypes
 from tests.support.virtual_time import run_virtual
 
 GRACE_S = 1.0
+REQUEST = ttypes.AckRequest()
 
 
 class Pending:
@@ -29,7 +31,7 @@ class Pending:
 
 async def make(handle: Handler, name: str = "ack") -> Any:
     service = RpcService(contract_methods({"ack": handle, "getItem": handle}), lambda request: 1.0)
-    return await InHostCalls(service, GRACE_S).call(name, "request", 5.0)
+    return await InHostCalls(service, GRACE_S).call(name, REQUEST, 5.0)
 
 
 def test_a_reply_is_returned_now_or_later() -> None:
@@ -41,7 +43,7 @@ def test_a_reply_is_returned_now_or_later() -> None:
             asyncio.get_running_loop().call_later(2.0, call.reply, unchanged, "late")
             return Pending()
 
-        assert await make(now) == ["request", 1]
+        assert await make(now) == [REQUEST, 1]
         assert await make(later) == "late"
 
     run_virtual(run)

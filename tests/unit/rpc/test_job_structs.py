@@ -75,6 +75,7 @@ def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: JobSpec) -> None:
     assert only == spec.item_filter
     assert (event is None) == (spec.change.action is JobAction.COUNT)
     assert event is None or event.namespace == spec.namespace
+    assert request.page is not None
     assert (request.page.limit, request.page.cursor, request.timeout_ms) == (7, b"cursor", 5_000)
 
 

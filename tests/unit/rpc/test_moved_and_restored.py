@@ -64,9 +64,10 @@ def test_move_without_a_target_is_refused_as_a_whole() -> None:
 
 
 def test_reply_of_a_move_has_new_ids_repeats_and_errors() -> None:
-    new, repeated, failed = codec.move_items_reply(["3-1", Repeated("3-2"), NotFound("gone")]).outcomes
+    new, repeated, failed = codec.move_items_reply(["3-1", Repeated("3-2"), NotFound("gone")]).outcomes or ()
     assert (new.id, new.repeated, new.error) == ("3-1", None, None)
     assert (repeated.id, repeated.repeated, repeated.error) == ("3-2", True, None)
+    assert failed.error is not None
     assert (failed.id, failed.error.code) == (None, ttypes.ErrorCode.NOT_FOUND)
 
 

@@ -98,10 +98,11 @@ def test_ids_have_the_bytes_of_thrifts_encoder(ids: list[str], is_compact: bool)
 def test_no_outcome_of_an_entry_is_longer_than_the_options_say(text: str) -> None:
     """So the reply of a call that has changed something is never too long to be sent."""
     error: FoqsError = NotOwner(text, field=text, retry_after_ms=1 << 60, owner=("h" * 253, 65_535))
-    for reply, method in (
+    replies: list[tuple[Any, Any]] = [
         (codec.enqueue_reply([error] * 100), Foqs.enqueue_result),
         (codec.outcomes_reply([error] * 100), Foqs.ack_result),
         (codec.move_items_reply([error] * 100), Foqs.moveItems_result),
-    ):
+    ]
+    for reply, method in replies:
         assert len(encode_struct(False, method(reply), [method, method.thrift_spec])) <= 100 * RESULT_BYTES_MAX
-    assert codec.error_struct(error).message.endswith("...")
+    assert (codec.error_struct(error).message or "").endswith("...")

@@ -92,7 +92,7 @@ def begin(line: FakeLine, serve: Handler, *, writes: bool = False) -> RpcCall:
     """Start a call with a deadline in one second."""
     head, seqid = read_head(call_frame("getItem", ttypes.GetItemRequest("default"))[4:])
     deadline = asyncio.get_running_loop().time() + 1
-    call = RpcCall(line, head, seqid, method(serve, writes=writes), None, deadline, None, 0, 0.0)
+    call = RpcCall(line, head, seqid, method(serve, writes=writes), ttypes.GetItemRequest(), deadline, None, 0, 0.0)
     line.calls[call] = None
     call.start(GRACE_S)
     return call
