@@ -39,3 +39,9 @@ class RequestOfIds(RequestOfNamespace, Protocol):
     """The request of a call that does the same to each of its items."""
 
     ids: Sequence[bytes] | None
+
+
+class RequestOfItems(ForwardedRequest, Protocol):
+    """The request of a call that adds items."""
+
+    items: Sequence[Any] | None

@@ -8,7 +8,7 @@ few samples are being asked for at a time. Knows nothing of which deliveries are
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TIME_MS_MAX, TopicName
@@ -44,7 +44,7 @@ class OrderProbe:
 
     def handle(self, call: Call) -> None:
         """Serve `rankItem`; see `Handler`."""
-        request = call.request
+        request: ttypes.RankItemRequest = call.request
         namespace = codec.parse_name(request.namespace_name, "namespace_name")
         topic = codec.parse_name(request.topic, "topic")
         self._namespaces.settings_of(namespace)
@@ -68,16 +68,16 @@ class OrderProbe:
             task.add_done_callback(self._tasks.discard)
 
     async def _measure(
-        self, peers: list[Peer], request: Any, topic: TopicName, here: Displacement, deliveries: int
+        self, peers: list[Peer], request: ttypes.RankItemRequest, topic: TopicName, here: Displacement, deliveries: int
     ) -> None:
         deadline = asyncio.get_running_loop().time() + REPLY_TIMEOUT_S
         for there in await asyncio.gather(*(self._ask(peer, request, deadline) for peer in peers)):
             here = here.plus(there)
         self._samples.add(topic, here, deliveries, self._stopwatch_s())
 
-    async def _ask(self, peer: Peer, request: Any, deadline: float) -> Displacement:
+    async def _ask(self, peer: Peer, request: ttypes.RankItemRequest, deadline: float) -> Displacement:
         try:
-            reply = await self._peers.call(peer, _RANK, request, deadline)
+            reply: ttypes.RankItemReply = await self._peers.call(peer, _RANK, request, deadline)
         except FoqsError:
             self.failure_count += 1
             return NOTHING

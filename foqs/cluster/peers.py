@@ -32,6 +32,8 @@ from foqs_contract.errors import (
     UnknownOutcome,
     error_from_struct,
 )
+from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unencodable, Unreadable
 
 log = logging.getLogger(__name__)
@@ -128,7 +130,7 @@ class Peers:
             self._update(hosts)
         return self._own_address
 
-    def by_address(self, address: Address) -> Peer | None:
+    def by_address(self, address: tuple[str | None, int | None]) -> Peer | None:
         """Return the peer with this address."""
         return next((peer for peer in self.by_nonce.values() if peer.address == address), None)
 
@@ -154,7 +156,7 @@ class Peers:
         peer.suspect_until_s = asyncio.get_running_loop().time() + SUSPECT_S
 
     async def call(
-        self, peer: Peer, method: ThriftMethod, request: Any, deadline: float, release: ReleaseItems | None = None
+        self, peer: Peer, method: ThriftMethod, request: Request, deadline: float, release: ReleaseItems | None = None
     ) -> Any:
         """Send a request and return the reply's struct. The request is not changed.
 
@@ -252,7 +254,7 @@ async def _wait_for_connection(pool: ConnectionPool, deadline: float) -> HostCon
         raise NotSent(str(error)) from None
 
 
-def core_error(failed: Any) -> FoqsError:
+def core_error(failed: ttypes.Error | None) -> FoqsError:
     """Convert a peer's error struct to the exception."""
     if failed is None or failed.code not in ERROR_BY_CODE:
         return UnknownOutcome("a peer's error has an unknown code; the call may have taken effect")

@@ -144,7 +144,7 @@ class TierLimits:
             allocation.end_round(self._host_count, unresponsive, settings.enqueues_per_minute, backlog, now_s)
 
 
-def _parse_report(report: Any) -> HostReport:
+def _parse_report(report: ttypes.NamespaceReport) -> HostReport:
     """Parse a peer's report on a namespace; missing and negative numbers become 0."""
     return HostReport(
         max(0, report.arrivals_per_minute or 0),

@@ -18,6 +18,7 @@ from foqs.rpc.in_host_calls import InHostCall
 from foqs.rpc.methods import task_handler
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
+from foqs_contract.request import ForwardedRequest, Request
 from foqs_contract.thrift_method import ThriftMethod
 
 Merge: TypeAlias = Callable[[Any, Sequence[Any], Sequence[str]], Any]
@@ -39,7 +40,7 @@ class AllHosts:
         client_method = ThriftMethod(name)
 
         async def gather(call: Call) -> Any:
-            request = copy(call.request)
+            request: ForwardedRequest = copy(call.request)
             request.forwarded = True
             peers = list(self._peers.by_nonce.values())
             own, *others = await asyncio.gather(
@@ -56,7 +57,7 @@ class AllHosts:
 
         return serve
 
-    async def _ask(self, peer: Peer, method: ThriftMethod, request: Any, deadline: float) -> Any | None:
+    async def _ask(self, peer: Peer, method: ThriftMethod, request: Request, deadline: float) -> Any | None:
         """Return the reply of a peer; None if it does not report."""
         try:
             return await self._peers.call(peer, method, request, deadline)
@@ -64,7 +65,9 @@ class AllHosts:
             return None
 
 
-def _merge_audits(request: Any, replies: Sequence[Any], missing: Sequence[str]) -> Any:
+def _merge_audits(
+    request: ttypes.ListAuditRequest, replies: Sequence[ttypes.ListAuditReply], missing: Sequence[str]
+) -> ttypes.ListAuditReply:
     """Return the newest changes of all hosts. Raises `InvalidArgument`."""
     entries = [entry for reply in replies for entry in reply.entries or ()]
     entries.sort(key=lambda entry: -(entry.at_ms or 0))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
@@ -25,8 +25,6 @@ from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.method_table import METHODS
 from foqs_contract.thrift_method import ThriftMethod
-
-_T = TypeVar("_T")
 
 
 class _Entries(NamedTuple):
@@ -87,9 +85,9 @@ class _ForwardedByIdCall(WrappedCall):
         else:
             self._forwarding = asyncio.ensure_future(self._forward_whole(peer, error))
 
-    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
         """Reply, or forward the entries that this host refused as NOT_OWNER."""
-        if self._entries is None or NotOwner not in set(map(type, value)):  # type: ignore[call-overload]
+        if self._entries is None or NotOwner not in set(map(type, value)):
             self.outer.reply(to_struct, value, on_unsent)
             return
         outcomes = list(to_struct(value).outcomes)
@@ -114,7 +112,7 @@ class _ForwardedByIdCall(WrappedCall):
 
     def _owner_peer(self, error: Any) -> Peer | None:
         """Return the peer that owns the item, by an error as exception or struct."""
-        owner: Any = error.owner if isinstance(error, NotOwner | ttypes.Error) else None
+        owner = error.owner if isinstance(error, NotOwner | ttypes.Error) else None
         if owner is None:
             return None
         return self._peers.by_address(owner if isinstance(owner, tuple) else (owner.host, owner.port))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
 from foqs.cluster.forwarding.peer_dequeues import RETRY_AFTER_S, AvailabilityView, PeerDequeues
@@ -24,6 +24,7 @@ from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs_contract.errors import FoqsError
+from foqs_contract.idl import ttypes
 
 WAKES_MAX: Final = 100
 """The most waiting dequeues of a topic that are checked in one turn of the loop."""
@@ -62,7 +63,7 @@ class DequeueForwarder:
         local, peer_dequeues = method.handle, self.peer_dequeues
 
         def serve(call: Call) -> PendingCall | None:
-            request = call.request
+            request: ttypes.DequeueRequest = call.request
             topics = _requested_topics(request)
             if not topics:
                 return local(call)
@@ -124,7 +125,7 @@ class DequeueForwarder:
         self.forward_waiting((topic,))
 
 
-def _requested_topics(request: Any) -> list[TopicName] | None:
+def _requested_topics(request: ttypes.DequeueRequest) -> list[TopicName] | None:
     """Return the requested topics; None if the request is malformed, which the local handler then reports."""
     try:
         namespace = codec.parse_name(request.namespace_name, "namespace_name")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from foqs.cluster.peers import REPLY_MARGIN_S, Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
@@ -23,9 +23,9 @@ from foqs_contract.call_table import CallRow
 from foqs_contract.contract_version import HostTooOld
 from foqs_contract.errors import ERROR_BY_CODE, FoqsError, TemporaryRefusal, UnknownOutcome
 from foqs_contract.idl import ttypes
+from foqs_contract.request import RequestOfItems
 from foqs_contract.thrift_method import ThriftMethod
 
-_T = TypeVar("_T")
 _RETRYABLE_ELSEWHERE: Final = frozenset(code for code, kind in ERROR_BY_CODE.items() if kind.retryable_elsewhere)
 """The item was not written, and another host may accept it."""
 
@@ -64,7 +64,7 @@ class ItemRoutes:
         self._peers = peers
         self._method = ThriftMethod(row.name)
 
-    def routes(self, items: Sequence[Any], results: Sequence[Any]) -> dict[Peer | None, list[int]]:
+    def routes(self, items: Sequence[Any], results: Sequence[ttypes.EnqueueResult]) -> dict[Peer | None, list[int]]:
         """Return the places of the items to forward, by peer; None: any peer with capacity."""
         routes: dict[Peer | None, list[int]] = {}
         for place, result in enumerate(results):
@@ -81,7 +81,11 @@ class ItemRoutes:
         return routes
 
     async def forward(
-        self, request: Any, results: list[Any], routes: Mapping[Peer | None, list[int]], deadline: float
+        self,
+        request: RequestOfItems,
+        results: list[ttypes.EnqueueResult],
+        routes: Mapping[Peer | None, list[int]],
+        deadline: float,
     ) -> None:
         """Send items to the peers of their routes, and store the results at their places."""
         await asyncio.gather(
@@ -89,8 +93,14 @@ class ItemRoutes:
         )
 
     async def _forward_to(
-        self, peer: Peer | None, request: Any, results: list[Any], places: list[int], deadline: float
+        self,
+        peer: Peer | None,
+        request: RequestOfItems,
+        results: list[ttypes.EnqueueResult],
+        places: list[int],
+        deadline: float,
     ) -> None:
+        items = request.items or ()
         for host in self._peers.enqueue_candidates() if peer is None else (peer,):
             if peer is None and self._peers.is_suspect(host):
                 continue  # another call has marked it meanwhile
@@ -98,9 +108,9 @@ class ItemRoutes:
                 return  # no time is left; the peer must not be marked as suspect
             part = copy(request)
             part.forwarded = True
-            part.items = [request.items[place] for place in places]
+            part.items = [items[place] for place in places]
             try:
-                reply = await self._peers.call(host, self._method, part, deadline)
+                reply: ttypes.EnqueueReply = await self._peers.call(host, self._method, part, deadline)
             except PeerUnreachable:
                 self._peers.mark_suspect(host)
                 continue
@@ -126,7 +136,12 @@ class ItemRoutes:
             places = refused
 
     def _merge_results(
-        self, merged: list[Any], places: list[int], results: Sequence[Any], *, is_owner: bool
+        self,
+        merged: list[ttypes.EnqueueResult],
+        places: list[int],
+        results: Sequence[ttypes.EnqueueResult],
+        *,
+        is_owner: bool,
     ) -> list[int]:
         """Store a peer's results at their places. Return the places of items that another peer may accept; none for an owner."""
         refused = []
@@ -167,12 +182,12 @@ class _ForwardedEnqueue(WrappedCall):
                 pass  # no peer may accept any of the items
         self.outer.fail(error)
 
-    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
         """Reply, or forward the items that this host refused."""
-        if set(map(type, value)) == {str}:  # type: ignore[call-overload]
+        if set(map(type, value)) == {str}:
             self.outer.reply(to_struct, value, on_unsent)
             return
-        results = list(to_struct(value).results)
+        results: list[ttypes.EnqueueResult] = list(to_struct(value).results)
         routes = self._routes.routes(self.request.items, results)
         if routes:
             self._forwarding = asyncio.ensure_future(self._forward(results, routes, None))
@@ -188,7 +203,7 @@ class _ForwardedEnqueue(WrappedCall):
         self._forwarding = asyncio.ensure_future(self._forward(results, routes, error))
 
     async def _forward(
-        self, results: list[Any], routes: Mapping[Peer | None, list[int]], refusal: FoqsError | None
+        self, results: list[ttypes.EnqueueResult], routes: Mapping[Peer | None, list[int]], refusal: FoqsError | None
     ) -> None:
         before = list(results)
         try:
@@ -210,7 +225,12 @@ class _ForwardedEnqueue(WrappedCall):
 
 
 def _refuse_unknown(
-    method: ThriftMethod, owner: Peer, part: Any, refusal: HostTooOld, results: list[Any], places: list[int]
+    method: ThriftMethod,
+    owner: Peer,
+    part: RequestOfItems,
+    refusal: HostTooOld,
+    results: list[ttypes.EnqueueResult],
+    places: list[int],
 ) -> list[int]:
     """Store the errors of the items that an owner of an older version does not know. Return the places of the others."""
     refused = method.unserved_entries(part, refusal.served_version, owner.view.name)
@@ -222,7 +242,7 @@ def _refuse_unknown(
     return [place for peer_index, place in enumerate(places) if peer_index not in refused]
 
 
-def _with_caller_index(result: Any, peer_index: int, caller_index: int) -> Any:
+def _with_caller_index(result: ttypes.EnqueueResult, peer_index: int, caller_index: int) -> ttypes.EnqueueResult:
     """Correct the index in the field of a peer's result to the index in the caller's request."""
     error = result.error
     if error is not None and error.field:

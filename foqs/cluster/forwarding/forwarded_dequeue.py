@@ -144,7 +144,7 @@ class ForwardedDequeue(WrappedCall):
 
     async def _forward(self, route: Route) -> None:
         peer_dequeues, namespace = self._peer_dequeues, self.request.namespace_name
-        deliveries: list[Any] = []
+        deliveries: Sequence[ttypes.Delivery] = ()
         try:
             deliveries = await peer_dequeues.dequeue(route, self.request, self.topics, self.deadline)
         except UnknownOutcome as error:

@@ -37,7 +37,9 @@ def first_place(cursors: Sequence[str]) -> WalkCursor:
     return replace(nearest, started_ms=max(place.started_ms for place in places))
 
 
-def merge_pages(replies: Sequence[Any], order: CursorOrder, limit: int, bytes_max: int) -> Any:
+def merge_pages(
+    replies: Sequence[ttypes.ItemsReply], order: CursorOrder, limit: int, bytes_max: int
+) -> ttypes.ItemsReply:
     """Merge `ItemsReply` pages, one per host, into one.
 
     Args:
@@ -58,7 +60,7 @@ def merge_pages(replies: Sequence[Any], order: CursorOrder, limit: int, bytes_ma
         last = order(end)
         found = [entry for entry in found if entry[0] <= last]
     size = 0
-    items: list[Any] = []
+    items: list[ttypes.ItemView] = []
     for _, _, view in found[:limit]:
         contents = (view.payload, view.metadata, view.trace_context)
         size += sum([len(content) for content in contents if content is not None]) + ITEM_OVERHEAD_BYTES
@@ -70,7 +72,9 @@ def merge_pages(replies: Sequence[Any], order: CursorOrder, limit: int, bytes_ma
     return ttypes.ItemsReply(items, end)
 
 
-def merge_walk_pages(replies: Sequence[Any], limit: int, bytes_max: int, cursor: str | None) -> Any:
+def merge_walk_pages(
+    replies: Sequence[ttypes.ItemsReply], limit: int, bytes_max: int, cursor: str | None
+) -> ttypes.ItemsReply:
     """Merge pages of a walk. The whole walk keeps one start time: the latest of the hosts' first pages."""
     page = merge_pages(replies, walk_order, limit, bytes_max)
     if page.next_cursor is not None:

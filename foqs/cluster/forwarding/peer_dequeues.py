@@ -149,7 +149,7 @@ class PeerDequeues:
 
     # --------------------------------------------------- remaining availability
 
-    def topic_heads(self, topics: Sequence[TopicName], *, with_peers: bool) -> list[Any]:
+    def topic_heads(self, topics: Sequence[TopicName], *, with_peers: bool) -> list[ttypes.TopicAvailability]:
         """Return TopicHeads: what remains of the topics here and, as last reported, at peers."""
         heads = []
         own_address, now = self.peers.own_address, self._loop.time()
@@ -171,17 +171,20 @@ class PeerDequeues:
 
     # ------------------------------------------------------------- calls to peers
 
-    async def dequeue(self, route: Route, request: Any, topics: Sequence[TopicName], deadline: float) -> list[Any]:
+    async def dequeue(
+        self, route: Route, request: ttypes.DequeueRequest, topics: Sequence[TopicName], deadline: float
+    ) -> Sequence[ttypes.Delivery]:
         """Dequeue from a peer; return its deliveries, or none if it has none or refuses. Raises UnknownOutcome."""
         peer, places = route
         part = copy(request)
-        part.forwarded, part.wait_ms, part.topics = True, None, [request.topics[place] for place in places]
+        wanted = request.topics or ()
+        part.forwarded, part.wait_ms, part.topics = True, None, [wanted[place] for place in places]
         part_topics = [topics[place] for place in places]
         self.forwarded_count += 1
         reply_by_s = min(deadline, self._loop.time() + REPLY_TIMEOUT_S)
         release = partial(self.release, peer, request.namespace_name)
         try:
-            reply = await self.peers.call(peer, _DEQUEUE, part, reply_by_s, release)
+            reply: ttypes.DequeueReply = await self.peers.call(peer, _DEQUEUE, part, reply_by_s, release)
         except FoqsError as error:
             is_unanswered = isinstance(error, UnknownOutcome)
             retry_after_s = max(RETRY_AFTER_S, (error.retry_after_ms or 0) / 1_000)
@@ -203,13 +206,13 @@ class PeerDequeues:
         self.received_count += len(reply.items or ())
         return reply.items or []
 
-    def release(self, peer: Peer, namespace: Any, deliveries: Sequence[Any]) -> None:
+    def release(self, peer: Peer, namespace: bytes | None, deliveries: Sequence[ttypes.Delivery]) -> None:
         """Release deliveries that no consumer gets, so that they are READY again soon."""
         self.released_count += len(deliveries)
         leases = [ttypes.Lease(delivery.id, delivery.token) for delivery in deliveries]
         self.run_detached(self._send_release(peer, ttypes.ReleaseRequest(namespace, leases)))
 
-    async def _send_release(self, peer: Peer, request: Any) -> None:
+    async def _send_release(self, peer: Peer, request: ttypes.ReleaseRequest) -> None:
         with suppress(FoqsError):
             await self.peers.call(peer, _RELEASE, request, self._loop.time() + RELEASE_TIMEOUT_S)
 

@@ -33,6 +33,7 @@ from foqs_contract.errors import (
     UnknownOutcome,
 )
 from foqs_contract.idl import ttypes
+from foqs_contract.request import ShardsRequest
 from foqs_contract.thrift_method import ThriftMethod
 
 RETRY_WITHIN_S: Final = 1.0
@@ -95,19 +96,21 @@ class ScatterGather:
 
     # ------------------------------------------------------------------- the calls
 
-    async def _peek(self, call: Call) -> Any:
-        limit, _ = parse_page(call.request.page)
-        return merge_pages(await self._ask_owners(call, call.request), peek_order, limit, self._bytes_max)
+    async def _peek(self, call: Call) -> ttypes.ItemsReply:
+        request: ttypes.PeekRequest = call.request
+        limit, _ = parse_page(request.page)
+        return merge_pages(await self._ask_owners(call, request), peek_order, limit, self._bytes_max)
 
-    async def _list_dead(self, call: Call) -> Any:
-        limit, cursor = parse_page(call.request.page)
-        return merge_walk_pages(await self._ask_owners(call, call.request), limit, self._bytes_max, cursor)
+    async def _list_dead(self, call: Call) -> ttypes.ItemsReply:
+        request: ttypes.ListDeadRequest = call.request
+        limit, cursor = parse_page(request.page)
+        return merge_walk_pages(await self._ask_owners(call, request), limit, self._bytes_max, cursor)
 
-    async def _count_items(self, call: Call) -> Any:
+    async def _count_items(self, call: Call) -> ttypes.CountItemsReply:
         replies = await self._ask_owners(call, call.request)
         return ttypes.CountItemsReply(_sum_or_none(replies, "items"), _sum_or_none(replies, "payload_bytes"))
 
-    async def _get_usage(self, call: Call) -> Any:
+    async def _get_usage(self, call: Call) -> ttypes.UsageReply:
         replies = await self._ask_owners(call, call.request)
         lists = [reply.topic_names for reply in replies]
         return ttypes.UsageReply(
@@ -117,12 +120,12 @@ class ScatterGather:
             enqueues_last_minute=_sum_or_none(replies, "enqueues_last_minute"),
         )
 
-    async def _bulk(self, call: Call) -> Any:
+    async def _bulk(self, call: Call) -> ttypes.BulkReply:
         """Change a page of items of one shard: the first shard at which any host's walk has items left."""
-        limit, cursor = parse_page(call.request.page, limit_min=0)
-        part = copy(call.request)
+        part: ttypes.BulkRequest = copy(call.request)
+        limit, cursor = parse_page(part.page, limit_min=0)
         part.page = ttypes.Page(0, None if cursor is None else cursor.encode())
-        replies = await self._ask_owners(call, part)
+        replies: list[ttypes.BulkReply] = await self._ask_owners(call, part)
         cursors = [reply.next_cursor for reply in replies if reply.next_cursor is not None]
         if not cursors:
             return ttypes.BulkReply(0, None, 0)
@@ -130,12 +133,13 @@ class ScatterGather:
         if not limit:
             return ttypes.BulkReply(0, str(place), 0)
         part.page = ttypes.Page(limit, str(place).encode())
+        reply: ttypes.BulkReply
         (reply,) = await self._ask_owners(call, part, [place.shard], writes=True)
         if reply.next_cursor is None and any(shard > place.shard for shard in self._tier_shards.owners()):
             reply.next_cursor = str(start_of_shard(place.started_ms, place.shard + 1))
         return reply
 
-    async def _purge_topic(self, call: Call) -> Any:
+    async def _purge_topic(self, call: Call) -> ttypes.PurgeReply:
         """Purge the topic in every shard that exists when the call arrives; the layout is read again."""
         shards = await self._tier_shards.read_tier_shards(call.deadline)
         replies = await self._ask_owners(call, call.request, shards, writes=True)
@@ -144,7 +148,7 @@ class ScatterGather:
     # -------------------------------------------------------------------- asking
 
     async def _ask_owners(
-        self, call: Call, request: Any, shards: Collection[int] | None = None, *, writes: bool = False
+        self, call: Call, request: ShardsRequest, shards: Collection[int] | None = None, *, writes: bool = False
     ) -> list[Any]:
         """Return the replies of the owners of these shards, or of all.
 
@@ -198,7 +202,7 @@ class ScatterGather:
         return [(peers.get(nonce), numbers) for nonce, numbers in parts.items()]
 
     async def _ask_host(
-        self, call: Call, request: Any, writes: bool, peer: Peer | None, shards: list[int]
+        self, call: Call, request: ShardsRequest, writes: bool, peer: Peer | None, shards: list[int]
     ) -> Any | FoqsError:
         """Return the reply of one host, or its error."""
         request = copy(request)

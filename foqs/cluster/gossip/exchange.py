@@ -124,7 +124,7 @@ class Exchange:
 
     def handle(self, call: Call) -> None:
         """Serve `exchange`; see `Handler`."""
-        request = call.request
+        request: ttypes.GossipRequest = call.request
         options = self._options
         has_unrefreshed = self._local_topics.refresh(
             options.gossip_page_topics_max, include_new=not request.continuation

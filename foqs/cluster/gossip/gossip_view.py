@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from foqs.cluster.peers import Peer
 from foqs.core.items.item import PRIORITY_MAX, State, TopicName
 from foqs.core.memory.sorted_names import SortedNames
+from foqs_contract.idl import ttypes
 
 _RESYNC_FREE_DIVISOR: Final = 10
 """Truncated topics are requested again when one in this many places is free."""
@@ -148,7 +149,7 @@ class GossipView:
         return None if view is None else view.full_since
 
     def apply_reply(
-        self, peer: Peer, reply: Any, as_of_s: float, *, is_continuation: bool = False
+        self, peer: Peer, reply: ttypes.GossipReply, as_of_s: float, *, is_continuation: bool = False
     ) -> Collection[TopicName]:
         """Apply an ExchangeReply. Return the topics of which the peer now has more or better READY items than before.
 
@@ -163,7 +164,8 @@ class GossipView:
             view.is_truncated = False
             view.unconfirmed = {(space, name) for space, topics in view.topics.items() for name in topics}
         improved: list[TopicName] = []
-        for summary in reply.topics or ():
+        summaries: Sequence[Any] = reply.topics or ()  # each names its topic
+        for summary in summaries:
             topic = (summary.namespace_name, summary.topic)
             if summary.ready is None:
                 self._remove(view, topic)
@@ -317,10 +319,10 @@ def _priority_or_worst(stats: PeerTopicStats) -> int:
     return PRIORITY_MAX if stats.best_priority is None else stats.best_priority
 
 
-def _parse_summary(summary: Any, as_of_s: float) -> PeerTopicStats:
+def _parse_summary(summary: ttypes.TopicUpdate, as_of_s: float) -> PeerTopicStats:
     age_ms = summary.oldest_ready_age_ms
     return PeerTopicStats(
-        summary.ready,
+        summary.ready or 0,
         summary.deferred or 0,
         summary.leased or 0,
         summary.dead or 0,

@@ -59,7 +59,7 @@ def test_a_page_has_at_most_as_many_items_as_were_asked_for() -> None:
 def test_page_is_limited_in_bytes_but_has_at_least_one_item(bytes_max: int, items: int) -> None:
     payload = b"x" * 1_000
     page = merge_pages([page_of([(1, 1), (2, 1), (3, 1)], None, payload)], peek_order, 10, bytes_max)
-    assert len(page.items) == items
+    assert len(page.items or ()) == items
     assert (page.next_cursor is None) is (items == 3)
 
 
@@ -67,7 +67,7 @@ def test_trace_contexts_count_as_bytes_of_a_page() -> None:
     reply = page_of([(1, 1), (2, 1), (3, 1)], None, b"x" * 1_000)
     for view in reply.items:
         view.trace_context = b"t" * 500
-    assert len(merge_pages([reply], peek_order, 10, 4_100).items) == 1
+    assert len(merge_pages([reply], peek_order, 10, 4_100).items or ()) == 1
 
 
 def test_pages_of_any_hosts_show_everything_once() -> None:
@@ -107,13 +107,13 @@ def test_walk_is_ordered_by_shard_then_topic_and_keeps_the_latest_beginning() ->
     early = walk_reply(7, [place(7, 1, "b"), place(7, 3, "a")], place(7, 3, "c"))
     late = walk_reply(9, [place(9, 2, "z"), place(9, 4, "a")])
     page = merge_walk_pages([early, late], 10, BYTES_MAX, None)
-    assert len(page.items) == 3
-    assert parse_walk_cursor(page.next_cursor) == place(9, 3, "c")
+    assert len(page.items or ()) == 3
+    assert parse_walk_cursor(page.next_cursor or "") == place(9, 3, "c")
 
 
 def test_continued_walk_keeps_its_beginning() -> None:
     page = merge_walk_pages([walk_reply(7, [], place(7, 3, "c"))], 10, BYTES_MAX, str(place(6, 1, "a")))
-    assert parse_walk_cursor(page.next_cursor).started_ms == 6
+    assert parse_walk_cursor(page.next_cursor or "").started_ms == 6
 
 
 def test_walks_of_several_hosts_begin_with_the_first_shard_and_the_latest_moment() -> None:
