@@ -67,7 +67,7 @@ class DeadLetters:
                 break
         return dead
 
-    def _nack(self, redrive: Redrive, delivery: Any, *, with_origin: bool) -> Any:
+    def _nack(self, redrive: Redrive, delivery: Any, *, with_origin: bool) -> ttypes.Nack:
         metadata = self._origin(redrive, delivery) if with_origin else None
         return ttypes.Nack(id=raw_id(delivery.id), token=delivery.token, dead=True, metadata=metadata)
 
@@ -118,6 +118,6 @@ async def move_letters(
             raise error_from_struct(outcome.error, "refused")
 
 
-def _is_about_metadata(error: Any) -> bool:
+def _is_about_metadata(error: ttypes.Error | None) -> bool:
     found = None if error is None else error_from_struct(error, "refused")
     return isinstance(found, LimitExceeded) and (found.field or "").endswith("metadata")

@@ -71,7 +71,7 @@ class _Settlement:
 
     method: str
     receipt: Receipt
-    entry: Any
+    entry: ttypes.Lease | ttypes.Extension
 
 
 _Parse: TypeAlias = Callable[[Parameters, QueueName], _Settlement]
@@ -408,7 +408,7 @@ class MessageActions:
         return errors
 
     async def _settle_entries(
-        self, request: ActionRequest, queue: QueueName, method: str, entries: Sequence[Any]
+        self, request: ActionRequest, queue: QueueName, method: str, entries: Sequence[ttypes.Lease | ttypes.Extension]
     ) -> list[FoqsError | None]:
         make_request, field = _REQUESTS[method]
         fields = {"namespace_name": self._directory.namespace_of(queue.account).encode()}

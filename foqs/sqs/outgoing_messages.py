@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 from foqs.catalog.document import QueueEntry
@@ -52,7 +52,7 @@ _INVOCATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{16,64}", re.ASCII)
 class OutgoingMessage:
     """A new item, and what the reply says of the message. `size_bytes` counts as SQS counts: body and attributes."""
 
-    item: Any
+    item: ttypes.NewItem
     size_bytes: int
     md5: Mapping[str, str]
 
@@ -133,7 +133,7 @@ def _new_item(
     entry: QueueEntry,
     attributes: Sequence[MessageAttribute],
     payload: bytes,
-) -> Any:
+) -> ttypes.NewItem:
     own = {attribute.name: _own_value(attribute) for attribute in attributes if attribute.name.startswith(FOQS_PREFIX)}
     delay_s = parameters.delay_s()
     if delay_s is None:
