@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from foqs_client import errors
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 from foqs_contract.thrift_method import ThriftMethod
 
 PERMISSIONS: Final = {"enqueue": 1, "consume": 2, "admin": 3}
@@ -143,7 +144,7 @@ class AdminCalls:
 
     namespace: str
 
-    async def _call(self, method: ThriftMethod, request: Any, timeout_ms: int | None) -> Any:
+    async def _call(self, method: ThriftMethod, request: Request, timeout_ms: int | None) -> Any:
         raise NotImplementedError
 
     async def create_namespace(self, settings: Namespace, *, timeout_ms: int | None = None) -> Namespace:

@@ -6,7 +6,7 @@ the repeat finds what is left of it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from foqs_client import conversion
 from foqs_client.routed_calls import RoutedCalls
@@ -71,9 +71,9 @@ class BulkCalls(RoutedCalls):
 
     async def _bulk(
         self,
-        action: Any,
+        action: ttypes.BulkAction | None,
         only: ItemFilter,
-        change: Any,
+        change: ttypes.Change | None,
         limit: int,
         cursor: str | None,
         timeout_ms: int | None,

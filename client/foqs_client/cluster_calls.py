@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from foqs_client import conversion
 from foqs_client.types import Host, Shard
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 from foqs_contract.thrift_method import ThriftMethod
 
 HostRef: TypeAlias = str | tuple[str, int]
@@ -24,7 +25,7 @@ _T = TypeVar("_T")
 class ClusterCalls:
     """The calls about hosts and shards."""
 
-    async def _call(self, method: ThriftMethod, request: Any, timeout_ms: int | None) -> Any:
+    async def _call(self, method: ThriftMethod, request: Request, timeout_ms: int | None) -> Any:
         raise NotImplementedError
 
     async def list_shards(self, *, timeout_ms: int | None = None) -> list[Shard]:

@@ -92,7 +92,7 @@ class CoalescedCall:
         self._unique_names: set[str] = set()
         self._loop = loop
 
-    def add(self, request: Any, size: CallSize) -> asyncio.Future[Any] | None:
+    def add(self, request: object, size: CallSize) -> asyncio.Future[Any] | None:
         """Add a participant and return its reply; None if there is no room for it."""
         entries, payload_bytes, names = size
         entries += self._entries
@@ -143,7 +143,7 @@ class Coalescer:
             attempt = await self.lead(led_call, partial(_send_shared, send))
         return await send(entries) if attempt is None else attempt
 
-    def join(self, kind: Hashable, request: Any, size: CallSize) -> tuple[asyncio.Future[Any], CoalescedCall | None]:
+    def join(self, kind: Hashable, request: object, size: CallSize) -> tuple[asyncio.Future[Any], CoalescedCall | None]:
         """Join the open call of a kind, or open one. Return the reply, and the call if the caller must `lead` it."""
         call = self._open_calls.get(kind)
         reply = None if call is None else call.add(request, size)

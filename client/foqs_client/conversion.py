@@ -47,7 +47,7 @@ def state_number(state: str) -> int:
         ) from None
 
 
-def error(failed: Any) -> errors.FoqsError:
+def error(failed: ttypes.Error | None) -> errors.FoqsError:
     """Return the error of an `Error` struct. An unknown code is an `UnknownOutcome`."""
     if failed is None:
         return errors.UnknownOutcome("the host's error is empty; the call may have taken effect")
@@ -111,17 +111,17 @@ def _nack(given: Nack | Delivery | tuple[str, int]) -> Any:
     return replace(given, metadata=require_bytes(given.metadata, "metadata"))
 
 
-def outcomes(results: Sequence[Any] | None) -> list[Outcome]:
+def outcomes(results: Sequence[ttypes.Outcome] | None) -> list[Outcome]:
     return [DONE if result.error is None and not result.already_gone else _outcome(result) for result in results or ()]
 
 
-def _outcome(result: Any) -> Outcome:
+def _outcome(result: ttypes.Outcome) -> Outcome:
     return Outcome(error(result.error) if result.error is not None else None, bool(result.already_gone))
 
 
-def topic(stats: Any) -> Topic:
+def topic(stats: ttypes.TopicStats) -> Topic:
     return Topic(
-        topic=stats.topic,
+        topic=stats.topic or "",
         ready=stats.ready or 0,
         deferred=stats.deferred or 0,
         leased=stats.leased or 0,
@@ -134,11 +134,11 @@ def topic(stats: Any) -> Topic:
     )
 
 
-def item_view(view: Any) -> ItemView:
+def item_view(view: ttypes.ItemView) -> ItemView:
     return ItemView(
-        id=view.id,
-        topic=view.topic,
-        state=STATE_NAMES.get(view.state, str(view.state)),
+        id=view.id or "",
+        topic=view.topic or "",
+        state=STATE_NAMES.get(view.state or 0, str(view.state)),
         priority=view.priority or 0,
         payload=view.payload,
         metadata=view.metadata,
@@ -158,7 +158,7 @@ def item_view(view: Any) -> ItemView:
     )
 
 
-def explanation(reply: Any) -> Explanation:
+def explanation(reply: ttypes.ExplainReply) -> Explanation:
     return Explanation(
         item=None if reply.item is None else item_view(reply.item),
         reasons=tuple(reply.reasons or ()),
@@ -169,13 +169,13 @@ def explanation(reply: Any) -> Explanation:
     )
 
 
-def change(given: Change) -> Any:
+def change(given: Change) -> ttypes.Change:
     """Return a `Change` struct. Raises InvalidArgument."""
     metadata = None if given.metadata is None else require_bytes(given.metadata, "change.metadata")
     return ttypes.Change(given.priority, given.delay_ms, given.deliver_after_ms, metadata)
 
 
-def item_filter(given: ItemFilter) -> Any:
+def item_filter(given: ItemFilter) -> ttypes.ItemFilter:
     """Return an `ItemFilter` struct. Raises InvalidArgument."""
     states = None if given.states is None else [state_number(state) for state in given.states]
     topics = None if given.topics is None else list(given.topics)
@@ -184,7 +184,7 @@ def item_filter(given: ItemFilter) -> Any:
     )
 
 
-def restored_item(given: RestoredItem) -> Any:
+def restored_item(given: RestoredItem) -> ttypes.RestoredItem:
     """Return a `RestoredItem` struct. Raises InvalidArgument."""
     trace_context = given.trace_context
     return ttypes.RestoredItem(
@@ -206,12 +206,12 @@ def restored_item(given: RestoredItem) -> Any:
     )
 
 
-def bulk_page(reply: Any) -> BulkPage:
+def bulk_page(reply: ttypes.BulkReply) -> BulkPage:
     refusal = None if reply.refusal is None else error(reply.refusal)
     return BulkPage(reply.items or 0, reply.refused or 0, refusal, reply.next_cursor)
 
 
-def routing(reply: Any) -> Routing:
+def routing(reply: ttypes.GetRoutingReply) -> Routing:
     return Routing(
         version=reply.version or 0,
         hosts=[host(info) for info in reply.hosts or ()],
@@ -220,7 +220,7 @@ def routing(reply: Any) -> Routing:
     )
 
 
-def host(info: Any) -> Host:
+def host(info: ttypes.HostInfo) -> Host:
     address = _address(info.address) or ("", 0)
     return Host(
         host=address[0],
@@ -238,7 +238,7 @@ def host(info: Any) -> Host:
     )
 
 
-def shard(info: Any) -> Shard:
+def shard(info: ttypes.ShardInfo) -> Shard:
     return Shard(
         shard=info.shard or 0,
         tier=info.tier,
@@ -265,7 +265,7 @@ def _key_slots(bits: bytes | None) -> tuple[int, ...]:
     return tuple([slot for slot, digit in enumerate(reversed(digits)) if digit == "1"])
 
 
-def _address(address: Any) -> tuple[str, int] | None:
+def _address(address: ttypes.HostAddress | None) -> tuple[str, int] | None:
     return None if address is None else (address.host or "", address.port or 0)
 
 

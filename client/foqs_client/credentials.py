@@ -21,6 +21,7 @@ from foqs_client.host_connection import HostConnection, NoReply, NotSent
 from foqs_contract.call_table import FIRST_VERSION
 from foqs_contract.contract_version import too_old
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 from foqs_contract.secret_rights import UnsafeRights, check_rights
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unreadable
 
@@ -160,7 +161,7 @@ async def authenticate(connection: HostConnection, token: str | None, deadline: 
 
 
 async def check_served(
-    connection: HostConnection, method: ThriftMethod, request: Any, deadline: float, host: str = "the host"
+    connection: HostConnection, method: ThriftMethod, request: Request, deadline: float, host: str = "the host"
 ) -> None:
     """Check that the host knows every field of a request. Asks for its version if that is not known and matters.
 

@@ -9,11 +9,13 @@ connections.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from foqs_client.types import Item
 from foqs_contract.contract_version import NewerPart
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 from foqs_contract.struct_bytes import I32, I64, STOP, field_head, list_head
 from foqs_contract.thrift_method import ThriftMethod
 
@@ -32,27 +34,37 @@ _END: Final = _NO_METADATA + STOP
 _PRIORITY_AND_SIZE: Final = struct.Struct(f">{len(_PRIORITY)}si{len(_PAYLOAD)}si")
 
 
+class _Enqueue(Protocol):
+    """A request of `enqueue` as a client writes it."""
+
+    namespace_name: str
+    items: Sequence[Item]
+    timeout_ms: int
+
+
 class EnqueueMethod(ThriftMethod):
     """The method `enqueue`. Its requests may hold objects of `Item`."""
 
     __slots__ = ()
 
-    def encode(self, request: Any) -> bytes:
+    def encode(self, request: Request) -> bytes:
         """Return the body of a request, for `frame`. Raises Unencodable."""
+        enqueue: Any = request
         try:
-            parts = None if request.forwarded is not None else _joined_parts(request)
+            parts = None if enqueue.forwarded is not None else _joined_parts(enqueue)
         except (AttributeError, TypeError, UnicodeError, struct.error):
             parts = None  # Thrift's encoder says what is wrong
         return super().encode(request) if parts is None else b"".join(parts)
 
-    def newest_part(self, request: Any) -> NewerPart | None:
+    def newest_part(self, request: Request) -> NewerPart | None:
         """See `ThriftMethod`. Most calls have no such item, so one pass finds out whether there is any."""
-        if not [1 for item in request.items if type(item) is not Item or item.trace_context is not None]:
+        enqueue: Any = request
+        if not [1 for item in enqueue.items if type(item) is not Item or item.trace_context is not None]:
             return None
         return super().newest_part(request)
 
 
-def _joined_parts(request: Any) -> list[bytes] | None:
+def _joined_parts(request: _Enqueue) -> list[bytes] | None:
     """Return the bytes of a request in parts; None if an item is not one of the usual ones."""
     namespace = request.namespace_name.encode()
     items = request.items

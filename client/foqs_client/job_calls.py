@@ -16,6 +16,7 @@ from foqs_client import conversion
 from foqs_client.errors import FoqsError, InvalidArgument, NotFound
 from foqs_client.types import Change, ItemFilter
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 from foqs_contract.thrift_method import ThriftMethod
 
 LIVE_STATES: Final = frozenset(("running", "interrupted"))
@@ -98,7 +99,7 @@ class JobCalls:
     namespace: str
     _rng: Random
 
-    async def _call(self, method: ThriftMethod, request: Any, timeout_ms: int | None) -> Any:
+    async def _call(self, method: ThriftMethod, request: Request, timeout_ms: int | None) -> Any:
         raise NotImplementedError
 
     async def start_bulk_job(

@@ -10,10 +10,10 @@ with a key to the host of the key's slot.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from thrift.Thrift import TApplicationException
 
@@ -33,6 +33,7 @@ from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 from foqs_contract.contract_version import CONTRACT_VERSION, HostTooOld
 from foqs_contract.errors import TemporaryRefusal
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unencodable, Unreadable
 
 REPLY_GRACE_S: Final = 1.5
@@ -41,6 +42,8 @@ REPLY_GRACE_S: Final = 1.5
 GET_ROUTING: Final = ThriftMethod("getRouting")
 _ANY_HOST: Final[Sequence[Address | None]] = (None,)
 _R = TypeVar("_R")
+MakeRequest: TypeAlias = Callable[[str, Sequence[Any]], Request]
+"""(namespace, entries) -> the request of a call by id."""
 _ENQUEUE: Final = EnqueueMethod("enqueue", element_class=Enqueued)
 
 
@@ -77,7 +80,7 @@ class RoutedCalls:
     async def _call(
         self,
         method: ThriftMethod,
-        request: Any,
+        request: Request,
         timeout_ms: int | None,
         host: Address | None = None,
         late_reply: LateReply | None = None,
@@ -85,7 +88,7 @@ class RoutedCalls:
         """Make a call and return the reply's struct. Raises FoqsError."""
         return _decode_reply(method, await self._round_trip_to_host(method, request, timeout_ms, host, late_reply))
 
-    async def _call_owner(self, method: ThriftMethod, request: Any, id: str, timeout_ms: int | None) -> Any:
+    async def _call_owner(self, method: ThriftMethod, request: Request, id: str, timeout_ms: int | None) -> Any:
         """Call the host of an item's shard. If that fails, call the shard's new owner, or any host, which forwards it."""
         self._router.refresh_if_due()
         if timeout_ms is None:
@@ -106,7 +109,7 @@ class RoutedCalls:
     async def _round_trip_to_host(
         self,
         method: ThriftMethod,
-        request: Any,
+        request: Request,
         timeout_ms: int | None,
         host: Address | None,
         late_reply: LateReply | None = None,
@@ -247,7 +250,7 @@ class RoutedCalls:
         self,
         entries: Sequence[Any],
         method: ThriftMethod,
-        make_request: Any,
+        make_request: MakeRequest,
         raw_entries: list[Any],
         retry_class: type[RetriedCallById],
         timeout_ms: int | None,
@@ -267,7 +270,7 @@ class RoutedCalls:
     async def _call_by_id(
         self,
         method: ThriftMethod,
-        make_request: Any,
+        make_request: MakeRequest,
         entries: list[Any],
         retry_class: type[RetriedCallById],
         timeout_ms: int | None,
@@ -322,7 +325,7 @@ class RoutedCalls:
         )
 
     async def _send_entries(
-        self, method: ThriftMethod, make_request: Any, entries: Sequence[Any], timeout_ms: int
+        self, method: ThriftMethod, make_request: MakeRequest, entries: Sequence[Any], timeout_ms: int
     ) -> list[Outcome]:
         """Make one attempt of a call by id."""
         table = self._router.routing_table
@@ -336,7 +339,12 @@ class RoutedCalls:
         )
 
     async def _send_entries_to(
-        self, host: Address | None, method: ThriftMethod, make_request: Any, entries: Sequence[Any], timeout_ms: int
+        self,
+        host: Address | None,
+        method: ThriftMethod,
+        make_request: MakeRequest,
+        entries: Sequence[Any],
+        timeout_ms: int,
     ) -> list[Outcome]:
         reply = await self._round_trip_to_host(method, make_request(self.namespace, entries), timeout_ms, host)
         count = conversion.all_done_count(reply)
@@ -345,7 +353,7 @@ class RoutedCalls:
     async def _round_trip(
         self,
         method: ThriftMethod,
-        request: Any,
+        request: Request,
         timeout_ms: int | None,
         pool: ConnectionPool,
         connect_s_max: float = inf,

@@ -16,6 +16,7 @@ from thrift.Thrift import TType
 from foqs_contract.call_table import FIRST_VERSION, CallRow
 from foqs_contract.errors import NotImplementedYet
 from foqs_contract.idl import ttypes
+from foqs_contract.request import Request
 
 CONTRACT_VERSION: Final = 2
 
@@ -84,7 +85,7 @@ class NewerParts:
         """Whether every version knows the method and all fields of its requests."""
         return self._method.version == FIRST_VERSION and not (self._fields or self._structs or self._lists)
 
-    def newest(self, request: Any) -> NewerPart | None:
+    def newest(self, request: Request) -> NewerPart | None:
         """Return the newest part of a request, or the method; None if every version knows all of it."""
         newest = _newest_field(request, self._fields, "", self._method)
         for name, fields in self._structs:
@@ -96,7 +97,7 @@ class NewerParts:
                 newest = _newest_field(entry, fields, f"{name}[{place}].", newest)
         return None if newest.version == FIRST_VERSION else newest
 
-    def unserved_entries(self, request: Any, served: int, host: str = "the host") -> dict[int, HostTooOld]:
+    def unserved_entries(self, request: Request, served: int, host: str = "the host") -> dict[int, HostTooOld]:
         """Return the errors of the entries that a host of version `served` does not know, by their places in the list.
 
         There are none if it does not know the method only.

@@ -20,6 +20,7 @@ from thrift.transport.TTransport import TMemoryBuffer
 from foqs_contract.contract_version import HostTooOld, NewerPart, newer_parts
 from foqs_contract.message_heads import CALL, LENGTH_BYTES, head_prefix
 from foqs_contract.method_table import ARGUMENTS_HEAD, METHODS
+from foqs_contract.request import Request
 from foqs_contract.struct_bytes import STOP, DecodeSource, decode_binary, encode_binary
 
 
@@ -79,7 +80,7 @@ class ThriftMethod:
         self._result = result
         self._result_type = [result, (success, *failed)]
 
-    def encode(self, request: Any) -> bytes:
+    def encode(self, request: Request) -> bytes:
         """Return the body of a request, for `frame`. Raises Unencodable."""
         try:
             body: bytes = encode_binary(request, self._request)
@@ -87,11 +88,11 @@ class ThriftMethod:
             raise Unencodable(str(error)) from None
         return body
 
-    def newest_part(self, request: Any) -> NewerPart | None:
+    def newest_part(self, request: Request) -> NewerPart | None:
         """Return the newest part of a request, or the method; None if every version of the contract knows all of it."""
         return None if self.newer_parts is None else self.newer_parts.newest(request)
 
-    def unserved_entries(self, request: Any, served: int, host: str = "the host") -> dict[int, HostTooOld]:
+    def unserved_entries(self, request: Request, served: int, host: str = "the host") -> dict[int, HostTooOld]:
         """Return the errors of the entries that a host of contract version `served` does not know, by their places."""
         return {} if self.newer_parts is None else self.newer_parts.unserved_entries(request, served, host)
 
