@@ -14,6 +14,7 @@ equal sizes. A field is `field_head`, its value, and for a string its length bef
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final, NoReturn
 
@@ -23,8 +24,8 @@ from thrift.Thrift import TType
 STRING_BYTES_MAX: Final = (1 << 31) - 1
 """The longest string of the protocol."""
 
-encode_binary: Final = fastbinary.encode_binary
-encode_compact: Final = fastbinary.encode_compact
+encode_binary: Final[Callable[[Any, Any], bytes]] = fastbinary.encode_binary
+encode_compact: Final[Callable[[Any, Any], bytes]] = fastbinary.encode_compact
 decode_binary: Final = fastbinary.decode_binary
 decode_compact: Final = fastbinary.decode_compact
 

@@ -83,10 +83,9 @@ class ThriftMethod:
     def encode(self, request: Request) -> bytes:
         """Return the body of a request, for `frame`. Raises Unencodable."""
         try:
-            body: bytes = encode_binary(request, self._request)
+            return encode_binary(request, self._request)
         except Exception as error:  # the errors of the encoder have no common base class
             raise Unencodable(str(error)) from None
-        return body
 
     def newest_part(self, request: Request) -> NewerPart | None:
         """Return the newest part of a request, or the method; None if every version of the contract knows all of it."""

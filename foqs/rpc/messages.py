@@ -220,7 +220,7 @@ class Decoder:
 
 def encode_struct(is_compact: bool, value: Any, spec: list[Any]) -> bytes:
     """Return a struct's bytes in the given protocol."""
-    return (encode_compact if is_compact else encode_binary)(value, spec)  # type: ignore[no-any-return]
+    return (encode_compact if is_compact else encode_binary)(value, spec)
 
 
 def frame_reply(head: MessageHead, seqid: bytes, body: bytes) -> bytes:
