@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from foqs.console.drawings import ownership_picture
+from foqs.console.chart_geometry import ownership_picture
 from foqs.console.health import host_name
 from foqs.console.live import LivePart
 from foqs.console.visit import Visit

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from foqs.console.drawings import shares, short
+from foqs.console.chart_geometry import shares, short
 from foqs.console.due_calendar import Calendar, Count
 from foqs.console.history import drain_s
 from foqs.console.priority_line import PriorityLine

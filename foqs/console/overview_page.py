@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from foqs.console.drawings import Chart, Charts
+from foqs.console.chart_geometry import Chart, Charts
 from foqs.console.figure_formats import drain
 from foqs.console.health import find_problems
 from foqs.console.history import Point

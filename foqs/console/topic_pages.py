@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 
 from aiohttp import web
 
-from foqs.console.drawings import Chart, Charts
+from foqs.console.chart_geometry import Chart, Charts
 from foqs.console.due_calendar import UNITS
 from foqs.console.figure_formats import drain
 from foqs.console.history import Point

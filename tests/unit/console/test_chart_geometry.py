@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.console.drawings import (
+from foqs.console.chart_geometry import (
     LINE_HEIGHT,
     LINE_WIDTH,
     NAME_CHARS_MAX,
