@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from foqs_client.spark.pipelines.connection import Connection, PipelineError
-from foqs_client.spark.pipelines.item_actions import Action
+from foqs_client.spark.pipelines.item_actions import ItemAction
 from foqs_client.spark.pipelines.item_calls import ItemCalls, count_outcomes
 from foqs_client.spark.pipelines.item_frame import read_items
 from foqs_client.spark.pipelines.terminal import confirm, progress, say
@@ -44,7 +44,7 @@ class Selection:
 
 
 def change_items(
-    spark: SparkSession, connection: Connection, selection: Selection, action: Action, *, dry_run: bool, yes: bool
+    spark: SparkSession, connection: Connection, selection: Selection, action: ItemAction, *, dry_run: bool, yes: bool
 ) -> dict[tuple[str, str], int]:
     """Count the items, ask, and change them. Return the number of items by (outcome, message); empty if nothing was done.
 

@@ -223,16 +223,16 @@ def _run_report(spark: SparkSession, options: argparse.Namespace) -> int:
 
 def _run_change(spark: SparkSession, options: argparse.Namespace) -> int:
     from foqs_client.spark.pipelines.changes import Selection, change_items
-    from foqs_client.spark.pipelines.item_actions import Action
+    from foqs_client.spark.pipelines.item_actions import ItemAction
 
     if options.pipeline == "redrive" or options.redrive:
-        action, states = Action("redrive"), ("dead",)
+        action, states = ItemAction("redrive"), ("dead",)
     elif options.cancel:
-        action, states = Action("cancel"), options.states
+        action, states = ItemAction("cancel"), options.states
     elif options.move is not None:
-        action, states = Action("move", options.move), options.states
+        action, states = ItemAction("move", options.move), options.states
     else:
-        action, states = Action("priority", options.priority), options.states
+        action, states = ItemAction("priority", options.priority), options.states
     selection = Selection(options.where, options.topics, states, options.payload)
     outcomes = change_items(spark, _connection(options), selection, action, dry_run=options.dry_run, yes=options.yes)
     return _show_outcomes(outcomes, ("done", "repeated", "gone"))

@@ -1,6 +1,6 @@
 """What a pipeline does to items: the calls, their repetition, and their outcomes.
 
-Holds `Action`, `call_until_accepted` and `outcome_of`. Always true: every call may be made
+Holds `ItemAction`, `call_until_accepted` and `outcome_of`. Always true: every call may be made
 twice. Knows neither Spark nor Arrow.
 """
 
@@ -23,7 +23,7 @@ _PAUSE_S_MIN: Final = 0.1
 
 
 @dataclass(slots=True, frozen=True)
-class Action:
+class ItemAction:
     """What is done to each item. `argument`: the priority or the topic; of a restore, the name of the export."""
 
     name: str

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from foqs_client.spark.pipelines.connection import Connection, PipelineError
 from foqs_client.spark.pipelines.error_sentence import error_sentence
-from foqs_client.spark.pipelines.item_actions import Action, call_until_accepted, outcome_of
+from foqs_client.spark.pipelines.item_actions import ItemAction, call_until_accepted, outcome_of
 from foqs_client.spark.pipelines.restored_rows import restored_items
 from foqs_client.sync_client import SyncClient
 
@@ -30,7 +30,7 @@ OUTCOME_COLUMNS: Final = "outcome string, message string, items bigint"
 class ItemCalls:
     """Applies an action to the rows of a task. The output has the number of items for each outcome."""
 
-    def __init__(self, connection: Connection, action: Action) -> None:
+    def __init__(self, connection: Connection, action: ItemAction) -> None:
         self._connection = connection
         self._action = action
 

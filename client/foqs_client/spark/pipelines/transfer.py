@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from foqs_client.spark.pipelines.connection import Connection, PipelineError
-from foqs_client.spark.pipelines.item_actions import Action
+from foqs_client.spark.pipelines.item_actions import ItemAction
 from foqs_client.spark.pipelines.item_calls import ItemCalls, count_outcomes
 from foqs_client.spark.pipelines.item_frame import STATES, read_items
 from foqs_client.spark.pipelines.terminal import confirm, progress, say
@@ -69,7 +69,7 @@ def import_items(
     say(f"{matched:,} items of {manifest['name']}.")
     if dry_run or not matched or not confirm(f"Restore {matched:,} items?", yes=yes):
         return {}
-    calls = ItemCalls(connection, Action("restore", manifest["name"]))
+    calls = ItemCalls(connection, ItemAction("restore", manifest["name"]))
     with progress(spark.sparkContext, "import"):
         return count_outcomes(items.repartition(min(64, 1 + matched // _ITEMS_PER_TASK)), calls)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foqs_client import Enqueued, FoqsError, InvalidArgument, NotFound, Outcome, Overloaded, RateLimited
-from foqs_client.spark.pipelines.item_actions import Action, call_until_accepted, outcome_of
+from foqs_client.spark.pipelines.item_actions import ItemAction, call_until_accepted, outcome_of
 
 BUSY = Overloaded("busy", retry_after_ms=50)
 LIMITED = RateLimited("too fast", retry_after_ms=2_000)
@@ -64,7 +64,7 @@ def test_outcomes_have_names() -> None:
 
 
 def test_actions_are_named_as_in_a_question() -> None:
-    assert [str(Action(*each)) for each in (("redrive",), ("move", "t"), ("priority", 3))] == [
+    assert [str(ItemAction(*each)) for each in (("redrive",), ("move", "t"), ("priority", 3))] == [
         "redrive",
         "move to topic 't'",
         "give priority 3 to",
