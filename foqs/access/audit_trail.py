@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True, frozen=True)
-class AuditEntry:
+class AuditRecord:
     """One change, or one that was refused. Its texts are cut: a peer whose call is denied may have sent any.
 
     Attributes:
@@ -79,14 +79,14 @@ class AuditTrail:
     """The last changes at this host."""
 
     def __init__(self) -> None:
-        self._shares: dict[Share, deque[tuple[int, AuditEntry]]] = {}
+        self._shares: dict[Share, deque[tuple[int, AuditRecord]]] = {}
         """The entries by share, each with its place among all, the oldest first."""
         self._places = count()
         self._entry_count = 0
         self._refused_lines: Counter[tuple[str | None, int]] = Counter()
         """The lines about refused calls of a principal in the present second."""
 
-    def record(self, entry: AuditEntry) -> None:
+    def record(self, entry: AuditRecord) -> None:
         """Keep an entry, and write it to the log."""
         share = share_of(entry.principal, entry.outcome)
         self._shares.setdefault(share, deque()).append((next(self._places), entry))
@@ -106,7 +106,7 @@ class AuditTrail:
                 },
             )
 
-    def newest(self) -> Iterator[AuditEntry]:
+    def newest(self) -> Iterator[AuditRecord]:
         """Yield the entries, the newest first."""
         shares = (reversed(entries) for entries in self._shares.values())
         return (entry for _, entry in merge(*shares, key=lambda found: -found[0]))
@@ -117,7 +117,7 @@ class AuditTrail:
         self._shares[share].popleft()
         self._entry_count -= 1
 
-    def _may_log_refused(self, entry: AuditEntry) -> bool:
+    def _may_log_refused(self, entry: AuditRecord) -> bool:
         lines, key = self._refused_lines, (entry.principal, entry.at_ms // 1_000)
         if key not in lines:
             for former in [former for former in lines if former[1] != key[1]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from foqs.access.audit_trail import AuditEntry, AuditTrail, target_value
+from foqs.access.audit_trail import AuditRecord, AuditTrail, target_value
 from foqs.access.call_permissions import Principal
 from foqs.rpc.call import ServerMethod
 from foqs_contract.call_table import Scope
@@ -49,7 +49,7 @@ class Audit:
     def note(
         self, call: str, principal: Principal | None, peer: str, namespace: str | None, target: str, outcome: str
     ) -> None:
-        """Note a change that has ended, or was denied. Arguments are those of `AuditEntry`."""
+        """Note a change that has ended, or was denied. Arguments are those of `AuditRecord`."""
         self._trail.record(self._entry(call, principal, peer, namespace, target, outcome))
 
     def note_call(
@@ -74,8 +74,8 @@ class Audit:
 
     def _entry(
         self, call: str, principal: Principal | None, peer: str, namespace: str | None, target: str, outcome: str
-    ) -> AuditEntry:
-        return AuditEntry(
+    ) -> AuditRecord:
+        return AuditRecord(
             at_ms=self._now_ms(),
             principal=None if principal is None else principal.name,
             peer=peer,
@@ -85,12 +85,12 @@ class Audit:
             outcome=outcome,
         )
 
-    def _is_walk_noted(self, page: AuditEntry) -> bool:
+    def _is_walk_noted(self, page: AuditRecord) -> bool:
         """Return whether an earlier page of the same change is in the trail."""
         return any(_change_of(entry) == _change_of(page) for entry in self._trail.newest())
 
 
-def _change_of(entry: AuditEntry) -> tuple[str | None, str, str | None, str, str]:
+def _change_of(entry: AuditRecord) -> tuple[str | None, str, str | None, str, str]:
     return entry.principal, entry.call, entry.namespace, entry.target, entry.outcome
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from foqs.access.audit_trail import ENTRIES_MAX, AuditEntry, AuditTrail, choose_newest, share_of
+from foqs.access.audit_trail import ENTRIES_MAX, AuditRecord, AuditTrail, choose_newest, share_of
 from foqs.core.items import validation
 from foqs.rpc.call import Call, Handler
 from foqs.rpc.methods import task_handler
@@ -38,11 +38,11 @@ def newest_entries(entries: Sequence[ttypes.AuditEntry], limit: int) -> Sequence
     return choose_newest(entries, limit, lambda entry: share_of(entry.principal, entry.outcome or ""))
 
 
-def _is_wanted(entry: AuditEntry, request: ttypes.ListAuditRequest) -> bool:
+def _is_wanted(entry: AuditRecord, request: ttypes.ListAuditRequest) -> bool:
     return request.only_namespace is None or entry.namespace == request.only_namespace.decode(errors="replace")
 
 
-def _entry_struct(entry: AuditEntry, host_name: str) -> ttypes.AuditEntry:
+def _entry_struct(entry: AuditRecord, host_name: str) -> ttypes.AuditEntry:
     return ttypes.AuditEntry(
         at_ms=entry.at_ms,
         principal=entry.principal,

@@ -9,18 +9,18 @@ import pytest
 from foqs.access.audit_trail import (
     ENTRIES_MAX,
     REFUSED_LINES_PER_SECOND_MAX,
-    AuditEntry,
+    AuditRecord,
     AuditTrail,
     choose_newest,
     share_of,
 )
 
 
-def entry(at_ms: int, principal: str | None = "ops", outcome: str = "OK") -> AuditEntry:
-    return AuditEntry(at_ms, principal, "console 10.0.0.1", "pauseTopic", "orders", "topic=mail", outcome)
+def entry(at_ms: int, principal: str | None = "ops", outcome: str = "OK") -> AuditRecord:
+    return AuditRecord(at_ms, principal, "console 10.0.0.1", "pauseTopic", "orders", "topic=mail", outcome)
 
 
-def share(found: AuditEntry) -> tuple[str | None, bool]:
+def share(found: AuditRecord) -> tuple[str | None, bool]:
     return share_of(found.principal, found.outcome)
 
 

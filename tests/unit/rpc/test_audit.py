@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from thrift.Thrift import TType
 
-from foqs.access.audit_trail import TARGET_CHARS_MAX, AuditEntry, AuditTrail
+from foqs.access.audit_trail import TARGET_CHARS_MAX, AuditRecord, AuditTrail
 from foqs.access.call_permissions import Principal
 from foqs.rpc.audit import Audit, describe
 from foqs.rpc.call import Call, Handler, unchanged
@@ -43,11 +43,11 @@ class Notes:
         self._audit.note_call(METHODS_HERE[name.encode()], request, principal, "10.0.0.1:5", outcome)
 
     @property
-    def newest(self) -> list[AuditEntry]:
+    def newest(self) -> list[AuditRecord]:
         return list(self.trail.newest())
 
 
-def noted(name: str, request: Any, outcome: str = "OK", principal: Principal | None = None) -> list[AuditEntry]:
+def noted(name: str, request: Any, outcome: str = "OK", principal: Principal | None = None) -> list[AuditRecord]:
     """Note one call and return what was written."""
     notes = Notes()
     notes.note(name, request, outcome, principal)
@@ -56,7 +56,7 @@ def noted(name: str, request: Any, outcome: str = "OK", principal: Principal | N
 
 def test_change_is_noted_with_who_what_and_when() -> None:
     assert noted("purgeTopic", ttypes.TopicRequest(b"orders", b"mail"), principal=OPS) == [
-        AuditEntry(77, "ops", "10.0.0.1:5", "purgeTopic", "orders", "topic=mail", "OK")
+        AuditRecord(77, "ops", "10.0.0.1:5", "purgeTopic", "orders", "topic=mail", "OK")
     ]
 
 
@@ -180,7 +180,7 @@ def test_changes_of_administrators_are_rows_and_no_other_call() -> None:
 
 def at_a_connection(
     handle: Handler, main: Callable[[ServedQueue, RawConnection], Awaitable[None]], granted: Permission | None = None
-) -> list[AuditEntry]:
+) -> list[AuditRecord]:
     """Return what a host notes whose `pauseTopic` is served by `handle`. A principal authenticates if it has a grant."""
     notes = Notes()
 
