@@ -19,7 +19,7 @@ from foqs.core.items.item import TIME_MS_MAX, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.owned_shards import OwnedShards
-from foqs.queue.port import BulkPage, ItemView, Outcome, PendingCall
+from foqs.queue.port import ItemView, Outcome, PageResult, PendingCall
 from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.queue.topic_purge import purge_topic
 from foqs_contract.errors import InvalidArgument, LimitExceeded, NotFound, UnknownOutcome
@@ -51,7 +51,7 @@ class HostBulkChanges:
         limit: int,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> BulkPage:
+    ) -> PageResult:
         start = None if cursor is None else parse_walk_cursor(cursor)
         walk = Walk(self._shards.get_all(shards), namespace, item_filter, start)
         event = _with_absolute_time(change, walk.item_filter)
@@ -60,7 +60,7 @@ class HostBulkChanges:
         # An item that changed its state while the page was read may have been found twice.
         found = [item for item in {item.row.id: item for item in page}.values() if not _is_already_changed(item, event)]
         if not found:
-            return BulkPage(0, 0, None, _format_cursor(walk.cursor))
+            return PageResult(0, 0, None, _format_cursor(walk.cursor))
         all_outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
         def on_done(outcomes: list[Outcome]) -> None:
@@ -80,7 +80,7 @@ class HostBulkChanges:
         return await purge_topic(self._shards.get_all(shards), (namespace, topic), deadline)
 
 
-def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outcome], walk: Walk) -> BulkPage:
+def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outcome], walk: Walk) -> PageResult:
     """Return the result of a page. Raises `UnknownOutcome`, or the error if nothing was changed."""
     changed, matched, refusals, failure, next_cursor = 0, 0, [], None, walk.cursor
     for item, outcome in zip(items, outcomes, strict=True):
@@ -100,7 +100,7 @@ def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outc
     for refusal in refusals[:1] if change.kind is EventKind.UPDATE else ():
         refusal.field = "change.deliver_after_ms" if change.delay_ms is None else "change.delay_ms"
     first = refusals[0] if refusals else None
-    return BulkPage(changed, len(refusals), first, _format_cursor(next_cursor), matched)
+    return PageResult(changed, len(refusals), first, _format_cursor(next_cursor), matched)
 
 
 def _with_absolute_time(change: Event, item_filter: ItemFilter) -> Event:

@@ -140,7 +140,7 @@ class ItemCount:
 
 
 @dataclass(slots=True, frozen=True)
-class BulkPage:
+class PageResult:
     """The result of a page: items changed, and matching items that refuse the change, with the first one's error.
 
     `matched` counts the items that the page is done with: changed, refused, or gone meanwhile.
@@ -258,7 +258,7 @@ class Reads(Protocol):
         limit: int,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> BulkPage:
+    ) -> PageResult:
         """Count a page of the items that match, as `matched`. It ends after a bounded time; a limit of 0 only starts the walk."""
         ...
 
@@ -283,7 +283,7 @@ class BulkChanges(Protocol):
         limit: int,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> BulkPage:
+    ) -> PageResult:
         """Apply `change` to a page of the items that match. The id of `change` is not used.
 
         Items that have the result already, and those that this walk has redriven before, are skipped.

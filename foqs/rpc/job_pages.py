@@ -9,7 +9,7 @@ from typing import Final
 
 from foqs.queue.jobs.bulk_job import JobSpec
 from foqs.queue.jobs.job_worker import JobPages
-from foqs.queue.port import BulkPage
+from foqs.queue.port import PageResult
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.job_structs import bulk_request
 from foqs_contract.errors import error_from_struct
@@ -23,11 +23,11 @@ class BulkCallPages(JobPages):
     def __init__(self, calls: InHostCalls) -> None:
         self._calls = calls
 
-    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
+    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> PageResult:
         request = bulk_request(spec, cursor, limit, int(PAGE_TIMEOUT_S * 1_000))
         reply = await self._calls.call("bulk", request, PAGE_TIMEOUT_S)
         changed, refused = reply.items or 0, reply.refused or 0
-        return BulkPage(
+        return PageResult(
             changed=changed,
             refused=refused,
             refusal=None if reply.refusal is None else error_from_struct(reply.refusal, "the host gave no reason"),

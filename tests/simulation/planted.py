@@ -29,7 +29,7 @@ from foqs.core.timing import database_clock
 from foqs.core.timing.database_clock import DatabaseClock
 from foqs.core.timing.due_timers import DueTimers
 from foqs.queue.bulk_changes import HostBulkChanges
-from foqs.queue.port import BulkPage
+from foqs.queue.port import PageResult
 from foqs.queue.reads import counting
 from foqs.queue.reads.filter_walk import Walk
 from foqs.shard import flush_planner
@@ -332,7 +332,7 @@ def offset_forgotten() -> None:
 def pages_unreported() -> None:
     """A page of changes by filter reports no change."""
 
-    async def changed_page(*arguments: Any) -> BulkPage:
+    async def changed_page(*arguments: Any) -> PageResult:
         return replace(await original(*arguments), changed=0)
 
     original = plant(HostBulkChanges, "change_matching", changed_page)

@@ -18,7 +18,6 @@ from foqs.core.items.life import Event, EventKind, new_row
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.port import (
     ALREADY_GONE,
-    BulkPage,
     Deliveries,
     EnqueueOutcome,
     ItemCount,
@@ -26,6 +25,7 @@ from foqs.queue.port import (
     ItemExplanation,
     ItemView,
     Outcome,
+    PageResult,
     PendingCall,
     Repeated,
     ShardListing,
@@ -270,9 +270,9 @@ class FakeQueue:
         limit: int,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> BulkPage:
+    ) -> PageResult:
         await self._record_call("count_page", (item_filter, cursor, limit))
-        return BulkPage(0, 0, None, None, sum(map(item_filter.matches, self.rows.values())))
+        return PageResult(0, 0, None, None, sum(map(item_filter.matches, self.rows.values())))
 
     async def change_matching(
         self,
@@ -283,12 +283,12 @@ class FakeQueue:
         limit: int,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> BulkPage:
+    ) -> PageResult:
         await self._record_call("bulk", (change, item_filter, cursor, limit))
         rows = [row for row in self.rows.values() if item_filter.matches(row)]
         for row in rows[:limit]:
             del self.rows[row.id]
-        return BulkPage(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)
+        return PageResult(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)
 
     async def purge_topic(
         self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None

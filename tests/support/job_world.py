@@ -20,7 +20,7 @@ from foqs.queue.jobs.job_document import parse_jobs
 from foqs.queue.jobs.job_host import JobHost
 from foqs.queue.jobs.job_store import Documents, JobStore
 from foqs.queue.jobs.job_worker import JobObserver, JobPages, JobTools
-from foqs.queue.port import BulkPage
+from foqs.queue.port import PageResult
 from foqs_contract.backoff import Backoff
 from foqs_contract.errors import FoqsError, InvalidArgument, UnknownOutcome
 from shardmgr.registry.port import (
@@ -127,20 +127,20 @@ class NotedItems(JobPages):
         self.page_s = PAGE_S
         self._walk_count = 0
 
-    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
+    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> PageResult:
         self.pages.append((asyncio.get_running_loop().time(), cursor, limit))
         await asyncio.sleep(self.page_s / 2)
         if self.errors:
             raise self.errors.pop(0)
         if cursor is None:
             self._walk_count += 1
-            return BulkPage(0, 0, None, f"{self._walk_count}:0" if self.walks else None)
+            return PageResult(0, 0, None, f"{self._walk_count}:0" if self.walks else None)
         walk, place = map(int, cursor.split(":"))
         following = place + limit
         next_cursor = None if following >= len(self.walks) else f"{walk}:{following}"
         if spec.is_count:
             await asyncio.sleep(self.page_s / 2)
-            return BulkPage(0, 0, None, next_cursor, len(self.walks[place:following]))
+            return PageResult(0, 0, None, next_cursor, len(self.walks[place:following]))
         found = [item for item in range(place, min(place + limit, len(self.walks))) if walk not in self.walks[item]]
         changed = [item for item in found if item not in self.refused]
         for item in changed:
@@ -150,7 +150,7 @@ class NotedItems(JobPages):
         if is_lost:
             raise UnknownOutcome("the result is lost")
         refused = len(found) - len(changed)
-        return BulkPage(
+        return PageResult(
             changed=len(changed),
             refused=refused,
             refusal=InvalidArgument("it is leased") if refused else None,

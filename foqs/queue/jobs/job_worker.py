@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from foqs.queue.jobs.bulk_job import Job, JobSpec, JobState
 from foqs.queue.jobs.job_changes import JobProgress, JobTaken, report
 from foqs.queue.jobs.job_store import JobStore
-from foqs.queue.port import BulkPage
+from foqs.queue.port import PageResult
 from foqs_contract.backoff import Backoff
 from foqs_contract.errors import FoqsError, NamespaceNotFound
 from shardmgr.registry.port import RegistryError
@@ -34,7 +34,7 @@ GONE_S: Final = 10.0
 class JobPages(Protocol):
     """Changes or counts the items of a job, in all shards of the tier."""
 
-    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> BulkPage:
+    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> PageResult:
         """Change or count a page of at most `limit` items, and return the result. A limit of 0 only starts the walk.
 
         A page of a count has as many items as can be read in about half a second.
@@ -147,7 +147,7 @@ class JobWorker:
         if self._tools.incarnation_of(name) not in (None, self._job.incarnation):
             raise _Replaced(f"the namespace {name!r} was deleted; one of the same name was created since")
 
-    def _add(self, page: BulkPage) -> None:
+    def _add(self, page: PageResult) -> None:
         progress = self._progress
         counts = replace(
             progress.counts,

@@ -14,7 +14,7 @@ from typing import Final
 
 from foqs.core.items.item import PRIORITY_MIN, Row, State, pack_order_key, unpack_order_key
 from foqs.core.items.item_filter import ItemFilter
-from foqs.queue.port import BulkPage, ItemCount
+from foqs.queue.port import ItemCount, PageResult
 from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.shard.shard import Shard
 from foqs.store.port import IdRange
@@ -109,7 +109,7 @@ async def count_matching(
 
 async def count_page(
     shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, cursor: str | None, limit: int, deadline: float
-) -> BulkPage:
+) -> PageResult:
     """See `Reads.count_page`."""
     walk = CountWalk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
     loop = asyncio.get_running_loop()
@@ -123,7 +123,7 @@ async def count_page(
             items += found
             if loop.time() >= ends_at_s:
                 break
-    return BulkPage(0, 0, None, None if walk.cursor is None else str(walk.cursor), items)
+    return PageResult(0, 0, None, None if walk.cursor is None else str(walk.cursor), items)
 
 
 async def _sum_counts(shard: Shard, namespace: str, item_filter: ItemFilter) -> int:

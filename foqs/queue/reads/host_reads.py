@@ -14,11 +14,11 @@ from foqs.options.rpc_options import CallOptions
 from foqs.queue.host_state import HostState
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import (
-    BulkPage,
     ItemCount,
     ItemDetails,
     ItemExplanation,
     ItemView,
+    PageResult,
     ShardListing,
     ShardPage,
     TopicStats,
@@ -120,7 +120,7 @@ class HostReads:
         limit: int,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> BulkPage:
+    ) -> PageResult:
         return await count_page(self._shards.get_all(shards), namespace, item_filter, cursor, limit, deadline)
 
     async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:

@@ -11,7 +11,7 @@ import pytest
 from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.queue.port import BulkPage, ItemView
+from foqs.queue.port import ItemView, PageResult
 from foqs.queue.reads import counting, filter_walk
 from foqs.queue.reads.counting import CountWalk
 from foqs.queue.reads.filter_walk import parse_walk_cursor
@@ -33,7 +33,7 @@ def update(**changes: Any) -> Event:
 
 async def page(
     caller: Caller, change: Event, only: ItemFilter = ANY, cursor: str | None = None, limit: int = 100, s: float = 5
-) -> BulkPage:
+) -> PageResult:
     return await caller.queue.bulk.change_matching("default", change, only, cursor, limit, caller.world.deadline_in(s))
 
 
@@ -67,7 +67,7 @@ async def count(caller: Caller, only: ItemFilter = ANY) -> int:
     return (await caller.queue.reads.count_matching("default", only, caller.world.deadline_in(5))).items
 
 
-async def counted_page(caller: Caller, only: ItemFilter, cursor: str | None, limit: int = 100) -> BulkPage:
+async def counted_page(caller: Caller, only: ItemFilter, cursor: str | None, limit: int = 100) -> PageResult:
     return await caller.queue.reads.count_page("default", only, cursor, limit, caller.world.deadline_in(5))
 
 
@@ -385,7 +385,7 @@ def test_next_page_starts_at_an_item_that_could_not_be_written() -> None:
         with pytest.raises(Unavailable, match="a bad row"):
             await page(caller, CANCEL, cursor=done.next_cursor)
         world.database.refuse = lambda writes: None
-        assert await page(caller, CANCEL, cursor=done.next_cursor) == BulkPage(1, 0, None, None, 1)
+        assert await page(caller, CANCEL, cursor=done.next_cursor) == PageResult(1, 0, None, None, 1)
         await wait_until_idle(world, engine)
 
     run_in_world(story)
