@@ -74,7 +74,7 @@ READ_TURN_BYTES: Final = 32_768
 """After one read of this size a connection waits until the others had their turn."""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """The protocol of one connection, and the `CallConnection` of its calls.
 
     Args:
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        server: ServerState[Connection],
+        server: ServerState[ClientConnection],
         authenticated: AuthenticatedPrincipal | None = None,
         part: str | None = None,
     ) -> None:

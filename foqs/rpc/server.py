@@ -11,25 +11,27 @@ import asyncio
 from collections.abc import Collection
 
 from foqs.access.authenticator import AuthenticatedPrincipal
-from foqs.rpc.client_connection import SILENCE_BEFORE_CLOSE_S, Connection
+from foqs.rpc.client_connection import SILENCE_BEFORE_CLOSE_S, ClientConnection
 from foqs.rpc.server_state import ServerState
 
 
-class RpcServer(ServerState[Connection]):
+class RpcServer(ServerState[ClientConnection]):
     """All connections of one host.
 
     `connection` is the protocol factory for `loop.create_server`, or for a
     simulation's transports.
     """
 
-    def connection(self, authenticated: AuthenticatedPrincipal | None = None, part: str | None = None) -> Connection:
+    def connection(
+        self, authenticated: AuthenticatedPrincipal | None = None, part: str | None = None
+    ) -> ClientConnection:
         """Return a protocol for one new connection.
 
         Args:
             authenticated: its peer, if that is a part of this host that speaks for a principal.
             part: the name of that part of the host.
         """
-        return Connection(self, authenticated, part)
+        return ClientConnection(self, authenticated, part)
 
     def close_revoked(self) -> None:
         """Close the connections whose token or certificate is no longer valid; their calls end as unfinished."""

@@ -20,7 +20,7 @@ from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import Queue
 from foqs.routing.port import HostIdentity
 from foqs.rpc.call import Handler
-from foqs.rpc.client_connection import Connection
+from foqs.rpc.client_connection import ClientConnection
 from foqs.rpc.host_service import host_service
 from foqs.rpc.messages import read_head
 from foqs.rpc.server import RpcServer
@@ -116,7 +116,7 @@ class RecordingTransport(asyncio.Transport):
         self.closed = "aborted"
 
 
-async def connect_in_memory(queue: Queue, limits: RpcOptions) -> tuple[Connection, RecordingTransport]:
+async def connect_in_memory(queue: Queue, limits: RpcOptions) -> tuple[ClientConnection, RecordingTransport]:
     """A connection over a transport in memory."""
     handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
     connection, transport = RpcServer(asyncio.get_running_loop(), handlers, limits).connection(), RecordingTransport()

@@ -13,7 +13,7 @@ from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import NO_DELIVERIES
 from foqs.routing.port import HostIdentity
 from foqs.rpc import codec
-from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
+from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, ClientConnection
 from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
@@ -31,7 +31,7 @@ def dequeues(seqids: range) -> bytes:
 
 async def connection_with_items(
     items: int, limits: RpcOptions | None = None, payload: bytes = b"x"
-) -> tuple[FakeQueue, Connection, RecordingTransport]:
+) -> tuple[FakeQueue, ClientConnection, RecordingTransport]:
     """Return a connection to a queue with this many items; no reply is written yet."""
     queue = FakeQueue()
     connection, transport = await connect_in_memory(queue, limits or RpcOptions())
@@ -145,7 +145,7 @@ def test_reply_is_sent_even_if_the_metrics_fail(caplog: pytest.LogCaptureFixture
     run(main())
 
 
-async def waiting(calls: int) -> tuple[RpcServer, Connection, RecordingTransport]:
+async def waiting(calls: int) -> tuple[RpcServer, ClientConnection, RecordingTransport]:
     """Return a connection with this number of waiting dequeues."""
     queue = FakeQueue()
     queue.gate = asyncio.Event()
@@ -158,7 +158,7 @@ async def waiting(calls: int) -> tuple[RpcServer, Connection, RecordingTransport
     return server, connection, transport
 
 
-async def two_that_wait() -> tuple[RpcServer, list[tuple[Connection, RecordingTransport]]]:
+async def two_that_wait() -> tuple[RpcServer, list[tuple[ClientConnection, RecordingTransport]]]:
     """Two connections of one server, each with two dequeues that wait."""
     queue = FakeQueue()
     queue.gate = asyncio.Event()
@@ -232,7 +232,7 @@ def test_large_pending_replies_are_written_at_once_in_order() -> None:
     ids=["lost", "aborted", "closed by its peer"],
 )
 def test_closed_connection_undoes_each_pending_reply_once(
-    end: Callable[[Connection, RecordingTransport], None],
+    end: Callable[[ClientConnection, RecordingTransport], None],
 ) -> None:
     async def main() -> None:
         queue, connection, transport = await connection_with_items(5)
@@ -364,8 +364,8 @@ def test_connection_with_much_to_read_pauses_for_the_others() -> None:
 def test_paused_connection_does_not_resume_if_its_peer_is_stuck_or_gone() -> None:
     async def main() -> None:
         for end in (
-            Connection.pause_writing,
-            Connection.close,
+            ClientConnection.pause_writing,
+            ClientConnection.close,
             lambda connection: connection.connection_lost(None),
         ):
             _, connection, transport = await connection_with_items(0)

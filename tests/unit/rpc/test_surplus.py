@@ -10,7 +10,7 @@ import pytest
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.routing.port import HostIdentity
-from foqs.rpc.client_connection import SURPLUS_CONNECTION_S, Connection
+from foqs.rpc.client_connection import SURPLUS_CONNECTION_S, ClientConnection
 from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Item, Overloaded
@@ -38,7 +38,7 @@ def full(queue: FakeQueue, limits: RpcOptions = ONE) -> RpcServer:
     return server
 
 
-def one_more(server: RpcServer) -> tuple[Connection, RecordingTransport]:
+def one_more(server: RpcServer) -> tuple[ClientConnection, RecordingTransport]:
     connection, transport = server.connection(), RecordingTransport()
     connection.connection_made(transport)
     return connection, transport
