@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
-from foqs.store.mysql.mysql_handshake import Connection
+from foqs.store.mysql.mysql_handshake import MysqlConnection
 from foqs.store.mysql.mysql_protocol import (
     BoundStatement,
     PrepareReplyReader,
@@ -119,7 +119,7 @@ class MysqlLink(asyncio.Protocol):
             ServerError: the server refused it (a wrong password, no such database).
             MysqlLinkLost: the server was not reached within `connect_timeout_s`.
         """
-        connection = Connection(
+        connection = MysqlConnection(
             host=settings.host,
             port=settings.port,
             unix_socket=settings.unix_socket,

@@ -30,7 +30,7 @@ _REPLY_HEAD_BYTES: Final = 32
 _REPLY_FILLER: Final = slice(9, 32)
 
 
-class Connection(aiomysql.Connection):  # type: ignore[misc]
+class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]
     """A connection that has announced bulk execution if the server offers it."""
 
     can_bulk = False
