@@ -1,6 +1,6 @@
 """A network in memory: connections between protocols, also of two event loops in one thread.
 
-Holds `MemoryNetwork`, its `Listener`s and its `Connection`s. Always true: in each
+Holds `MemoryNetwork`, its `Listener`s and its `MemoryConnection`s. Always true: in each
 direction bytes arrive once and in order, then the end of file, each in a later callback
 of the reader's loop. Nothing is lost or late; a subclass of `Pipe` may delay, split and
 lose. The methods of a protocol run in the loop and the context of its `listen` or
@@ -28,7 +28,7 @@ class MemoryNetwork:
         self.carried = 0
         """The number of arrivals so far, of bytes and of ends."""
         self._listeners: dict[Address, Listener] = {}
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[MemoryConnection, None] = {}
         self._ports = 40_000
 
     async def listen(self, host: str, port: int, protocol_factory: ProtocolFactory) -> Listener:
@@ -50,13 +50,13 @@ class MemoryNetwork:
         here, there = (source, self._next_port()), (host, port)
         client = MemoryTransport(here, there, asyncio.get_running_loop(), copy_context())
         server = MemoryTransport(there, here, listener.loop, listener.context.copy())
-        self._connections[Connection(self, client, server)] = None
+        self._connections[MemoryConnection(self, client, server)] = None
         protocol = protocol_factory()
         server.call_soon(server.accept, listener.factory)
         client.start(protocol)
         return client, protocol
 
-    def connections(self, host: str | None = None) -> list[Connection]:
+    def connections(self, host: str | None = None) -> list[MemoryConnection]:
         """Return the open connections of one host or of all, oldest first."""
         return [each for each in self._connections if host is None or host in each.hosts]
 
@@ -75,7 +75,7 @@ class MemoryNetwork:
         if listener.is_serving():
             del self._listeners[listener.host, listener.port]
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: MemoryConnection) -> None:
         """Remove a connection that has ended at both ends."""
         self._connections.pop(connection, None)
 
@@ -116,7 +116,7 @@ class Listener:
         """Return at once, as there is nothing to wait for."""
 
 
-class Connection:
+class MemoryConnection:
     """Two ends with a pipe in each direction."""
 
     def __init__(self, network: MemoryNetwork, client: MemoryTransport, server: MemoryTransport) -> None:
@@ -227,7 +227,7 @@ class Pipe:
 class MemoryTransport(asyncio.Transport):
     """One end of a connection: a transport like asyncio's socket transports."""
 
-    connection: Connection
+    connection: MemoryConnection
     peer: MemoryTransport
     incoming: Pipe
     outgoing: Pipe

@@ -17,7 +17,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from foqs.testing.memory_network import Connection, MemoryNetwork, MemoryTransport, Pipe, ProtocolFactory
+from foqs.testing.memory_network import MemoryConnection, MemoryNetwork, MemoryTransport, Pipe, ProtocolFactory
 
 Connect = Callable[[ProtocolFactory, str, int], Awaitable[tuple[asyncio.Transport, asyncio.BaseProtocol]]]
 
@@ -63,7 +63,7 @@ class FaultyNetwork(MemoryNetwork):
 
         return connect
 
-    def cut(self, connection: Connection) -> None:
+    def cut(self, connection: MemoryConnection) -> None:
         """Break a connection. Each end notices it after a latency; bytes that would arrive later are lost."""
         for end in (connection.client, connection.server):
             end.incoming.reset(ConnectionResetError("the connection was broken"))
