@@ -22,7 +22,7 @@ from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.items.item import ORDER_KEY_BITS, OrderKey, Row, TopicName, arrival_ranks
 from foqs.queue.outage import Outage, with_given_up_lease
-from foqs.queue.port import Deliveries, ItemView
+from foqs.queue.port import ItemView, LeasedItems
 from foqs.runtime.deadlines import Deadlines
 from foqs.shard.shard import Shard
 from foqs_contract.errors import UnknownOutcome
@@ -114,7 +114,7 @@ class Dequeue:
         items_max: int,
         wait_deadline: float,
         deadline: float,
-        on_done: Callable[[Deliveries], None],
+        on_done: Callable[[LeasedItems], None],
     ) -> None:
         self.settings = settings
         self.topics = topics
@@ -127,7 +127,7 @@ class Dequeue:
         """When it stops waiting for refills; infinite if none is running."""
         self._wakes_at = 0.0
         self._deadline = deadline
-        self._on_done: Callable[[Deliveries], None] | None = on_done
+        self._on_done: Callable[[LeasedItems], None] | None = on_done
         self._phase = _Phase.SEARCHING
         self._lease_operations: list[tuple[Shard, Leases]] = []
         self._may_have_leased = False
@@ -342,7 +342,7 @@ class Dequeue:
             outage = None if items else self._source.outage(self.topics, late_shards)
             if self._may_have_leased and not items:
                 outage = with_given_up_lease(outage)
-            on_done(Deliveries(items, self._release_leased, outage))
+            on_done(LeasedItems(items, self._release_leased, outage))
 
 
 def _topic(item: ItemView) -> TopicName:

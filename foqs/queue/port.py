@@ -87,7 +87,7 @@ class ShardPage:
 
 
 @dataclass(slots=True, frozen=True)
-class Deliveries:
+class LeasedItems:
     """Items whose leases are committed, for one caller.
 
     `release` gives them up without counting the attempt. Call it if the reply
@@ -102,7 +102,7 @@ class Deliveries:
     outage: Outage | None = None
 
 
-NO_DELIVERIES: Final = Deliveries([], lambda: None)
+NO_DELIVERIES: Final = LeasedItems([], lambda: None)
 
 
 EnqueueOutcome: TypeAlias = str | Repeated | FoqsError
@@ -344,7 +344,7 @@ class Queue(Protocol):
         wait_ms: int,
         lease_ms: int | None,
         deadline: float,
-        on_done: Callable[[Deliveries], None],
+        on_done: Callable[[LeasedItems], None],
         items_max: int | None = None,
     ) -> PendingCall:
         """Deliver the best READY items of (topic, count) pairs; none if none came within `wait_ms`.

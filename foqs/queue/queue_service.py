@@ -32,8 +32,8 @@ from foqs.queue.placement import Placement, values_at
 from foqs.queue.port import (
     ITEM_OVERHEAD_BYTES,
     BulkChanges,
-    Deliveries,
     EnqueueOutcome,
+    LeasedItems,
     Outcome,
     PendingCall,
     Reads,
@@ -249,7 +249,7 @@ class QueueService:
         wait_ms: int,
         lease_ms: int | None,
         deadline: float,
-        on_done: Callable[[Deliveries], None],
+        on_done: Callable[[LeasedItems], None],
         items_max: int | None = None,
     ) -> PendingCall:
         settings = self.namespace_settings(namespace)

@@ -33,11 +33,11 @@ from foqs.core.items.item import (
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import (
     AlreadyGone,
-    Deliveries,
     EnqueueOutcome,
     ItemDetails,
     ItemExplanation,
     ItemView,
+    LeasedItems,
     Outcome,
     Repeated,
     TopicStats,
@@ -467,7 +467,7 @@ _DONE: Final = ttypes.Outcome()
 _ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
 
 
-def dequeue_reply(deliveries: Deliveries) -> ttypes.DequeueReply:
+def dequeue_reply(deliveries: LeasedItems) -> ttypes.DequeueReply:
     """Return the reply with these deliveries, for `encode_dequeue_reply`."""
     outage = deliveries.outage
     items: Any = deliveries.items

@@ -19,7 +19,7 @@ from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.outage import NothingDeliverable
-from foqs.queue.port import Deliveries, PendingCall, Queue, ShardListing, TopicStats
+from foqs.queue.port import LeasedItems, PendingCall, Queue, ShardListing, TopicStats
 from foqs.queue.reads.filter_walk import cursor_after
 from foqs.queue.reads.listings import format_cursor
 from foqs.rpc import codec, filters
@@ -130,7 +130,7 @@ class QueueHandlers:
         if wait_ms:
             wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
 
-        def done(deliveries: Deliveries) -> None:
+        def done(deliveries: LeasedItems) -> None:
             if deliveries.outage is not None and deliveries.outage.is_whole:
                 call.fail(NothingDeliverable(deliveries.outage))
             else:

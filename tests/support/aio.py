@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from foqs.queue.port import Deliveries, PendingCall
+from foqs.queue.port import LeasedItems, PendingCall
 
 T = TypeVar("T")
 
@@ -44,5 +44,5 @@ async def call_result(start: Callable[[Callable[[Any], None]], PendingCall]) -> 
 
 def release_unwanted(result: Any) -> None:
     """Nobody takes a call's result any more."""
-    if isinstance(result, Deliveries):
+    if isinstance(result, LeasedItems):
         result.release()

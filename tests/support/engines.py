@@ -13,7 +13,7 @@ from foqs.core.items.item import NewItem, State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
-from foqs.queue.port import Deliveries, EnqueueOutcome, ItemView, Outcome, PendingCall, TopicStats
+from foqs.queue.port import EnqueueOutcome, ItemView, LeasedItems, Outcome, PendingCall, TopicStats
 from foqs.queue.tier import Alone
 from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
@@ -189,14 +189,14 @@ class Caller:
 
     async def get(
         self, topic: str = "t", count: int = 1, wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
-    ) -> Deliveries:
+    ) -> LeasedItems:
         return await self.dequeue([(topic, count)], wait_ms, lease_ms, timeout_s)
 
     async def dequeue(
         self, wants: Sequence[tuple[str, int]], wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
-    ) -> Deliveries:
+    ) -> LeasedItems:
         deadline = self.world.deadline_in(timeout_s)
-        deliveries: Deliveries = await call_result(
+        deliveries: LeasedItems = await call_result(
             lambda done: self.queue.dequeue(self.namespace, wants, wait_ms, lease_ms, deadline, done)
         )
         return deliveries

@@ -18,12 +18,12 @@ from foqs.core.items.life import Event, EventKind, new_row
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.port import (
     ALREADY_GONE,
-    Deliveries,
     EnqueueOutcome,
     ItemCount,
     ItemDetails,
     ItemExplanation,
     ItemView,
+    LeasedItems,
     Outcome,
     PageResult,
     PendingCall,
@@ -117,10 +117,10 @@ class FakeQueue:
         wait_ms: int,
         lease_ms: int | None,
         deadline: float,
-        on_done: Callable[[Deliveries], None],
+        on_done: Callable[[LeasedItems], None],
         items_max: int | None = None,
     ) -> PendingCall:
-        def work() -> Deliveries:
+        def work() -> LeasedItems:
             out: list[ItemView] = []
             for topic, count in topic_limits:
                 ready = [row for row in self.rows.values() if row.topic == topic and row.state is State.READY]
@@ -130,7 +130,7 @@ class FakeQueue:
                     row.due_ms = NOW_MS + (lease_ms or row.lease_ms)
                     row.first_delivered_at_ms = row.first_delivered_at_ms or NOW_MS
                     out.append(ItemView(3, row, NOW_MS))
-            return Deliveries(out[:items_max], lambda: self.released.extend(format_id(3, seen.row.id) for seen in out))
+            return LeasedItems(out[:items_max], lambda: self.released.extend(format_id(3, seen.row.id) for seen in out))
 
         return self._start("dequeue", (list(topic_limits), wait_ms, lease_ms), work, on_done)
 

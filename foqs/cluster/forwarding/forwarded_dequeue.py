@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues, Route
 from foqs.core.items.item import TopicName
 from foqs.queue.outage import NothingDeliverable, Outage
-from foqs.queue.port import Deliveries, PendingCall
+from foqs.queue.port import LeasedItems, PendingCall
 from foqs.rpc.call import Call, Handler, WrappedCall
 from foqs_contract.errors import FoqsError, UnknownOutcome
 from foqs_contract.idl import ttypes
@@ -120,7 +120,7 @@ class ForwardedDequeue(WrappedCall):
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """Reply with the items of this host; without items, reply when no peer is being asked."""
-        assert isinstance(value, Deliveries)
+        assert isinstance(value, LeasedItems)
         if value.items:
             self._is_local_done = True
             self._reply(to_struct, value, on_unsent)

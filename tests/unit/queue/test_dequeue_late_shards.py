@@ -10,7 +10,7 @@ import pytest
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
 from foqs.queue.placement import ROTATION_S
-from foqs.queue.port import Deliveries
+from foqs.queue.port import LeasedItems
 from foqs.shard.writer import STALLED_S
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost, WriteRefused
@@ -185,7 +185,7 @@ def test_items_that_the_first_shards_leased_for_a_caller_that_left_are_released(
         stored = {shard: set(world.database.tables[shard].rows) for shard in (SICK, WELL)}
         assert all(stored.values())
         outage.well.clear()
-        replies: list[Deliveries] = []
+        replies: list[LeasedItems] = []
         call = caller.queue.dequeue("default", [("t", 20)], 5_000, None, world.deadline_in(10), replies.append)
         await world.until(lambda: leased(world, WELL) == stored[WELL])
         await world.pass_s(at_s)

@@ -12,7 +12,7 @@ from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.placement import ROTATION_S
-from foqs.queue.port import Deliveries
+from foqs.queue.port import LeasedItems
 from foqs.shard.shard import Shard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
@@ -82,7 +82,7 @@ def test_waiter_gets_its_reply_before_memory_is_updated_unless_more_items_remain
         replies: list[tuple[int, bool]] = []
         leased: list[int] = []
 
-        def on_done(_: Deliveries) -> None:
+        def on_done(_: LeasedItems) -> None:
             topic = ("default", "t")
             replies.append(
                 (
@@ -310,7 +310,7 @@ def test_no_dequeue_waits_while_there_are_items(monkeypatch: pytest.MonkeyPatch)
         async def consume(wants: list[tuple[str, int]]) -> None:
             while len(got) < 3 * 240:
                 before = world.loop.time()
-                delivered: Deliveries = await caller.dequeue(wants, wait_ms=20_000, timeout_s=30.0)
+                delivered: LeasedItems = await caller.dequeue(wants, wait_ms=20_000, timeout_s=30.0)
                 assert world.loop.time() - before < 2
                 got.extend(delivered.items)
                 await caller.do(EventKind.ACK, delivered.items)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foqs.core.items.item import DeliveryPolicy, Row, State
 from foqs.options.rpc_options import RESULT_BYTES_MAX
-from foqs.queue.port import Deliveries, ItemView
+from foqs.queue.port import ItemView, LeasedItems
 from foqs.rpc import codec
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
@@ -64,7 +64,7 @@ def test_reply_is_the_same_in_both_ways(is_compact: bool, availability: Any) -> 
     without_payload = view(3, 9, "t", 0, None, b"m", 1, 1, 9, 0, 5, 6)
     of_old_host = view(3, 9, "t", 0, b"p", b"m", 1, 1, 9, 0, 5, 6, None)
     for items in ([], [whole], [whole, without_payload], [whole, of_old_host]):
-        reply = codec.dequeue_reply(Deliveries(items, lambda: None))
+        reply = codec.dequeue_reply(LeasedItems(items, lambda: None))
         reply.availability = availability
         assert codec.encode_dequeue_reply(is_compact, reply) == expected(items, availability, is_compact=is_compact)
         structs = ttypes.DequeueReply([codec.delivery_struct(item) for item in items], availability)
