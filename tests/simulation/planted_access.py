@@ -10,7 +10,7 @@ from foqs.catalog import changes
 from foqs.catalog.document import Document, Permission
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.items.explanation import Explanation, ItemSnapshot
+from foqs.core.items.explanation import ItemSnapshot, Reasons
 from foqs.core.items.item import State
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.queue.reads import explainer
@@ -75,13 +75,13 @@ def deleted_namespace_served() -> None:
 def leased_explained_as_ready() -> None:
     """A leased item is explained as ready."""
 
-    def explain(snapshot: ItemSnapshot) -> Explanation:
+    def explain(snapshot: ItemSnapshot) -> Reasons:
         row = snapshot.row
         if row is not None and row.state is State.LEASED:
             snapshot = replace(snapshot, row=replace(row, state=State.READY))
         return original(snapshot)
 
-    original: Callable[[ItemSnapshot], Explanation] = plant(explainer, "explain", explain)
+    original: Callable[[ItemSnapshot], Reasons] = plant(explainer, "explain", explain)
 
 
 def deferred_explained_as_absent() -> None:

@@ -73,7 +73,7 @@ class ItemSnapshot:
 
 
 @dataclass(slots=True)
-class Explanation:
+class Reasons:
     """Reasons and remedies, one sentence each. The remedies are in the order of their reasons."""
 
     reasons: list[str] = field(default_factory=list)
@@ -85,9 +85,9 @@ class Explanation:
             self.remedies.append(remedy)
 
 
-def explain(snapshot: ItemSnapshot) -> Explanation:
+def explain(snapshot: ItemSnapshot) -> Reasons:
     """Explain why the item is not delivered."""
-    explanation = Explanation()
+    explanation = Reasons()
     row = snapshot.row
     if snapshot.read_error is not None:
         explanation.add(
@@ -125,7 +125,7 @@ def dead_reason(row: Row) -> str | None:
 # ------------------------------------------------------------------ by state
 
 
-def _explain_missing(snapshot: ItemSnapshot, explanation: Explanation) -> None:
+def _explain_missing(snapshot: ItemSnapshot, explanation: Reasons) -> None:
     if not snapshot.is_written:
         explanation.add(
             "No item has this id yet: its number is not in use, or its enqueue is being written.",
@@ -140,7 +140,7 @@ def _explain_missing(snapshot: ItemSnapshot, explanation: Explanation) -> None:
     )
 
 
-def _explain_deferred(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
+def _explain_deferred(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
     left_ms = row.deliver_after_ms - snapshot.now_ms
     remedy = "Have it delivered now: " + snapshot.cli_command("item update", snapshot.id, "--delay", "0")
     since = f" after attempt {_format_attempt(row)} ended without an ack" if row.attempt else ""
@@ -165,7 +165,7 @@ def _explain_deferred(snapshot: ItemSnapshot, row: Row, explanation: Explanation
     _explain_ttl(snapshot, row, explanation)
 
 
-def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
+def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
     if snapshot.store_error is not None:
         explanation.add(
             f"Its shard's database does not answer, so the shard delivers nothing: {snapshot.store_error}.",
@@ -193,7 +193,7 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -
     _explain_ttl(snapshot, row, explanation)
 
 
-def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
+def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
     """Explain the place of a ready item among others, and the demand for its topic."""
     if snapshot.better_count is None:
         explanation.add("The better items before it could not be counted now.", "Ask again.")
@@ -229,7 +229,7 @@ def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -
         explanation.add(f"No consumer waits for its topic, and {last_dequeue}.", "Have a consumer dequeue the topic.")
 
 
-def _explain_leased(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
+def _explain_leased(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
     end_ms = snapshot.now_ms if row.due_ms is None else row.due_ms
     attempt = f"attempt {_format_attempt(row)}"
     left_ms = end_ms - snapshot.now_ms
@@ -261,7 +261,7 @@ def _after_lease(row: Row, end_ms: int) -> str:
     return "it is ready again at once"
 
 
-def _explain_dead(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
+def _explain_dead(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
     explanation.add(
         f"It is dead, {dead_reason(row)}.",
         "Fix the cause, then have it delivered again: " + snapshot.cli_command("dead redrive", snapshot.id),
@@ -285,14 +285,14 @@ _EXPLAIN_STATE: Final = {
 # ------------------------------------------------------------ for every state
 
 
-def _explain_pause(snapshot: ItemSnapshot, row: Row, explanation: Explanation, reason: str) -> None:
+def _explain_pause(snapshot: ItemSnapshot, row: Row, explanation: Reasons, reason: str) -> None:
     if snapshot.is_paused:
         explanation.add(
             f"{reason} until the topic is resumed.", "Resume it: " + snapshot.cli_command("topic resume", row.topic)
         )
 
 
-def _explain_ttl(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
+def _explain_ttl(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
     expires_ms = row.expires_at_ms
     if expires_ms is not None and (row.state is State.READY or expires_ms > row.deliver_after_ms):
         explanation.add(
@@ -300,7 +300,7 @@ def _explain_ttl(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> 
         )
 
 
-def _explain_enqueues(snapshot: ItemSnapshot, explanation: Explanation) -> None:
+def _explain_enqueues(snapshot: ItemSnapshot, explanation: Reasons) -> None:
     """Explain limits that affect new items only."""
     if snapshot.breaker != "closed":
         explanation.add(

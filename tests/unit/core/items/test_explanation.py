@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foqs.core.items.explanation import Explanation, ItemSnapshot, explain, format_duration, format_time
+from foqs.core.items.explanation import ItemSnapshot, Reasons, explain, format_duration, format_time
 from foqs.core.items.item import PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, apply_event
 from tests.support.builders import row
@@ -20,7 +20,7 @@ def item(state: State, **changes: Any) -> Row:
     return row(5, **(values | changes))
 
 
-def explained(row: Row | None, **changes: Any) -> Explanation:
+def explained(row: Row | None, **changes: Any) -> Reasons:
     values: dict[str, Any] = {"id": "2-5", "namespace": "default", "now_ms": NOW_MS, "payload_bytes_max": 10_240}
     return explain(ItemSnapshot(row=row, **(values | changes)))
 
