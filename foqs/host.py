@@ -86,7 +86,7 @@ class StopRequested(Exception):
     """The host was asked to stop before it served anything."""
 
 
-class Host:
+class ComposedHost:
     """A host process from its start to its stop."""
 
     def __init__(self, config: Config, surroundings: Surroundings) -> None:

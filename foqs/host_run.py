@@ -18,7 +18,7 @@ from typing import Any, Final
 import uvloop
 
 from foqs.catalog.port import CatalogError
-from foqs.host import Host, StopRequested
+from foqs.host import ComposedHost, StopRequested
 from foqs.options.config import Config
 from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
@@ -60,10 +60,10 @@ async def serve(config: Config, on_ready: Callable[[Config], None] | None = None
     with contextlib.ExitStack() as reservations:
         for lock_file, what in config.lock_files.items():
             reservations.enter_context(reserved(lock_file, what))
-        return await _run(Host(config, Surroundings.of(config)), on_ready)
+        return await _run(ComposedHost(config, Surroundings.of(config)), on_ready)
 
 
-async def _run(host: Host, on_ready: Callable[[Config], None] | None) -> int:
+async def _run(host: ComposedHost, on_ready: Callable[[Config], None] | None) -> int:
     """Serve until a signal (returns 0) or a failure (returns 1) stops the host."""
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
@@ -95,7 +95,7 @@ async def _run(host: Host, on_ready: Callable[[Config], None] | None) -> int:
             loop.remove_signal_handler(number)
 
 
-async def _notify_ready(host: Host, listening: Config, on_ready: Callable[[Config], None] | None) -> None:
+async def _notify_ready(host: ComposedHost, listening: Config, on_ready: Callable[[Config], None] | None) -> None:
     await host.became_ready.wait()
     log.info("every shard is served")
     if on_ready is not None:

@@ -20,7 +20,7 @@ from functools import wraps
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from foqs.host import Host
+from foqs.host import ComposedHost
 from foqs.options.config import load
 from foqs.options.options import DAY_MS, HOUR_MS
 from foqs.surroundings import Surroundings
@@ -78,7 +78,7 @@ class FakeHost:
         self._clients: list[Client] = []
         self._network = MemoryNetwork()
         self._loop: HostLoop
-        self._host: Host
+        self._host: ComposedHost
 
     async def __aenter__(self) -> Self:
         self._loop = HostLoop(asyncio.get_running_loop(), self._network)
@@ -143,7 +143,7 @@ class FakeHost:
     async def _start(self) -> None:
         wall_origin_ms = time.time_ns() // 1_000_000 - int(self._loop.time() * 1_000)
         clock = VirtualClock(self._loop, wall_origin_ms=wall_origin_ms)
-        self._host = Host(self._config, Surroundings.of(self._config, clock))
+        self._host = ComposedHost(self._config, Surroundings.of(self._config, clock))
         await self._host.start()
         async with asyncio.timeout(_START_S_MAX):
             while not self._host.is_ready:  # noqa: ASYNC110 - its own time, which does not wait

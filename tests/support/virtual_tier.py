@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, Final, TypeVar
 
-from foqs.host import Host
+from foqs.host import ComposedHost
 from foqs.options.config import Config, load
 from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.surroundings import Surroundings
@@ -64,7 +64,7 @@ class VirtualTier:
         self._clock = VirtualClock(self._loop)
         self._ensemble = LocalEnsemble(None, self._clock.monotonic_ms)
         self._database = MemoryDatabase(self._clock.wall_ms)
-        self._hosts: list[Host] = []
+        self._hosts: list[ComposedHost] = []
         self._clients = 0
         self.refused: list[str] = []
         """The other hosts that clients tried to reach."""
@@ -112,7 +112,7 @@ class VirtualTier:
         await layout_changes.create_layout(administrator, [ShardSpec(number, "main") for number in range(SHARDS)])
         for number, address in enumerate(ADDRESSES):
             config = _config(address, options)
-            host = Host(config, self._surroundings(number))
+            host = ComposedHost(config, self._surroundings(number))
             self._hosts.append(host)
             await host.start()
         async with self.client("default") as client, asyncio.timeout(_START_S_MAX):
