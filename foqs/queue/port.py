@@ -132,7 +132,7 @@ ListTopics: TypeAlias = Callable[
 
 
 @dataclass(slots=True, frozen=True)
-class ItemCount:
+class ItemTotals:
     """A number of items, and the bytes of their payloads: None if they were counted without being read."""
 
     items: int
@@ -246,7 +246,7 @@ class Reads(Protocol):
 
     async def count_matching(
         self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
-    ) -> ItemCount:
+    ) -> ItemTotals:
         """Count the items that match."""
         ...
 

@@ -19,9 +19,9 @@ from foqs.options.rpc_options import CallOptions
 from foqs.queue.port import (
     ALREADY_GONE,
     EnqueueOutcome,
-    ItemCount,
     ItemDetails,
     ItemExplanation,
+    ItemTotals,
     ItemView,
     LeasedItems,
     Outcome,
@@ -257,10 +257,10 @@ class FakeQueue:
 
     async def count_matching(
         self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
-    ) -> ItemCount:
+    ) -> ItemTotals:
         await self._record_call("count", item_filter)
         rows = [row for row in self.rows.values() if item_filter.matches(row)]
-        return ItemCount(len(rows), sum(row.payload_bytes for row in rows))
+        return ItemTotals(len(rows), sum(row.payload_bytes for row in rows))
 
     async def count_page(
         self,

@@ -14,7 +14,7 @@ from typing import Final
 
 from foqs.core.items.item import PRIORITY_MIN, Row, State, pack_order_key, unpack_order_key
 from foqs.core.items.item_filter import ItemFilter
-from foqs.queue.port import ItemCount, PageResult
+from foqs.queue.port import ItemTotals, PageResult
 from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.shard.shard import Shard
 from foqs.store.port import IdRange
@@ -91,11 +91,11 @@ def _reads_of(rows: int) -> int:
 
 async def count_matching(
     shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, deadline: float
-) -> ItemCount:
+) -> ItemTotals:
     """See `Reads.count_matching`."""
     if item_filter.is_by_topic_and_state and not any(shard.counts.is_lagging for shard in shards):
         async with read_deadline(deadline):
-            return ItemCount(sum([await _sum_counts(shard, namespace, item_filter) for shard in shards]), None)
+            return ItemTotals(sum([await _sum_counts(shard, namespace, item_filter) for shard in shards]), None)
     walk = CountWalk(shards, namespace, item_filter, None)
     items = payload_bytes = 0
     async with read_deadline(deadline):
@@ -104,7 +104,7 @@ async def count_matching(
             found, found_bytes = await walk.count()
             items += found
             payload_bytes += found_bytes
-    return ItemCount(items, payload_bytes)
+    return ItemTotals(items, payload_bytes)
 
 
 async def count_page(

@@ -14,9 +14,9 @@ from foqs.options.rpc_options import CallOptions
 from foqs.queue.host_state import HostState
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import (
-    ItemCount,
     ItemDetails,
     ItemExplanation,
+    ItemTotals,
     ItemView,
     PageResult,
     ShardListing,
@@ -109,7 +109,7 @@ class HostReads:
 
     async def count_matching(
         self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
-    ) -> ItemCount:
+    ) -> ItemTotals:
         return await count_matching(self._shards.get_all(shards), namespace, item_filter, deadline)
 
     async def count_page(
