@@ -102,7 +102,7 @@ class LeasedItems:
     outage: Outage | None = None
 
 
-NO_DELIVERIES: Final = LeasedItems([], lambda: None)
+NOTHING_LEASED: Final = LeasedItems([], lambda: None)
 
 
 EnqueueOutcome: TypeAlias = str | Repeated | FoqsError

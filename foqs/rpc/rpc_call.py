@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from foqs.access.call_permissions import Principal
 from foqs.core.items.validation import MalformedRequest
 from foqs.core.limits.waiting_calls import WaitingPlace
-from foqs.queue.port import NO_DELIVERIES, PendingCall
+from foqs.queue.port import NOTHING_LEASED, PendingCall
 from foqs.rpc import codec
 from foqs.rpc.call import Call, ServerMethod, deadline_error, internal_error, reply_too_long
 from foqs.rpc.messages import MessageHead, encode_struct, frame_reply, sequence_id
@@ -200,7 +200,7 @@ class RpcCall(Call):
         """End a dequeue whose caller has left: reply without items, and release the items that are leased for it."""
         if self._is_open:
             pending = self._pending
-            self.reply(codec.dequeue_reply, NO_DELIVERIES)
+            self.reply(codec.dequeue_reply, NOTHING_LEASED)
             self._abandon_pending(pending)
 
     # ------------------------------------------------------------------- inside
