@@ -1,6 +1,6 @@
 """Extends the leases of a stream's items while their batch is under way.
 
-Holds `LeaseRenewal`. Always true: its thread extends each lease three times within its
+Holds `StreamLeaseRenewal`. Always true: its thread extends each lease three times within its
 duration, until it is dropped or the queue refuses it. A lease that cannot be extended
 is no error: its token still acks the item until another consumer gets it.
 """
@@ -27,7 +27,7 @@ class ExtendClient(Protocol):
     def extend(self, leases: Sequence[Lease], *, lease_ms: int | None, timeout_ms: int | None) -> list[Outcome]: ...
 
 
-class LeaseRenewal:
+class StreamLeaseRenewal:
     """Renews leases until it is stopped.
 
     Args:

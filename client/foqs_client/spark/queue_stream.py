@@ -20,7 +20,7 @@ from foqs_client.errors import FoqsError, StaleLease
 from foqs_client.spark.item_reader import BACKOFF_S_MAX, BACKOFF_S_MIN, read_refusal, retried
 from foqs_client.spark.item_view_columns import delivery_values
 from foqs_client.spark.job_error import SourceError
-from foqs_client.spark.lease_renewal import IDS_PER_CALL, LeaseRenewal
+from foqs_client.spark.lease_renewal import IDS_PER_CALL, StreamLeaseRenewal
 from foqs_client.spark.source_options import StreamSourceOptions
 from foqs_client.spark.staging import Lease, Owner, StagedWriter, Staging
 from foqs_client.sync_client import SyncClient
@@ -78,7 +78,7 @@ class QueueStream:
     """
 
     def __init__(
-        self, options: StreamSourceOptions, client: SyncClient, staging: Staging, renewal: LeaseRenewal
+        self, options: StreamSourceOptions, client: SyncClient, staging: Staging, renewal: StreamLeaseRenewal
     ) -> None:
         self._options = options
         self._client = client

@@ -121,14 +121,14 @@ class FoqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> QueueStream:
         """Return the driver's side of the stream, which is made once."""
         if self._stream is None:
-            from foqs_client.spark.lease_renewal import LeaseRenewal
+            from foqs_client.spark.lease_renewal import StreamLeaseRenewal
             from foqs_client.spark.queue_stream import QueueStream
             from foqs_client.spark.staging import Staging
 
             options = self._options
             staging = Staging(options.staging_location, STREAM_COLUMNS)
             client = self._opened.enter_context(make_client(SyncClient, options, options.namespace, SourceError))
-            renewal = LeaseRenewal(client, options.lease_ms)
+            renewal = StreamLeaseRenewal(client, options.lease_ms)
             self._opened.callback(renewal.stop)
             stream = QueueStream(options, client, staging, renewal)
             stream.check()

@@ -15,7 +15,7 @@ from foqs_client import Delivery, Item, ItemFilter, Namespace, Outcome, SyncClie
 from foqs_client.spark import item_reader, queue_stream
 from foqs_client.spark.item_view_columns import STREAM_COLUMNS
 from foqs_client.spark.job_error import SourceError
-from foqs_client.spark.lease_renewal import LeaseRenewal
+from foqs_client.spark.lease_renewal import StreamLeaseRenewal
 from foqs_client.spark.queue_stream import Offset, QueueStream
 from foqs_client.spark.source_options import StreamSourceOptions
 from foqs_client.spark.staging import Staging
@@ -41,7 +41,7 @@ class Driver:
         given = {"topics": ("t",), "lease_ms": LEASE_MS, "timeout_ms": 5_000, **options}
         self.options = StreamSourceOptions("foqs://fake", staging_location=str(folder / "staged"), **given)
         self.staging = Staging(self.options.staging_location, STREAM_COLUMNS)
-        self.renewal = LeaseRenewal(client, LEASE_MS)
+        self.renewal = StreamLeaseRenewal(client, LEASE_MS)
         self.stream = QueueStream(self.options, client, self.staging, self.renewal)
 
     def lease_batch(self, start: Offset, items_max: int = 100) -> Offset:
