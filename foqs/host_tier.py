@@ -21,7 +21,7 @@ from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.peer_figures import PeerFigures
 from foqs.cluster.peers import Peers
-from foqs.cluster.tier_member import Member
+from foqs.cluster.tier_member import TierMember
 from foqs.options.config import Config
 from foqs.queue.engine import Engine
 from foqs.queue.host_state import HostState
@@ -171,7 +171,7 @@ class _Cluster:
         membership = Membership(config, registry, nonce, surroundings.clock, rng, state.load)
         peers = Peers(membership.hosts, nonce, server.tier, server.region, peer_pool_opener(config))
         view = GossipView(config.cluster.peer_topics_max, config.cluster.gossip_interval_ms / 1_000)
-        member = Member(config.cluster, state, membership, peers, view, config.calls.delivery_bytes_max, rng)
+        member = TierMember(config.cluster, state, membership, peers, view, config.calls.delivery_bytes_max, rng)
         self.tier: Tier = member
         self.coordinator: Coordinator = membership.agent
         self.catalog: Catalog = RegistryCatalog(registry, config.catalog.bytes_max)

@@ -36,7 +36,7 @@ from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_contract.call_table import Route
 
 
-class Member:
+class TierMember:
     """One host as a member of its tier; see `foqs.queue.tier.Tier`.
 
     Args:

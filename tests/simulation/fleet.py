@@ -24,7 +24,7 @@ from foqs.catalog.registry_catalog import RegistryCatalog
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
-from foqs.cluster.tier_member import Member
+from foqs.cluster.tier_member import TierMember
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import parse_id
 from foqs.options.config import Config
@@ -101,7 +101,7 @@ class SimulatedFleet(SimulatedCluster):
         self.counts: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
         self.surplus = SurplusLedger(self.counts, loop.time, self._row)
         self.registries: dict[Incarnation, DelayedRegistry] = {}
-        self._tiers: dict[Incarnation, Member] = {}
+        self._tiers: dict[Incarnation, TierMember] = {}
         self._ensemble = _Ensemble(None, self.clock.monotonic_ms)
         self._ensemble.planned = self._planned
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
@@ -266,7 +266,7 @@ class SimulatedFleet(SimulatedCluster):
             lambda address: ConnectionPool([address], 1, connect, greet),
         )
         view = GossipView(GOSSIP.peer_topics_max, GOSSIP.gossip_interval_ms / 1_000)
-        tier = self._tiers[me] = Member(GOSSIP, state, membership, peers, view, PAGE_BYTES_MAX, rng)
+        tier = self._tiers[me] = TierMember(GOSSIP, state, membership, peers, view, PAGE_BYTES_MAX, rng)
         replies = UnwrittenReplies(self.loop)
         engine = me.engine = Engine(
             settings,

@@ -15,7 +15,7 @@ from foqs.catalog.registry_catalog import RegistryCatalog
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.peers import Peers, PeerUnreachable
-from foqs.cluster.tier_member import Member
+from foqs.cluster.tier_member import TierMember
 from foqs.options.cluster_options import ClusterOptions
 from foqs.options.config import Config
 from foqs.queue.engine import Engine
@@ -70,7 +70,7 @@ class ClusterHost:
         self.state = HostState(settings.namespace, tier, world.clock.stopwatch_s)
         self.membership = Membership(config, self.registry, self.nonce, world.clock, rng, lambda: 0.0)
         self.peers = self.make_peers(self.membership.hosts)
-        self.tier = Member(
+        self.tier = TierMember(
             world.gossip_options,
             self.state,
             self.membership,
