@@ -23,7 +23,7 @@ from foqs.catalog.document import (
     IDENTITY_MAX,
     Document,
     MalformedDocument,
-    Namespace,
+    NamespaceRecord,
     Permission,
     parse,
     render,
@@ -243,11 +243,11 @@ class Administration:
             raise Unavailable("the host has not read its namespaces yet; try again", retry_after_ms=_RETRY_MS)
         return document
 
-    def namespace(self, name: str) -> Namespace:
+    def namespace(self, name: str) -> NamespaceRecord:
         """Return a namespace as it was configured. Raises `NamespaceNotFound`."""
         return changes.find_namespace(self.document(), name)
 
-    def settings(self, namespace: Namespace) -> Mapping[str, int]:
+    def settings(self, namespace: NamespaceRecord) -> Mapping[str, int]:
         """Return the settings of a namespace with the host's defaults."""
         default = self._namespaces.default_settings
         return {name: getattr(default, name) for name in SETTING_RANGES} | dict(namespace.settings)
@@ -271,14 +271,18 @@ class Administration:
 
     # ---------------------------------------------------------------- changing
 
-    async def create(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
+    async def create(
+        self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float
+    ) -> NamespaceRecord:
         """Create a namespace. Creating it again with the same settings changes nothing."""
         incarnation, own_tier = self._new_incarnation(), tier or self._namespaces.tier
         return await self._change_namespace(
             name, lambda before: changes.create(before, name, own_tier, settings, incarnation=incarnation), deadline
         )
 
-    async def update(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
+    async def update(
+        self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float
+    ) -> NamespaceRecord:
         """Change the given settings of a namespace."""
         return await self._change_namespace(name, lambda before: changes.update(before, name, tier, settings), deadline)
 
@@ -286,7 +290,7 @@ class Administration:
         """Store a change. `is_known_empty`: all shards are known to hold nothing of a namespace that it removes."""
         await self._change(change, deadline, is_known_empty=is_known_empty)
 
-    async def _change_namespace(self, name: str, change: DocumentChange, deadline: float) -> Namespace:
+    async def _change_namespace(self, name: str, change: DocumentChange, deadline: float) -> NamespaceRecord:
         def checked(before: Document) -> Document:
             after = change(before)
             self._check_settings(after.namespaces[name])
@@ -368,7 +372,7 @@ class Administration:
         """Return a random number, so that not even a catalog that was lost had it before."""
         return self._rng.randint(1, INCARNATION_MAX)
 
-    def _check_settings(self, namespace: Namespace) -> None:
+    def _check_settings(self, namespace: NamespaceRecord) -> None:
         """Refuse settings that contradict one another or the host's own. Raises `InvalidArgument`."""
         settings = self.settings(namespace)
         check_consistent(settings)

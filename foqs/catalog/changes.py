@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, Permission
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, Permission
 from foqs.catalog.key_slot_assignment import SlotConflict, conflicting_slots, with_even_division, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items import validation
@@ -40,7 +40,7 @@ def create(
         InvalidArgument: it exists with other settings.
         Unavailable: it is being deleted.
     """
-    created = Namespace(tier, _checked_settings(settings), incarnation=incarnation)
+    created = NamespaceRecord(tier, _checked_settings(settings), incarnation=incarnation)
     existing = document.namespaces.get(name)
     if existing is None:
         return with_namespace(document, name, created)
@@ -163,7 +163,7 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
     slots = {tier: assignment for tier, assignment in slots.items() if assignment}
     is_other_catalog = document.version == 0 or document.identity != imported.identity
 
-    def incarnation_of(name: str, namespace: Namespace) -> int:
+    def incarnation_of(name: str, namespace: NamespaceRecord) -> int:
         existing = document.namespaces.get(name)
         if is_other_catalog and (existing is None or not existing.incarnation):
             return namespace.incarnation
@@ -181,7 +181,7 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
     return _next_version(document, namespaces=namespaces, slots=slots, identity=imported.identity or document.identity)
 
 
-def _with_unknown_of(existing: Namespace | None, imported: Namespace) -> Namespace:
+def _with_unknown_of(existing: NamespaceRecord | None, imported: NamespaceRecord) -> NamespaceRecord:
     """Return an imported namespace with the fields that only a newer version knows: an import does not have them."""
     if existing is None:
         return imported
@@ -212,7 +212,7 @@ def record_slots(
     return document if after == before else _next_version(document, slots={**document.slots, tier: after})
 
 
-def find_namespace(document: Document, name: str, field: str = "namespace_name") -> Namespace:
+def find_namespace(document: Document, name: str, field: str = "namespace_name") -> NamespaceRecord:
     """Return a namespace. Raises `NamespaceNotFound`."""
     namespace = document.namespaces.get(name)
     if namespace is None:
@@ -227,7 +227,7 @@ def namespace_not_found(name: str, field: str = "namespace_name") -> NamespaceNo
     )
 
 
-def _check_tier(name: str, namespace: Namespace, tier: str | None) -> None:
+def _check_tier(name: str, namespace: NamespaceRecord, tier: str | None) -> None:
     """Refuse to move a namespace to another tier, because its items and keys cannot move. Raises `InvalidArgument`."""
     if tier is not None and namespace.tier not in (None, tier):
         raise InvalidArgument(
@@ -242,7 +242,7 @@ def _checked_settings(settings: Mapping[str, int]) -> Mapping[str, int]:
     }
 
 
-def with_namespace(document: Document, name: str, namespace: Namespace) -> Document:
+def with_namespace(document: Document, name: str, namespace: NamespaceRecord) -> Document:
     """Return the next version of a document, with this namespace in place of the one of its name."""
     return _next_version(document, namespaces={**document.namespaces, name: namespace})
 

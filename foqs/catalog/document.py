@@ -53,7 +53,7 @@ class QueueEntry:
 
 
 @dataclass(slots=True, frozen=True)
-class Namespace:
+class NamespaceRecord:
     """A namespace as it was configured. Settings that it lacks are as in the host's `[namespace]`."""
 
     tier: str | None = None
@@ -88,7 +88,7 @@ class Document:
     """One version of the catalog."""
 
     version: int
-    namespaces: Mapping[str, Namespace]
+    namespaces: Mapping[str, NamespaceRecord]
     slots: Mapping[str, SlotAssignment] = field(default_factory=dict)
     """The assignment of key slots by tier."""
     identity: int = 0
@@ -151,7 +151,7 @@ def _tail_to_json(document: Document) -> dict[str, Any]:
     return fields | dict(document.unknown)
 
 
-def _namespace_to_json(namespace: Namespace) -> dict[str, Any]:
+def _namespace_to_json(namespace: NamespaceRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if namespace.tier is not None:
         fields["tier"] = namespace.tier
@@ -257,10 +257,10 @@ class _NamespaceForm(Form):
     queues: dict[_Name, Annotated[_QueueForm, build_with_unknown(QueueEntry)]] = Field(default_factory=dict)
 
 
-def _build_namespace(settings: Mapping[str, Any], unknown: Unknown, **fields: Any) -> Namespace:
+def _build_namespace(settings: Mapping[str, Any], unknown: Unknown, **fields: Any) -> NamespaceRecord:
     newer = {name: value for name, value in settings.items() if name not in SETTING_RANGES}
     known = {name: value for name, value in settings.items() if name in SETTING_RANGES}
-    return Namespace(settings=known, unknown={**unknown, **({_SETTINGS: newer} if newer else {})}, **fields)
+    return NamespaceRecord(settings=known, unknown={**unknown, **({_SETTINGS: newer} if newer else {})}, **fields)
 
 
 class _DocumentForm(Form):

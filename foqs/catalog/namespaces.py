@@ -9,7 +9,7 @@ Knows nothing of where the document comes from.
 from __future__ import annotations
 
 from foqs.catalog.changes import namespace_not_found
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, Permission
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, Permission
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items.idempotency_keys import incarnation_prefix
 from foqs.core.items.item import TopicName
@@ -69,7 +69,7 @@ class Namespaces:
         self.foreign_tiers: dict[str, str] = {}
         self.tier = tier
         self._settings: dict[str, NamespaceSettings] = {}
-        self._resolved: dict[str, tuple[Namespace, NamespaceSettings]] = {}
+        self._resolved: dict[str, tuple[NamespaceRecord, NamespaceSettings]] = {}
         """The settings of each namespace of the document. A change resolves only the namespace that it changes."""
         self._closed_names: set[str] = set()
 
@@ -154,7 +154,7 @@ class Namespaces:
         self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
         return before - self.paused_topics
 
-    def _resolve(self, own: Namespace) -> NamespaceSettings:
+    def _resolve(self, own: NamespaceRecord) -> NamespaceSettings:
         """Return the settings of a namespace, with the host's defaults for those that it lacks."""
         return self.default_settings.model_copy(
             update={**own.settings, "incarnation": incarnation_prefix(own.incarnation)}

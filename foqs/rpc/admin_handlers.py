@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from foqs.catalog.administration import Administration
-from foqs.catalog.document import Namespace, Permission
+from foqs.catalog.document import NamespaceRecord, Permission
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items import validation
 from foqs.rpc.call import Call, Handler
@@ -147,7 +147,7 @@ class _AdminHandlers:
                 )
         return name, tier, {key: value for key in SETTING_RANGES if (value := getattr(raw, key)) is not None}
 
-    def _settings_struct(self, name: str, namespace: Namespace) -> ttypes.NamespaceSettings:
+    def _settings_struct(self, name: str, namespace: NamespaceRecord) -> ttypes.NamespaceSettings:
         return ttypes.NamespaceSettings(name=name, tier=namespace.tier or self._tier, **self._admin.settings(namespace))
 
 

@@ -33,7 +33,7 @@ MEMBER: Final = Member(
 CATALOG: Final = catalog.Document(
     5,
     {
-        "orders": catalog.Namespace(
+        "orders": catalog.NamespaceRecord(
             "gold",
             {name: low for name, (low, _) in SETTING_RANGES.items()},
             {"mailer": frozenset(Permission)},
@@ -42,7 +42,7 @@ CATALOG: Final = catalog.Document(
             11,
             queues={"mail": catalog.QueueEntry({"DelaySeconds": "5"}, {"team": "a"}, 1_700_000_000, 1_800_000_000)},
         ),
-        "plain": catalog.Namespace(),
+        "plain": catalog.NamespaceRecord(),
     },
     {"gold": {1: frozenset(range(512)), 2: frozenset(range(512, 1024, 2))}},
     13,

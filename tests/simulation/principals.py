@@ -14,7 +14,7 @@ from typing import Final
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.access.keyring import Keyring
-from foqs.catalog.document import Document, Namespace, Permission
+from foqs.catalog.document import Document, NamespaceRecord, Permission
 from tests.support.access import RecordingObserver
 
 OPERATOR: Final = "operator"
@@ -45,5 +45,7 @@ def gate(grants: PermissionLookup) -> Authenticator:
 
 def document(weights: Mapping[str, int]) -> Document:
     """Return a catalog document with these namespaces."""
-    namespaces = {name: Namespace(settings={"weight": weight}, grants=_GRANTS) for name, weight in weights.items()}
+    namespaces = {
+        name: NamespaceRecord(settings={"weight": weight}, grants=_GRANTS) for name, weight in weights.items()
+    }
     return Document(1, namespaces)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from foqs.catalog.document import Document, Namespace, parse, render
+from foqs.catalog.document import Document, NamespaceRecord, parse, render
 from foqs.catalog.registry_catalog import DOCUMENT_NAME as CATALOG
 from foqs.core.items.item import format_id
 from foqs_contract.errors import FoqsError
@@ -43,7 +43,7 @@ def play(seed: int) -> tuple[list[str], int]:
         nonlocal made
         world = ClusterWorld(4, TIERS)
         await world.set_up()
-        document = Document(1, {OLD: Namespace()})
+        document = Document(1, {OLD: NamespaceRecord()})
         await world.administrator.replace(CATALOG, render(document).encode(), None)
         hosts = [await world.host(tier) for tier in TIERS]
         await world.wait_until_settled(*hosts)

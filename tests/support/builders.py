@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from foqs.catalog.document import Document, Namespace
+from foqs.catalog.document import Document, NamespaceRecord
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
@@ -167,7 +167,7 @@ def row(number: int = 1, **changes: Any) -> Row:
 def catalog(**settings: Mapping[str, int]) -> MemoryCatalog:
     """Return a catalog of the namespaces `default`, `other` and the named ones, with these settings."""
     own = {"default": {}, "other": {}, **settings}
-    return MemoryCatalog(Document(1, {name: Namespace(settings=values) for name, values in own.items()}))
+    return MemoryCatalog(Document(1, {name: NamespaceRecord(settings=values) for name, values in own.items()}))
 
 
 class MemoryEpochBook:

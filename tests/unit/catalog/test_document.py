@@ -18,7 +18,7 @@ from foqs.catalog.document import (
     TIME_S_MAX,
     Document,
     MalformedDocument,
-    Namespace,
+    NamespaceRecord,
     Permission,
     QueueEntry,
     parse,
@@ -40,7 +40,7 @@ SECONDS = st.integers(0, TIME_S_MAX)
 TEXT_MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
 QUEUES = st.dictionaries(NAMES, st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS), max_size=2)
 NAMESPACES = st.builds(
-    Namespace,
+    NamespaceRecord,
     st.none() | NAMES,
     SETTINGS,
     st.dictionaries(NAMES, st.frozensets(st.sampled_from(list(Permission)), min_size=1), max_size=3),
@@ -81,12 +81,12 @@ def test_stored_document_is_the_same_with_a_line_for_each_namespace(document: Do
 
 
 def test_change_renders_only_the_namespace_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Document(1, {name: Namespace(paused=frozenset({"t"})) for name in "abc"})
+    before = Document(1, {name: NamespaceRecord(paused=frozenset({"t"})) for name in "abc"})
     render_stored(before)
-    rendered: list[Namespace] = []
+    rendered: list[NamespaceRecord] = []
     to_json = catalog_document._namespace_to_json
 
-    def noted(namespace: Namespace) -> dict[str, Any]:
+    def noted(namespace: NamespaceRecord) -> dict[str, Any]:
         rendered.append(namespace)
         return to_json(namespace)
 
@@ -227,22 +227,27 @@ Change = Callable[[Document], Document]
     [
         (
             lambda d: changes.update(d, "a", "t", {"weight": 3}),
-            Namespace("t", {"weight": 3, "lease_ms_default": 5}),
+            NamespaceRecord("t", {"weight": 3, "lease_ms_default": 5}),
         ),
         (
             lambda d: changes.grant(d, "a", "p", frozenset({Permission.ADMIN})),
-            Namespace(None, ONE.namespaces["a"].settings, {"p": frozenset({Permission.ADMIN})}),
+            NamespaceRecord(None, ONE.namespaces["a"].settings, {"p": frozenset({Permission.ADMIN})}),
         ),
         (
             lambda d: changes.pause(d, "a", "t", paused=True),
-            Namespace(None, ONE.namespaces["a"].settings, {}, frozenset({"t"})),
+            NamespaceRecord(None, ONE.namespaces["a"].settings, {}, frozenset({"t"})),
         ),
         (lambda d: changes.delete(d, "a"), None),
-        (lambda d: changes.restore(d, Document(77, {"a": Namespace()})), Namespace()),
-        (lambda d: changes.restore(d, Document(77, {"a": Namespace(deleting=frozenset({1}))})), Namespace()),
+        (lambda d: changes.restore(d, Document(77, {"a": NamespaceRecord()})), NamespaceRecord()),
+        (
+            lambda d: changes.restore(d, Document(77, {"a": NamespaceRecord(deleting=frozenset({1}))})),
+            NamespaceRecord(),
+        ),
     ],
 )
-def test_change_returns_the_next_version_and_keeps_the_old_one(change: Change, namespace: Namespace | None) -> None:
+def test_change_returns_the_next_version_and_keeps_the_old_one(
+    change: Change, namespace: NamespaceRecord | None
+) -> None:
     before = changes.create(ONE, "b", None, {})
     copy = parse(render(before))
     after = change(before)

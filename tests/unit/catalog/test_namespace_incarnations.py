@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, parse, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, parse, render
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.queue.engine import Engine
@@ -151,7 +151,7 @@ def test_import_keeps_the_incarnation_of_an_existing_namespace() -> None:
 
 
 def test_import_into_a_lost_catalog_keeps_the_exported_incarnations() -> None:
-    exported = Document(2, {"a": Namespace(incarnation=5)}, identity=1)
+    exported = Document(2, {"a": NamespaceRecord(incarnation=5)}, identity=1)
     new = changes.new_catalog("default", 2)
     with_slots = changes.record_slots(new, "default", {1: frozenset()}, [1])
     older_than_export = changes.pause(with_slots, "default", "t", paused=True)

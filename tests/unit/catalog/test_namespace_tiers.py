@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, render
 from foqs.catalog.registry_catalog import DOCUMENT_NAME as CATALOG
 from foqs_contract.errors import InvalidArgument, NamespaceNotFound
 from tests.support.cluster_world import ClusterWorld, run_in_cluster
@@ -55,7 +55,7 @@ def test_host_of_another_tier_refuses_new_items_and_names_the_tier() -> None:
 
 async def older_namespace(world: ClusterWorld) -> None:
     """Create a namespace without a tier, as older versions did."""
-    document = Document(1, {"default": Namespace(), "orders": Namespace()})
+    document = Document(1, {"default": NamespaceRecord(), "orders": NamespaceRecord()})
     await world.administrator.replace(CATALOG, render(document).encode(), None)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from foqs.access.call_permissions import Principal
 from foqs.catalog import changes
-from foqs.catalog.document import Document, Namespace, Permission, QueueEntry, render_stored
+from foqs.catalog.document import Document, NamespaceRecord, Permission, QueueEntry, render_stored
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.queue_changes import change_queue
@@ -48,7 +48,7 @@ def part(document: Document, name: str) -> int:
 
 def test_each_namespace_that_fills_its_share_leaves_as_much_for_the_others_and_a_reserve() -> None:
     names = [f"n{number}" for number in range(5)]
-    document = Document(1, dict.fromkeys(names, Namespace()))
+    document = Document(1, dict.fromkeys(names, NamespaceRecord()))
     left = BYTES_MAX * (100 - RESERVE_PERCENT) // 100
     for name in names:
         document = fill(document, name)
@@ -59,14 +59,14 @@ def test_each_namespace_that_fills_its_share_leaves_as_much_for_the_others_and_a
 
 
 def test_weight_of_a_namespace_gives_it_a_larger_share() -> None:
-    document = fill(Document(1, {"a": Namespace(), "b": Namespace()}), "a", weight=3)
+    document = fill(Document(1, {"a": NamespaceRecord(), "b": NamespaceRecord()}), "a", weight=3)
     assert part(document, "a") > BYTES_MAX * 55 // 100
     assert part(fill(document, "b"), "b") > 5_000
 
 
 def test_change_that_makes_the_part_smaller_is_allowed_beyond_the_share() -> None:
     paused = frozenset(f"topic-{number}" for number in range(PAUSED_MAX + 10))
-    before = Document(1, {"a": Namespace(paused=paused, queues={"q": QueueEntry({"Policy": "x" * BYTES_MAX})})})
+    before = Document(1, {"a": NamespaceRecord(paused=paused, queues={"q": QueueEntry({"Policy": "x" * BYTES_MAX})})})
     check_share(before, changes.pause(before, "a", "topic-3", paused=False), "a", 1, BYTES_MAX)
     check_share(before, change_queue(before, "a", "q", lambda _: None, 10), "a", 1, BYTES_MAX)
     with pytest.raises(LimitExceeded, match="resume"):
@@ -76,7 +76,7 @@ def test_change_that_makes_the_part_smaller_is_allowed_beyond_the_share() -> Non
 def test_grants_and_paused_topics_of_a_namespace_have_a_number() -> None:
     grants = {f"p{number}": CONSUME for number in range(GRANTS_MAX)}
     paused = frozenset(f"t{number}" for number in range(PAUSED_MAX))
-    before = Document(1, {"a": Namespace(grants=grants, paused=paused)})
+    before = Document(1, {"a": NamespaceRecord(grants=grants, paused=paused)})
     with pytest.raises(LimitExceeded, match=f"{GRANTS_MAX} grants"):
         check_share(before, changes.grant(before, "a", "another", CONSUME), "a", 1, 10 * BYTES_MAX)
     with pytest.raises(LimitExceeded, match=f"{PAUSED_MAX} paused topics"):
@@ -137,7 +137,9 @@ def test_calls_say_whether_their_caller_administers_the_whole_system(
     principal: Principal | None, is_administrator: bool
 ) -> None:
     async def story(world: World) -> None:
-        world.catalog = MemoryCatalog(Document(1, {"a": Namespace(paused=frozenset(map(str, range(PAUSED_MAX))))}))
+        world.catalog = MemoryCatalog(
+            Document(1, {"a": NamespaceRecord(paused=frozenset(map(str, range(PAUSED_MAX))))})
+        )
         engine = await world.engine()
         handlers = admin_handlers(engine.admin, "default")
         request = ttypes.TopicRequest(namespace_name=b"a", topic=b"one more")
@@ -189,7 +191,7 @@ def test_change_whose_caller_leaves_while_it_waits_keeps_no_other_waiting() -> N
 
 def test_change_resolves_only_the_namespace_that_it_changes() -> None:
     namespaces = Namespaces(NamespaceOptions())
-    before = Document(1, {name: Namespace(settings={"weight": 2}) for name in "ab"})
+    before = Document(1, {name: NamespaceRecord(settings={"weight": 2}) for name in "ab"})
     namespaces.apply(before)
     kept, replaced = (namespaces.settings_of(name) for name in "ab")
     namespaces.apply(changes.update(before, "b", None, {"weight": 3}))

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from foqs.catalog.document import Document, Namespace
+from foqs.catalog.document import Document, NamespaceRecord
 from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.port import CatalogFailed
 from foqs.cluster.unknown_namespaces import PAUSE_S, UnknownNamespaces
@@ -25,7 +25,7 @@ class World:
 
     def __init__(self) -> None:
         self.namespaces = Namespaces(NamespaceOptions())
-        self.namespaces.apply(Document(1, {"old": Namespace()}))
+        self.namespaces.apply(Document(1, {"old": NamespaceRecord()}))
         self.stored = self.namespaces.document
         self.readings: list[float] = []
         self.reading = asyncio.Event()
@@ -79,7 +79,7 @@ def test_call_is_served_after_a_reading_that_began_after_it() -> None:
     async def story(world: World) -> None:
         world.call("new")
         await asyncio.sleep(0.005)
-        world.stored = Document(2, {"old": Namespace(), "new": Namespace()})
+        world.stored = Document(2, {"old": NamespaceRecord(), "new": NamespaceRecord()})
         world.call("other")
         await asyncio.sleep(1)
         assert [name for name, _ in world.served] == ["new", "other"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import Document, Namespace, Permission, QueueEntry, parse, render
+from foqs.catalog.document import Document, NamespaceRecord, Permission, QueueEntry, parse, render
 from foqs.catalog.queue_changes import change_queue
 from foqs.console import session_secret
 from foqs.queue.jobs import job_changes
@@ -89,9 +89,13 @@ CATALOG_CHANGES: Final[dict[str, Callable[[Document], Document]]] = {
     "pause": lambda d: changes.pause(d, "spare", "new", paused=True),
     "record_slots": lambda d: changes.record_slots(d, "new", {7: frozenset()}, [7]),
     "restore": lambda d: changes.restore(
-        d, Document(1, {"orders": Namespace(), "spare": Namespace(queues={"mail": QueueEntry({"DelaySeconds": "7"})})})
+        d,
+        Document(
+            1,
+            {"orders": NamespaceRecord(), "spare": NamespaceRecord(queues={"mail": QueueEntry({"DelaySeconds": "7"})})},
+        ),
     ),
-    "restore of another catalog": lambda d: changes.restore(d, Document(1, {"spare": Namespace()}, identity=99)),
+    "restore of another catalog": lambda d: changes.restore(d, Document(1, {"spare": NamespaceRecord()}, identity=99)),
     "change_queue": lambda d: change_queue(
         d, "spare", "mail", lambda entry: replace(entry or QueueEntry(), changed_at_s=3), 100
     ),
@@ -109,7 +113,7 @@ def test_change_of_the_catalog_keeps_fields_of_a_newer_version(change: Callable[
 
 def test_import_without_an_identity_keeps_that_of_the_catalog() -> None:
     before = catalog_of_newer_version()
-    assert changes.restore(before, Document(1, {"fresh": Namespace()})).identity == before.identity
+    assert changes.restore(before, Document(1, {"fresh": NamespaceRecord()})).identity == before.identity
 
 
 def test_test_notices_a_lost_field() -> None:
