@@ -22,7 +22,7 @@ from foqs_client.spark.item_view_columns import delivery_values
 from foqs_client.spark.job_error import SourceError
 from foqs_client.spark.lease_renewal import IDS_PER_CALL, StreamLeaseRenewal
 from foqs_client.spark.source_options import StreamSourceOptions
-from foqs_client.spark.staging import Lease, Owner, StagedWriter, Staging
+from foqs_client.spark.staging import Lease, StagedWriter, Staging, StagingOwner
 from foqs_client.sync_client import SyncClient
 from foqs_client.types import Delivery, ItemFilter, Outcome
 from foqs_contract.backoff import Backoff
@@ -85,7 +85,7 @@ class QueueStream:
         self._staging = staging
         self._renewal = renewal
         self._driver = uuid4().hex
-        self._owner: Owner | None = None
+        self._owner: StagingOwner | None = None
         """What this process has written into the location."""
         self._settled = ""
         """The last file whose items this process has acked: Spark asks for it twice."""
@@ -186,13 +186,13 @@ class QueueStream:
         if self._owner is None:
             if offset.stream and (owner is None or owner.stream != offset.stream):
                 raise self._foreign_location(owner)
-            self._owner = Owner(offset.stream or uuid4().hex, self._driver)
+            self._owner = StagingOwner(offset.stream or uuid4().hex, self._driver)
             self._staging.write_owner(self._owner)
         elif owner != self._owner or offset.stream not in ("", owner.stream):
             raise self._foreign_location(owner)
         return self._owner.stream
 
-    def _foreign_location(self, owner: Owner | None) -> SourceError:
+    def _foreign_location(self, owner: StagingOwner | None) -> SourceError:
         found = "has no stream" if owner is None else "belongs to another query, or to another driver of this one"
         return SourceError(
             f"the staging_location {self._staging.location} {found}: start each query with its own checkpoint and its "

@@ -1,6 +1,6 @@
 """The staging location of a stream: the rows of its batches, in files that never change.
 
-Holds `Staging`, `Owner` and `StagedFile`. Always true: a file is complete when its writer has
+Holds `Staging`, `StagingOwner` and `StagedFile`. Always true: a file is complete when its writer has
 ended, and on a local disk it is synced then; nothing names a file that is not complete;
 on a local disk only this user may use folder and files that are new.
 Memory is bounded by a row group. Knows pyarrow, nothing of Spark or hosts.
@@ -45,7 +45,7 @@ Lease = tuple[str, int]
 
 
 @dataclass(slots=True, frozen=True)
-class Owner:
+class StagingOwner:
     """A stream, and the process of its driver. Both have random names."""
 
     stream: str
@@ -86,18 +86,18 @@ class Staging:
 
     # ------------------------------------------------------------------ the stream
 
-    def read_owner(self) -> Owner | None:
+    def read_owner(self) -> StagingOwner | None:
         """Return the stream that has this location, and its driver; None if there is none."""
         try:
             with self._files.open_input_stream(self._path(_STREAM_FILE)) as file:
                 found = json.loads(file.read())
-            return Owner(found["stream"], found["driver"])
+            return StagingOwner(found["stream"], found["driver"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
         except OSError as error:
             raise self._unusable(error) from None
 
-    def write_owner(self, owner: Owner) -> None:
+    def write_owner(self, owner: StagingOwner) -> None:
         """Make a driver of a stream the only one that has this location."""
         new = self._path(f"{_STREAM_FILE}.{uuid4().hex}")
         try:

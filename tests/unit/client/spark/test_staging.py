@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from foqs_client.spark.item_view_columns import STREAM_COLUMNS
-from foqs_client.spark.staging import Owner, Staging
+from foqs_client.spark.staging import Staging, StagingOwner
 
 
 @pytest.fixture(autouse=True, params=[0o022, 0o000, 0o077])
@@ -27,10 +27,10 @@ def mode(path: Path) -> int:
 def write_files(folder: Path) -> set[int]:
     """Write a file of each kind. Return their modes."""
     staging = Staging(str(folder), STREAM_COLUMNS)
-    staging.write_owner(Owner("stream", "driver"))
+    staging.write_owner(StagingOwner("stream", "driver"))
     staging.complete(staging.writer(1))
     assert [file.batch for file in staging.staged_files()] == [1]
-    assert staging.read_owner() == Owner("stream", "driver")
+    assert staging.read_owner() == StagingOwner("stream", "driver")
     return {mode(path) for path in folder.iterdir()}
 
 
