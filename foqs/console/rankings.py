@@ -54,7 +54,7 @@ class Choice:
 
 
 @dataclass(slots=True, frozen=True)
-class Ranking:
+class TopicRanking:
     """The best topics of a choice.
 
     Attributes:
@@ -134,7 +134,7 @@ class Rankings:
         self._read_again_at_s = 0.0
         """No ranking is read again before, on the loop's clock."""
 
-    async def follow(self, choice: Choice) -> Ranking:
+    async def follow(self, choice: Choice) -> TopicRanking:
         """Return the ranking of an open page as it is known now.
 
         Raises:
@@ -144,7 +144,7 @@ class Rankings:
             raise Unavailable("newer lists took the place of this one; load the page again")
         return await self.get(choice, 0.0)
 
-    async def get(self, choice: Choice, wait_s: float) -> Ranking:
+    async def get(self, choice: Choice, wait_s: float) -> TopicRanking:
         """Return the ranking of a choice as it is known within `wait_s`. Raises what the listing raises."""
         now_s = asyncio.get_running_loop().time()
         entry = self._entry(choice)
@@ -158,9 +158,9 @@ class Rankings:
                     task.result()
         reading = entry.whole or entry.next
         if reading is None:
-            return Ranking([], 0, is_whole=False, age_s=0.0)
+            return TopicRanking([], 0, is_whole=False, age_s=0.0)
         age_s = 0.0 if reading.ended_at_s is None else asyncio.get_running_loop().time() - reading.ended_at_s
-        return Ranking(reading.best.topics(), reading.read_count, reading.ended_at_s is not None, age_s)
+        return TopicRanking(reading.best.topics(), reading.read_count, reading.ended_at_s is not None, age_s)
 
     def _entry(self, choice: Choice) -> _Entry:
         entry = self._entries.get(choice)

@@ -13,7 +13,7 @@ from foqs.console.due_calendar import UNITS
 from foqs.console.figure_formats import drain
 from foqs.console.history import Point
 from foqs.console.live import LivePart
-from foqs.console.rankings import ORDERS, Choice, Ranking
+from foqs.console.rankings import ORDERS, Choice, TopicRanking
 from foqs.console.topic_reads import topic_calendar, topic_line
 from foqs.console.visit import Visit
 from foqs.core.items.item import State
@@ -64,7 +64,7 @@ async def list_values(visit: Visit) -> Mapping[str, Any]:
     return await _list_values(visit, visit.shared.rankings.follow)
 
 
-async def _list_values(visit: Visit, get_ranking: Callable[[Choice], Awaitable[Ranking]]) -> Mapping[str, Any]:
+async def _list_values(visit: Visit, get_ranking: Callable[[Choice], Awaitable[TopicRanking]]) -> Mapping[str, Any]:
     prefix = visit.values.get("prefix", "")
     order = _choice(visit, "order", LIST_ORDERS, "name")
     # A topic with only dead items is not active.
