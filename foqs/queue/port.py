@@ -128,7 +128,7 @@ class TopicStats:
 ListTopics: TypeAlias = Callable[
     [str, str, Sequence[State] | None, str | None, int], Awaitable[tuple[list[TopicStats], str | None]]
 ]
-"""See `Reads.list_topics`."""
+"""See `QueueReads.list_topics`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -185,7 +185,7 @@ class PendingCall(Protocol):
         ...
 
 
-class Reads(Protocol):
+class QueueReads(Protocol):
     """The calls of one host's queue that only read.
 
     Every method may raise `FoqsError`. `shards` limits a call to these shards, which must all be served here. None
@@ -272,7 +272,7 @@ class Reads(Protocol):
 
 
 class BulkChanges(Protocol):
-    """The calls of one host's queue that change all items of a filter or a topic. See `Reads` for `shards`."""
+    """The calls of one host's queue that change all items of a filter or a topic. See `QueueReads` for `shards`."""
 
     async def change_matching(
         self,
@@ -315,7 +315,7 @@ class Queue(Protocol):
     limits: CallOptions
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> QueueReads:
         """The calls that only read."""
         ...
 

@@ -36,7 +36,7 @@ from foqs.queue.port import (
     LeasedItems,
     Outcome,
     PendingCall,
-    Reads,
+    QueueReads,
 )
 from foqs.queue.quota import Quota
 from foqs.queue.reads.host_reads import HostReads
@@ -89,7 +89,7 @@ class QueueService:
         self.quota = Quota(shards.served, state.backlogs, tier.limits, stopwatch_s)
         self._backlogs = state.backlogs
         self._owned = OwnedShards(shards, self.placement.not_owner_error)
-        self.reads: Reads = HostReads(state, self._owned, demand, self.quota, limits, lambda: self.is_draining)
+        self.reads: QueueReads = HostReads(state, self._owned, demand, self.quota, limits, lambda: self.is_draining)
         self.bulk: BulkChanges = HostBulkChanges(self._owned, self.apply)
         self.order_meter = OrderMeter(state.ranking, state.order_samples, tier.order_sink)
         self.availability = state.availability

@@ -14,7 +14,7 @@ from typing import Protocol
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.topic_rates import NO_RATES, Rates
 from foqs.queue.host_state import HostState
-from foqs.queue.port import ListTopics, Reads
+from foqs.queue.port import ListTopics, QueueReads
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,7 +74,7 @@ class TierFigures(Protocol):
 class OwnFigures:
     """The figures of a host that is its whole tier."""
 
-    def __init__(self, state: HostState, reads: Reads) -> None:
+    def __init__(self, state: HostState, reads: QueueReads) -> None:
         self.list_topics: ListTopics = reads.list_topics
         self._state = state
         self._reads = reads
