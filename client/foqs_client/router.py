@@ -18,7 +18,7 @@ from typing import Final
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.errors import FoqsError, NotOwner, Unavailable
 from foqs_client.host_loads import HostLoads
-from foqs_client.routing_table import Address, RoutingTable
+from foqs_client.routing_table import Address, TierRoutes
 from foqs_client.types import Routing
 from foqs_contract.backoff import Backoff
 
@@ -73,7 +73,7 @@ class Router:
         self.loads = HostLoads(region, rng)
         self._seed_addresses = seed_addresses
         self._routing: Routing | None = None
-        self.routing_table: RoutingTable | None = None
+        self.routing_table: TierRoutes | None = None
         """None until it has more than one host."""
         self._open_pool = open_pool
         self._fetch_routing = fetch_routing
@@ -113,7 +113,7 @@ class Router:
         if not self._follow:
             self._follow = True
             if self._routing is not None:
-                self._set_routing_table(RoutingTable(self._routing))
+                self._set_routing_table(TierRoutes(self._routing))
         self._start_refresh()
 
     def _start_refresh(self) -> None:
@@ -213,7 +213,7 @@ class Router:
             self._on_routing_unchanged()
             return
         self._unchanged_reads = 0
-        table = RoutingTable(routing)
+        table = TierRoutes(routing)
         if self._follow:
             self._set_routing_table(table)
         self.seed_pool.set_addresses(
@@ -228,7 +228,7 @@ class Router:
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
 
-    def _set_routing_table(self, routing_table: RoutingTable) -> None:
+    def _set_routing_table(self, routing_table: TierRoutes) -> None:
         # If one host is left of several, the seeds may still lead to another one, which is stopping.
         self.routing_table = (
             routing_table

@@ -1,6 +1,6 @@
 """The routing table: which host to call, as a client last read it.
 
-Holds `RoutingTable`, and how a call is split by it. Always true: a table never changes.
+Holds `TierRoutes`, and how a call is split by it. Always true: a table never changes.
 If it is old, a host replies `NotOwner`. Knows nothing of connections and of Thrift.
 """
 
@@ -21,7 +21,7 @@ Address: TypeAlias = tuple[str, int]
 """(host, port)."""
 
 
-class RoutingTable:
+class TierRoutes:
     """The routing table of one tier.
 
     Args:
