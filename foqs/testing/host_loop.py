@@ -13,7 +13,7 @@ from contextvars import Context
 from typing import Any, Final, TypeVar
 
 from foqs.testing.memory_network import Listener, MemoryNetwork, ProtocolFactory
-from foqs.testing.virtual_loop import Step, VirtualLoop
+from foqs.testing.virtual_loop import VirtualHandle, VirtualLoop
 
 T = TypeVar("T")
 
@@ -138,19 +138,19 @@ class HostLoop(VirtualLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> Step:
+    ) -> VirtualHandle:
         self._schedule_turn()
         return super().call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> Step:
+    ) -> VirtualHandle:
         self._schedule_turn()
         return super().call_later(delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> Step:
+    ) -> VirtualHandle:
         self._schedule_turn()
         return super().call_at(when, callback, *args, context=context)
 

@@ -1,6 +1,6 @@
 """An event loop with virtual time, and clocks that show it.
 
-Holds `VirtualLoop`, `Step` and `VirtualClock`. Always true: the loop never blocks and
+Holds `VirtualLoop`, `VirtualHandle` and `VirtualClock`. Always true: the loop never blocks and
 uses no thread or socket; callbacks run in the order of a real loop, and timers of one
 moment in the order in which they were set. A subclass decides when turns run and how
 time moves. Knows nothing of queues.
@@ -23,7 +23,7 @@ _RESOLUTION_S: Final = 1e-6
 """Timers this close together fire together. A float still shows the difference after centuries."""
 
 
-class Step:
+class VirtualHandle:
     """A callback that will run: an asyncio handle without the parts that only real loops need."""
 
     __slots__ = ("args", "call", "context", "is_cancelled", "when_s")
@@ -52,9 +52,9 @@ class VirtualLoop(BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
-        self.due: deque[Step] = deque()
+        self.due: deque[VirtualHandle] = deque()
         """The callbacks of the next turn, in order."""
-        self.timers: list[tuple[float, int, Step]] = []
+        self.timers: list[tuple[float, int, VirtualHandle]] = []
         """A heap: the time, the number that keeps the order, the callback."""
         self._timer_count = 0
 
@@ -92,7 +92,7 @@ class VirtualLoop(BaseEventLoop):
             except BaseException as error:
                 self.call_exception_handler({"message": f"failed: {step.call!r}", "exception": error})
 
-    def admit(self, step: Step) -> bool:
+    def admit(self, step: VirtualHandle) -> bool:
         """Return whether this callback runs now. A subclass may postpone it."""
         return True
 
@@ -100,31 +100,31 @@ class VirtualLoop(BaseEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> Step:
-        step = Step(0.0, callback, args, copy_context() if context is None else context)
+    ) -> VirtualHandle:
+        step = VirtualHandle(0.0, callback, args, copy_context() if context is None else context)
         self.due.append(step)
         return step
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> Step:
+    ) -> VirtualHandle:
         when = self.time() + delay
-        step = Step(when, callback, args, copy_context() if context is None else context)
+        step = VirtualHandle(when, callback, args, copy_context() if context is None else context)
         self._timer_count += 1
         heappush(self.timers, (when, self._timer_count, step))
         return step
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> Step:
-        step = Step(when, callback, args, copy_context() if context is None else context)
+    ) -> VirtualHandle:
+        step = VirtualHandle(when, callback, args, copy_context() if context is None else context)
         self._timer_count += 1
         heappush(self.timers, (when, self._timer_count, step))
         return step
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> Step:
+    ) -> VirtualHandle:
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]

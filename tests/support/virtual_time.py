@@ -30,7 +30,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
-from foqs.testing.virtual_loop import Step, VirtualLoop
+from foqs.testing.virtual_loop import VirtualHandle, VirtualLoop
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -70,7 +70,7 @@ class Process:
         self.alive = True
         self.runs = True
         """Whether it is alive and not frozen."""
-        self._deferred: list[Step] = []
+        self._deferred: list[VirtualHandle] = []
         """The steps that came due while it was frozen, in order."""
         self._loop = loop
 
@@ -116,7 +116,7 @@ class Process:
             self._loop.schedule_deferred(self._deferred)
             self._deferred = []
 
-    def defer_step(self, step: Step) -> None:
+    def defer_step(self, step: VirtualHandle) -> None:
         """Keep a step that came due while the process is frozen. If the process is dead, drop it."""
         if self.alive:
             self._deferred.append(step)
@@ -174,7 +174,7 @@ class SimulatedLoop(VirtualLoop):
         """Return every unfinished task and where it stands, oldest first."""
         return [_describe(task) for task in self._unfinished()]
 
-    def admit(self, step: Step) -> bool:
+    def admit(self, step: VirtualHandle) -> bool:
         owner: Process | None = step.context.get(_process)
         if owner is not None and not owner.runs:
             owner.defer_step(step)
@@ -212,7 +212,7 @@ class SimulatedLoop(VirtualLoop):
             if step.context.get(_process) is process:
                 step.cancel()
 
-    def schedule_deferred(self, steps: Iterable[Step]) -> None:
+    def schedule_deferred(self, steps: Iterable[VirtualHandle]) -> None:
         """Queue steps that came due while their process was frozen."""
         self.due.extend(steps)
 

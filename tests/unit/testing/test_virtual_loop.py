@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from foqs.testing.virtual_loop import WALL_ORIGIN_MS, Step, VirtualClock, VirtualLoop
+from foqs.testing.virtual_loop import WALL_ORIGIN_MS, VirtualClock, VirtualHandle, VirtualLoop
 from tests.support.virtual_time import run_virtual
 
 
@@ -59,11 +59,11 @@ def test_callback_that_fails_goes_to_the_exception_handler() -> None:
 
 def test_subclass_can_postpone_a_callback() -> None:
     class Postponing(VirtualLoop):
-        def admit(self, step: Step) -> bool:
+        def admit(self, step: VirtualHandle) -> bool:
             postponed.append(step)
             return len(postponed) > 1
 
-    postponed: list[Step] = []
+    postponed: list[VirtualHandle] = []
     loop, seen = Postponing(), list[object]()
     loop.call_soon(seen.append, "postponed")
     loop.run_turn()
