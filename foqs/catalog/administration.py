@@ -47,7 +47,7 @@ from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import TopicName
 from foqs.options.rpc_options import CallOptions
 from foqs.shard.host_shards import HostShards
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import (
     HANDOVER_RETRY_MS,
     DeadlineExceeded,
@@ -527,7 +527,7 @@ class Administration:
                 "list the namespaces, and create it again to see such items"
             ) from None
 
-    def _serving_shard(self, shard_number: int) -> Shard:
+    def _serving_shard(self, shard_number: int) -> OwnedShard:
         shard = self._shards.get(shard_number)
         if shard is None or not shard.is_serving:
             raise Unavailable(
@@ -535,7 +535,7 @@ class Administration:
             )
         return shard
 
-    def _all_shards(self) -> list[Shard]:
+    def _all_shards(self) -> list[OwnedShard]:
         """Return all shards of this host. Raises `Unavailable` if one is not served."""
         shards = [shard for shard in self._shards.values() if shard.is_serving]
         if len(shards) < len(self._statuses):

@@ -21,7 +21,7 @@ from foqs.catalog.document import Document
 from foqs.catalog.key_slot_assignment import SlotConflict, with_slots
 from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.slot_table import SlotTable
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import FoqsError
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class KeySlotSync:
         admin: Administration,
         namespaces: Namespaces,
         slots: SlotTable,
-        shards: Mapping[int, Shard],
+        shards: Mapping[int, OwnedShard],
         tier_shards: Callable[[], Collection[int]],
         on_slots_moved: Callable[[], None],
         on_settled: Callable[[], None],
@@ -96,7 +96,7 @@ class KeySlotSync:
         held = {number: shard.assigned_key_slots for number, shard in self._shards.items()}
         return changes.record_slots(before, self._namespaces.tier, held, self._tier_shards())
 
-    def _missing_slots(self) -> dict[Shard, frozenset[int]]:
+    def _missing_slots(self) -> dict[OwnedShard, frozenset[int]]:
         """Return the recorded slots that have not been passed to the writer of their shard."""
         recorded = self._slots.assignment
         missing = {

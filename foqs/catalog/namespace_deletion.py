@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from foqs.catalog import changes
 from foqs.catalog.document import Document
 from foqs.catalog.namespaces import Namespaces
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import DeadlineExceeded, FoqsError, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class ClusterDeletions:
     def __init__(
         self,
         namespaces: Namespaces,
-        shards: Mapping[int, Shard],
+        shards: Mapping[int, OwnedShard],
         all_shards: Callable[[], Collection[int]],
     ) -> None:
         self._namespaces = namespaces
@@ -211,7 +211,7 @@ def _with_reports(
     return changes.in_one_version(before, after)
 
 
-async def _inspect_shards(shards: Iterable[Shard], names: Collection[str], deadline: float) -> list[_ShardReport]:
+async def _inspect_shards(shards: Iterable[OwnedShard], names: Collection[str], deadline: float) -> list[_ShardReport]:
     """Return which of these closed namespaces each shard of this host holds items of."""
     reports = []
     for shard in list(shards):

@@ -15,7 +15,7 @@ from foqs.queue.outage import Outage
 from foqs.queue.suspension import Suspension
 from foqs.queue.waiters import Waiters
 from foqs.shard.host_shards import HostShards
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import HANDOVER_RETRY_MS
 
 
@@ -29,7 +29,7 @@ class Availability:
         waiters: Waiters[Dequeue],
         suspension: Suspension,
     ) -> None:
-        self._shards: Mapping[int, Shard] = shards.served
+        self._shards: Mapping[int, OwnedShard] = shards.served
         self._statuses = shards.statuses
         self._namespaces = namespaces
         self._waiters = waiters
@@ -58,7 +58,7 @@ class Availability:
                         best[topic] = key
         return {topic: unpack_order_key(key)[0] for topic, key in best.items()}
 
-    def outage(self, topics: Collection[TopicName], late_shards: Collection[Shard] = ()) -> Outage | None:
+    def outage(self, topics: Collection[TopicName], late_shards: Collection[OwnedShard] = ()) -> Outage | None:
         """Return the shards that may hold items of these topics and cannot deliver them now; None if there are none.
 
         Items that may come due count. Items of paused topics do not. A shard that is not served may hold anything.
@@ -73,7 +73,7 @@ class Availability:
             return Outage(max(1, len(self._statuses)), True, "this host may not deliver without its ZooKeeper session")
         reasons: list[str] = []
         retry_ms, is_whole = HANDOVER_RETRY_MS, True
-        delivering: list[Shard] = []
+        delivering: list[OwnedShard] = []
         for number, status in self._statuses.items():
             shard = self._shards.get(number)
             if shard is None or not shard.is_serving:

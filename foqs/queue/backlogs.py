@@ -11,7 +11,7 @@ from typing import Final
 
 from foqs.core.limits.in_flight import InFlight
 from foqs.options.options import NamespaceOptions
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 
 _COUNTERS_MAX: Final = 10_000
 """With more namespaces than this, counters without items are dropped."""
@@ -24,7 +24,7 @@ class Backlogs:
         shards: the shards that this host serves, by number; changes over time.
     """
 
-    def __init__(self, shards: Mapping[int, Shard]) -> None:
+    def __init__(self, shards: Mapping[int, OwnedShard]) -> None:
         self._shards = shards
         self._in_flight: dict[str, InFlight] = {}
         """By namespace, for those with a limited backlog."""

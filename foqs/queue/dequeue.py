@@ -24,7 +24,7 @@ from foqs.core.items.item import ORDER_KEY_BITS, OrderKey, Row, TopicName, arriv
 from foqs.queue.outage import Outage, with_given_up_lease
 from foqs.queue.port import ItemView, LeasedItems
 from foqs.runtime.deadlines import Deadlines
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import UnknownOutcome
 
 KeysByTopic = list[tuple[TopicName, list[OrderKey]]]
@@ -44,8 +44,13 @@ class ItemSource(Protocol):
         ...
 
     def reserve_best(
-        self, topics: Mapping[TopicName, int], items_max: int, *, skip_refilling: bool, excluded: Collection[Shard] = ()
-    ) -> list[tuple[Shard, KeysByTopic]]:
+        self,
+        topics: Mapping[TopicName, int],
+        items_max: int,
+        *,
+        skip_refilling: bool,
+        excluded: Collection[OwnedShard] = (),
+    ) -> list[tuple[OwnedShard, KeysByTopic]]:
         """Reserve the best keys that are certain.
 
         `skip_refilling` skips shards that are still reading. If shards are `excluded`, only other shards that commit
@@ -64,7 +69,7 @@ class ItemSource(Protocol):
         """Return whether it may wait: the host does not stop, and the namespace is as it was when the dequeue came."""
         ...
 
-    def outage(self, topics: Collection[TopicName], late_shards: Collection[Shard] = ()) -> Outage | None:
+    def outage(self, topics: Collection[TopicName], late_shards: Collection[OwnedShard] = ()) -> Outage | None:
         """Return the shards that may hold items of these topics and cannot deliver; `late_shards` did not lease in time."""
         ...
 
@@ -129,7 +134,7 @@ class Dequeue:
         self._deadline = deadline
         self._on_done: Callable[[LeasedItems], None] | None = on_done
         self._phase = _Phase.SEARCHING
-        self._lease_operations: list[tuple[Shard, Leases]] = []
+        self._lease_operations: list[tuple[OwnedShard, Leases]] = []
         self._may_have_leased = False
         """Whether a lease that it gave up or lost was written, or may be."""
         self._has_switched_shards = False
@@ -185,7 +190,7 @@ class Dequeue:
 
     # ------------------------------------------------------------------ leasing
 
-    def _submit_leases(self, reserved: Sequence[tuple[Shard, KeysByTopic]], now: float) -> None:
+    def _submit_leases(self, reserved: Sequence[tuple[OwnedShard, KeysByTopic]], now: float) -> None:
         self._phase = _Phase.LEASING
         self._set_lease_timer(now)
         self._lease_operations = []
@@ -198,7 +203,7 @@ class Dequeue:
                 )
             )
 
-    def assign(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> Leases:
+    def assign(self, shard: OwnedShard, topic: TopicName, order_keys: Sequence[OrderKey]) -> Leases:
         """Make a direct delivery of items that the shard is about to insert or found due. The dequeue must be waiting."""
         self._stop_waiting()
         self._phase = _Phase.LEASING
@@ -221,7 +226,7 @@ class Dequeue:
                 return
         self._reply_with_leased()
 
-    def _reply_with_leased(self, *, is_expired: bool = False, late_shards: Collection[Shard] = ()) -> None:
+    def _reply_with_leased(self, *, is_expired: bool = False, late_shards: Collection[OwnedShard] = ()) -> None:
         """Reply with the items that committed. Items that commit later are released by their shards."""
         parts: list[list[ItemView]] = []
         for shard, operation in self._lease_operations:
@@ -291,7 +296,7 @@ class Dequeue:
         Leases that commit after they were given up are released. A dequeue switches
         once, and only to items that it reserved: else slow databases would never deliver.
         """
-        reserved: Sequence[tuple[Shard, KeysByTopic]] = ()
+        reserved: Sequence[tuple[OwnedShard, KeysByTopic]] = ()
         late = [shard for shard, operation in self._lease_operations if operation.is_open]
         if late and not self._has_switched_shards:
             reserved = self._source.reserve_best(self.topics, self.items_max, skip_refilling=True, excluded=late)
@@ -334,7 +339,7 @@ class Dequeue:
         for shard, operation in self._lease_operations:
             shard.release([row for row in operation.results if type(row) is Row])
 
-    def _complete(self, items: list[ItemView], late_shards: Collection[Shard] = ()) -> None:
+    def _complete(self, items: list[ItemView], late_shards: Collection[OwnedShard] = ()) -> None:
         self._phase = _Phase.ENDED
         self._source.deadlines.remove(self._deadline_bucket, self)
         on_done, self._on_done = self._on_done, None

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from foqs.core.items.item import OrderKey, TopicName, unpack_order_key
 from foqs.core.memory.order_samples import Displacement, OrderSamples
 from foqs.queue.ranking import Ranking
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 
 SAMPLE_PAUSE_S: Final = 0.1
 TOPIC_PAUSE_S: Final = 1.0
@@ -59,7 +59,7 @@ class OrderMeter:
         self._rotation = 0
 
     def record(
-        self, topic: TopicName, parts: Sequence[tuple[Shard, Sequence[OrderKey]]], count: int, now_s: float
+        self, topic: TopicName, parts: Sequence[tuple[OwnedShard, Sequence[OrderKey]]], count: int, now_s: float
     ) -> None:
         """Count deliveries of a topic, and sample one of them if the topic is due.
 

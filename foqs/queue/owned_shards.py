@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from foqs.shard.host_shards import HostShards
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import HANDOVER_RETRY_MS, NotOwner, Unavailable
 
 
@@ -29,7 +29,7 @@ class OwnedShards:
         self.statuses = shards.statuses
         self.not_owner_error = not_owner_error
 
-    def get(self, number: int) -> Shard:
+    def get(self, number: int) -> OwnedShard:
         """Return a shard that is served here. Raises `NotOwner`, `Unavailable`."""
         shard = self.served.get(number)
         if shard is not None:
@@ -38,10 +38,10 @@ class OwnedShards:
             raise Unavailable(f"shard {number} is recovering; try again", retry_after_ms=HANDOVER_RETRY_MS)
         raise self.not_owner_error(number)
 
-    def get_all(self, numbers: Collection[int] | None) -> list[Shard]:
+    def get_all(self, numbers: Collection[int] | None) -> list[OwnedShard]:
         """Return these shards by number, or all that this host should own. Raises `NotOwner`, `Unavailable` for one that is not served."""
         return [self.get(number) for number in sorted(self.statuses if numbers is None else set(numbers))]
 
-    def serving(self) -> list[Shard]:
+    def serving(self) -> list[OwnedShard]:
         """Return the shards that accept requests."""
         return [shard for shard in self.served.values() if shard.is_serving]

@@ -20,7 +20,7 @@ from foqs.core.items.shard_choice import NO_SHARDS, UNBOUND, Binding, Bindings, 
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.tier import Tier
 from foqs.shard.host_shards import ShardStatus
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import (
     HANDOVER_RETRY_MS,
     FoqsError,
@@ -54,7 +54,7 @@ class Placement:
 
     def __init__(
         self,
-        shards: Mapping[int, Shard],
+        shards: Mapping[int, OwnedShard],
         statuses: Mapping[int, ShardStatus],
         slots: SlotTable,
         tier: Tier,
@@ -65,9 +65,9 @@ class Placement:
         self._shards = shards
         self._statuses = statuses
         self._loop_time = loop_time
-        self._shard_by_slot: list[Shard | None] = [None] * KEY_SLOT_COUNT
+        self._shard_by_slot: list[OwnedShard | None] = [None] * KEY_SLOT_COUNT
         """The shard that holds each key slot, according to `_slots_seen`."""
-        self._slots_seen: list[tuple[Shard, frozenset[int]]] = []
+        self._slots_seen: list[tuple[OwnedShard, frozenset[int]]] = []
         """The available shards and their key slots when `_shard_by_slot` was built."""
         self._key_bindings = _KeyBindings()
 
@@ -181,7 +181,7 @@ class Placement:
     def _submit(
         self,
         call: EnqueueCall,
-        shard: Shard,
+        shard: OwnedShard,
         namespace: str,
         items: Sequence[NewItem],
         positions: Sequence[int],
@@ -207,7 +207,7 @@ class Placement:
         self._slots_seen = []
         self._shard_by_slot = [None] * KEY_SLOT_COUNT
 
-    def shards_for_keys(self, keys: Sequence[bytes]) -> list[Shard | None]:
+    def shards_for_keys(self, keys: Sequence[bytes]) -> list[OwnedShard | None]:
         """Return the shard for each key; None if no available shard holds its slot."""
         slots = key_slots_of(keys)
         if any(shard is None or not shard.is_answering for shard in {self._shard_by_slot[slot] for slot in slots}):
@@ -229,10 +229,10 @@ class Placement:
                 f"invariant 3: keys are sent to shard {shard.number} by slots that it had before"
             )
 
-    def _answering_shards(self) -> list[Shard]:
+    def _answering_shards(self) -> list[OwnedShard]:
         return [shard for shard in self._shards.values() if shard.is_answering]
 
-    def _serving_shards(self) -> list[Shard]:
+    def _serving_shards(self) -> list[OwnedShard]:
         return [shard for shard in self._shards.values() if shard.is_serving]
 
 
@@ -245,12 +245,12 @@ class _KeyBindings(dict[int | None, Bindings]):
         return bindings
 
 
-def accepts_items(shards: Mapping[int, Shard], tier: Tier) -> bool:
+def accepts_items(shards: Mapping[int, OwnedShard], tier: Tier) -> bool:
     """Return whether one of a host's shards accepts new items, as far as is known."""
     return any(shard.accepts_items for shard in _choose(UNBOUND, shards, tier, 0))
 
 
-def _choose(bindings: Bindings, shards: Mapping[int, Shard], tier: Tier, turn: int) -> Iterable[Shard]:
+def _choose(bindings: Bindings, shards: Mapping[int, OwnedShard], tier: Tier, turn: int) -> Iterable[OwnedShard]:
     return choose_shards(bindings, shards, tier.drained_shards, tier.removed_shards, turn)
 
 

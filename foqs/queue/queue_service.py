@@ -45,7 +45,7 @@ from foqs.queue.tier import Tier
 from foqs.runtime.deadlines import Deadlines
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.host_shards import ShardStatus
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import FoqsError, NotFound
 
 _T = TypeVar("_T")
@@ -291,8 +291,13 @@ class QueueService:
         self.waiters.remove(dequeue)
 
     def reserve_best(
-        self, topics: Mapping[TopicName, int], items_max: int, *, skip_refilling: bool, excluded: Collection[Shard] = ()
-    ) -> list[tuple[Shard, KeysByTopic]]:
+        self,
+        topics: Mapping[TopicName, int],
+        items_max: int,
+        *,
+        skip_refilling: bool,
+        excluded: Collection[OwnedShard] = (),
+    ) -> list[tuple[OwnedShard, KeysByTopic]]:
         """Reserve the best keys that are certain: up to the count of each topic, and up to `items_max` in all.
 
         `skip_refilling` skips shards that are still reading better keys. A dequeue that has `excluded` shards also skips
@@ -305,8 +310,8 @@ class QueueService:
             # A longer payload may have become known since the call came.
             items_max = min(items_max, max(1, self._delivery_bytes_max // (longest_bytes + ITEM_OVERHEAD_BYTES)))
         # Most topics of a long list are empty. So ask each shard once for the topics that it knows.
-        shards_by_topic: dict[TopicName, tuple[Shard, ...]] = {}
-        rooms: dict[Shard, int] = {}
+        shards_by_topic: dict[TopicName, tuple[OwnedShard, ...]] = {}
+        rooms: dict[OwnedShard, int] = {}
         for shard in self._delivering_shards():
             if excluded and (shard in excluded or not shard.can_lease_within(self.delivery_wait_s_max)):
                 continue
@@ -320,7 +325,7 @@ class QueueService:
                 )
         if not shards_by_topic:
             return []
-        reserved: dict[Shard, KeysByTopic] = {}
+        reserved: dict[OwnedShard, KeysByTopic] = {}
         paused, demand, now_s = self._namespaces.paused_topics, self._demand, self._stopwatch_s()
         for topic in [topic for topic in topics if topic in shards_by_topic]:
             if topic in paused:
@@ -343,8 +348,14 @@ class QueueService:
         return list(reserved.items())
 
     def _reserve_of_topic(
-        self, topic: TopicName, count: int, shards: Sequence[Shard], rooms: Mapping[Shard, int], *, skip_refilling: bool
-    ) -> Sequence[tuple[Shard, list[OrderKey]]]:
+        self,
+        topic: TopicName,
+        count: int,
+        shards: Sequence[OwnedShard],
+        rooms: Mapping[OwnedShard, int],
+        *,
+        skip_refilling: bool,
+    ) -> Sequence[tuple[OwnedShard, list[OrderKey]]]:
         """Reserve the best keys of one topic. Returns them by shard; a shard gives at most what it has room for."""
         if len(shards) == 1:
             shard = shards[0]
@@ -360,7 +371,7 @@ class QueueService:
         keys_by_shard = reserve_best(sources, topic, count, [rooms[shard] for shard in shards])
         return [(shard, keys) for shard, keys in zip(shards, keys_by_shard, strict=True) if keys]
 
-    def _prefetch(self, shards: Sequence[Shard], topic: TopicName, now_s: float) -> None:
+    def _prefetch(self, shards: Sequence[OwnedShard], topic: TopicName, now_s: float) -> None:
         """Read more of a topic if less is in memory than its demand needs."""
         shards = [shard for shard in shards if topic in shard.index]
         if not shards:
@@ -390,7 +401,7 @@ class QueueService:
                     may_come = True
         return may_come
 
-    def _delivering_shards(self) -> list[Shard]:
+    def _delivering_shards(self) -> list[OwnedShard]:
         return [shard for shard in self._shards.values() if shard.can_deliver]
 
     # ------------------------------------------------- callbacks of the shards

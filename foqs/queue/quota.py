@@ -22,7 +22,7 @@ from foqs.core.limits.token_bucket import MinuteCount
 from foqs.options.options import NamespaceOptions
 from foqs.queue.backlogs import Backlogs
 from foqs.queue.tier import LimitPart, LimitParts
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import FoqsError, LimitExceeded, RateLimited
 
 _BACKLOG_RETRY_MS: Final = 1_000
@@ -42,7 +42,7 @@ class Quota:
 
     def __init__(
         self,
-        shards: Mapping[int, Shard],
+        shards: Mapping[int, OwnedShard],
         backlogs: Backlogs,
         parts: LimitParts,
         stopwatch_s: Callable[[], float],
@@ -194,11 +194,11 @@ class TopicTotals:
     """
 
     def __init__(self) -> None:
-        self._shards: list[Shard] = []
+        self._shards: list[OwnedShard] = []
         self._last_counts: dict[str, tuple[int, int, int]] = {}
         """(topics, begun, ended) of each namespace at its last exact count."""
 
-    def total(self, shards: list[Shard], namespace: str, new_topics: int, topics_max: int) -> int:
+    def total(self, shards: list[OwnedShard], namespace: str, new_topics: int, topics_max: int) -> int:
         """Return the number of topics, exact enough to decide whether `new_topics` more exceed the limit."""
         counts = [shard.counts.topic_count(namespace) for shard in shards]
         if sum(counts) + new_topics <= topics_max:

@@ -12,13 +12,13 @@ from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import TopicName, pack_order_key, unpack_order_key
 from foqs.core.memory.order_samples import NOTHING, Displacement
 from foqs.queue.suspension import Suspension
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 
 
 class Ranking:
     """Says what a delivery passes over on this host."""
 
-    def __init__(self, shards: Mapping[int, Shard], namespaces: Namespaces, suspension: Suspension) -> None:
+    def __init__(self, shards: Mapping[int, OwnedShard], namespaces: Namespaces, suspension: Suspension) -> None:
         self._shards = shards
         self._namespaces = namespaces
         self._suspension = suspension

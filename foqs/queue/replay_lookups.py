@@ -15,7 +15,7 @@ from foqs.core.flush.operation import Operation
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.pending_calls import EnqueueCall
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import FoqsError, TemporaryRefusal
 
 
@@ -27,7 +27,9 @@ class ReplayLookups:
         shards_for_keys: returns the shard of each key; None if no available shard holds its slot.
     """
 
-    def __init__(self, items_max: int, shards_for_keys: Callable[[Sequence[bytes]], Sequence[Shard | None]]) -> None:
+    def __init__(
+        self, items_max: int, shards_for_keys: Callable[[Sequence[bytes]], Sequence[OwnedShard | None]]
+    ) -> None:
         self._items_max = items_max
         self._shards_for_keys = shards_for_keys
         self._items_in_flight: Counter[str] = Counter()
@@ -46,7 +48,7 @@ class ReplayLookups:
         if not self.can_start(namespace, [items[position] for position in limit_errors]):
             return
         keyed = {position: item for position in limit_errors if isinstance(item := items[position], KeyedItem)}
-        groups: dict[Shard | None, list[int]] = {}
+        groups: dict[OwnedShard | None, list[int]] = {}
         shards = self._shards_for_keys([item.idempotency_key for item in keyed.values()])
         for position, shard in zip(keyed, shards, strict=True):
             groups.setdefault(shard, []).append(position)

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from foqs.core.flush.purge_markers import SetPurgeMarker
 from foqs.core.items.item import TopicName
 from foqs.shard.awaited_results import AwaitedResults
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import DeadlineExceeded, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 
-async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float) -> int:
+async def purge_topic(shards: Sequence[OwnedShard], topic: TopicName, deadline: float) -> int:
     """Purge the topic in these shards. Returns the number of items, as far as they are counted."""
     operations: list[SetPurgeMarker] = []
     refusals: list[FoqsError] = []

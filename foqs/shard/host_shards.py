@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,7 +25,7 @@ class ShardStatus:
 class HostShards:
     """Two maps by shard number, which change as shards are acquired and lost."""
 
-    served: dict[int, Shard] = field(default_factory=dict)
+    served: dict[int, OwnedShard] = field(default_factory=dict)
     """The shards that this host serves."""
     statuses: dict[int, ShardStatus] = field(default_factory=dict)
     """The status of each shard that this host should serve."""

@@ -59,7 +59,7 @@ TOPIC_PRIORITIES_MAX: Final = 50
 """Priorities inspected for the age of a topic's oldest item: a page lists many topics."""
 
 
-class Shard:
+class OwnedShard:
     """A shard that this host owns. `ShardTakeover` makes it.
 
     Args:

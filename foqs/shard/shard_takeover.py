@@ -15,7 +15,7 @@ from foqs.core.flush.fence import Owner
 from foqs.core.memory.row_cache import RowCache
 from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.owned_store import OwnedStore
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.store.port import Store
 
 
@@ -49,13 +49,13 @@ class ShardTakeover:
         """Become the owner. Raises `Superseded`, `StoreLost`."""
         return OwnedStore(self._shard, self._store, await self._store.take_over(epoch, nonce))
 
-    async def recover(self, owned: OwnedStore) -> Shard:
+    async def recover(self, owned: OwnedStore) -> OwnedShard:
         """Return the shard, with its memory rebuilt from rows. Raises `StoreLost`."""
         store, owner, database = owned.store, owned.owner, self._database
         database_ms = await database.sample_clock(store)
         clock = database.clock.start_shard_clock(database_ms, owner.clock_ms, owner.offset_ms, owner.arrival_ms)
         self._end_clock = partial(database.clock.end_shard_clock, clock)
-        shard = Shard(owned, clock, self._cache, self._host, database, self.disconnect)
+        shard = OwnedShard(owned, clock, self._cache, self._host, database, self.disconnect)
         for _ in shard.memory.recover(await store.topics(), await store.key_slots(), await store.purge_markers()):
             await asyncio.sleep(0)
         return shard

@@ -20,7 +20,7 @@ from foqs.core.items.item import EPOCH_MAX
 from foqs.shard.host_services import HostServices
 from foqs.shard.host_shards import HostShards, ShardStatus
 from foqs.shard.owned_store import OwnershipGivenUp, ShardLost
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_takeover import ShardTakeover
 from foqs.store.port import StoreLost, StoreUnusable, Superseded
 from shardmgr.ownership import OwnershipEvent, OwnershipState, next_ownership_state
@@ -160,7 +160,7 @@ class ShardSupervisor:
             self._advance(OwnershipEvent.RELEASE_REQUESTED)
             shard.close()
 
-    async def _acquire(self) -> Shard:
+    async def _acquire(self) -> OwnedShard:
         takeover = self._make_takeover()
         try:
             await takeover.connect()
@@ -210,7 +210,7 @@ class ShardSupervisor:
                 f"shard {self._shard} has used up its {EPOCH_MAX} epochs; move its items to a new shard"
             )
 
-    async def _serve(self, shard: Shard) -> bool:
+    async def _serve(self, shard: OwnedShard) -> bool:
         """Serve the shard. Returns True when it was released, and False when it was lost and must be acquired again."""
         reason: str
         try:

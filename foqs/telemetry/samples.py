@@ -18,7 +18,7 @@ from foqs.core.memory.order_samples import OrderSamples
 from foqs.queue.engine import Engine
 from foqs.queue.reads.listings import counts_by_state
 from foqs.rpc.server import RpcServer
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.snapshot import ShardSnapshot
 from foqs.telemetry.metric_table import BREAKER_STATES
 from foqs.telemetry.metrics import Samples
@@ -136,7 +136,7 @@ def _add_server_samples(samples: _SampleLists, server: RpcServer) -> None:
         samples[name].append(((), value))
 
 
-def _add_shard_samples(samples: _SampleLists, name: str, shard: Shard) -> None:
+def _add_shard_samples(samples: _SampleLists, name: str, shard: OwnedShard) -> None:
     counts = shard.counts
     for state in _STATES:
         samples[f"foqs_{_STATE_NAMES[state]}_items"].append(((name,), counts.totals[state]))
@@ -156,7 +156,7 @@ def _add_shard_samples(samples: _SampleLists, name: str, shard: Shard) -> None:
             samples[metric].append(((name,), value))
 
 
-def _add_namespace_samples(samples: _SampleLists, shards: list[Shard]) -> Counter[TopicName]:
+def _add_namespace_samples(samples: _SampleLists, shards: list[OwnedShard]) -> Counter[TopicName]:
     """Add the items of the namespaces with the most items; the rest is summed up. Returns the items by topic."""
     namespaces: defaultdict[str, Counter[State]] = defaultdict(Counter)
     topics: Counter[TopicName] = Counter()
@@ -178,7 +178,7 @@ def _add_namespace_samples(samples: _SampleLists, shards: list[Shard]) -> Counte
     return topics
 
 
-def _add_topic_samples(samples: _SampleLists, shards: list[Shard], named: Sequence[TopicName]) -> None:
+def _add_topic_samples(samples: _SampleLists, shards: list[OwnedShard], named: Sequence[TopicName]) -> None:
     """Add the items and ages of the named topics; the rest is summed up."""
     rest = _totals(shards)
     oldest_ms = -1
@@ -221,13 +221,13 @@ def _add_order_samples(samples: _SampleLists, order: OrderSamples, named: Sequen
             ]
 
 
-def _oldest_ready_age_ms(shards: list[Shard], topic: TopicName | None = None) -> int:
+def _oldest_ready_age_ms(shards: list[OwnedShard], topic: TopicName | None = None) -> int:
     """Return the age of the oldest READY item, of a topic or of all; -1 if there is none."""
     ages_ms = [shard.oldest_ready_age_ms(topic) for shard in shards]
     return max((age_ms for age_ms in ages_ms if age_ms is not None), default=-1)
 
 
-def _totals(shards: list[Shard]) -> dict[State, int]:
+def _totals(shards: list[OwnedShard]) -> dict[State, int]:
     return {state: sum(shard.counts.totals[state] for shard in shards) for state in _STATES}
 
 

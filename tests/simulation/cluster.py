@@ -36,7 +36,7 @@ from foqs.rpc.methods import unforwarded
 from foqs.rpc.queue_handlers import TopicLists
 from foqs.rpc.server import RpcServer
 from foqs.runtime.unwritten_replies import UnwrittenReplies
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.port import StoreUnusable
@@ -312,7 +312,7 @@ class SimulatedCluster:
     def _table(self, shard: int) -> ShardTables:
         return self.servers[shard].tables[shard]
 
-    def _shards(self) -> list[Shard]:
+    def _shards(self) -> list[OwnedShard]:
         engines = [each.engine for each in self.running() if each.engine is not None and not each.gone.is_set()]
         return [shard for engine in engines for shard in engine.shards.values() if shard.is_serving]
 

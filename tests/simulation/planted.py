@@ -33,7 +33,7 @@ from foqs.queue.port import PageResult
 from foqs.queue.reads import counting
 from foqs.queue.reads.filter_walk import Walk
 from foqs.shard import flush_planner
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
 from foqs.store.in_memory import memory_store
@@ -286,7 +286,7 @@ def namespaces_ignored() -> None:
 
 def no_refill() -> None:
     """Items that did not fit into a window are never read again."""
-    plant(Shard, "start_refill", lambda self, topic: None)
+    plant(OwnedShard, "start_refill", lambda self, topic: None)
 
 
 def boundary_kept() -> None:

@@ -9,7 +9,7 @@ from foqs.core.flush.operation import Leases, OperationCaller
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.memory.reservations import LongestPayloads
 from foqs.core.memory.row_cache import Prefetch
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import ANY_LENGTH
 from tests.simulation.planted import Bug
@@ -33,7 +33,7 @@ def cached_row_reserves_nothing() -> None:
     _read_all_payloads()
 
     def submit_lease(
-        self: Shard,
+        self: OwnedShard,
         namespace: str,
         spans: Sequence[tuple[TopicName, Sequence[OrderKey]]],
         lease_ms: int | None,
@@ -47,7 +47,7 @@ def cached_row_reserves_nothing() -> None:
         self._writer.submit(operation, is_internal=True)
         return operation
 
-    plant(Shard, "submit_lease", submit_lease)
+    plant(OwnedShard, "submit_lease", submit_lease)
 
 
 def older_longer_payloads_ignored() -> None:

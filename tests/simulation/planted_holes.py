@@ -19,7 +19,7 @@ from foqs.core.memory.ready_index import Refill
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.lease_ends import LeaseEnds
 from foqs.shard.background_reads import RefillRead
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import Writer
 from foqs.store.port import Reads, Store
@@ -93,7 +93,7 @@ def refills_miss_concurrent_writes() -> None:
 
 def disputes_ignored() -> None:
     """A shard serves the key slots in its table even if another shard is recorded as their holder."""
-    plant(Shard, "dispute_key_slots", lambda self, key_slots, reason: None)
+    plant(OwnedShard, "dispute_key_slots", lambda self, key_slots, reason: None)
 
 
 def acks_of_other_namespaces() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from foqs.core.timing.arrivals import Arrivals
 from foqs.queue.placement import Placement
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.writer import Writer
 from foqs_contract.errors import FoqsError
 from shardmgr import plan as planning
@@ -109,7 +109,7 @@ def dropped_writes_reported_as_unwritten() -> None:
 def any_shard_accepts_any_key() -> None:
     """A host accepts a key although none of its shards holds the key's slot."""
 
-    def holders_of(self: Placement, keys: Sequence[bytes]) -> list[Shard | None]:
+    def holders_of(self: Placement, keys: Sequence[bytes]) -> list[OwnedShard | None]:
         serving = self._answering_shards()
         return [holder or (serving[0] if serving else None) for holder in original(self, keys)]
 

@@ -1,4 +1,4 @@
-"""Checks what is always true of a host's parts after each flush (`check` of `Shard` and `Placement`)."""
+"""Checks what is always true of a host's parts after each flush (`check` of `OwnedShard` and `Placement`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from foqs.queue.engine import Engine
 from foqs.shard.observer import NullObserver
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.store.in_memory.memory_table import ShardTables
 from tests.support.memory_check import differences, is_up_to_date
 
@@ -46,7 +46,7 @@ class CheckedShards(NullObserver):
             self._on_broken(f"shard {shard}: {broken}")
         self._compare(served)
 
-    def _compare(self, shard: Shard) -> None:
+    def _compare(self, shard: OwnedShard) -> None:
         tables = self._tables(shard.number)
         if tables.owner.flush % COMPARED_EVERY == 0 and is_up_to_date(shard, tables):
             for difference in differences(shard, tables):

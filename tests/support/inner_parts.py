@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import Writer
 from foqs.store.mysql.mysql_driver import MysqlLink
@@ -22,22 +22,22 @@ from foqs_client.releases import Releases
 from foqs_client.router import Router
 
 
-def writer_of(shard: Shard) -> Writer:
+def writer_of(shard: OwnedShard) -> Writer:
     """Return the writer of a shard."""
     return shard._writer
 
 
-def timer_service_of(shard: Shard) -> TimerService:
+def timer_service_of(shard: OwnedShard) -> TimerService:
     """Return the timer service of a shard."""
     return shard._timer_service
 
 
-def store_of(shard: Shard) -> Any:
+def store_of(shard: OwnedShard) -> Any:
     """Return the store of a shard, with the attributes of its class."""
     return shard._writer._store
 
 
-def connection_of(shard: Shard) -> int:
+def connection_of(shard: OwnedShard) -> int:
     """Return the id of the connection of a shard whose store is in memory."""
     connection: int = store_of(shard)._connection
     return connection

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from foqs.core.items.item import Row, State, order_key_number
 from foqs.core.timing.due_timers import TimerEntry, timer_entry
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.store.in_memory.memory_table import ShardTables
 
 
-def is_at_rest(shard: Shard) -> bool:
+def is_at_rest(shard: OwnedShard) -> bool:
     """Nothing is queued, being written, being read, reserved or being purged."""
     return is_quiet(shard) and not any(
         (
@@ -30,7 +30,7 @@ def is_at_rest(shard: Shard) -> bool:
     )
 
 
-def is_quiet(shard: Shard) -> bool:
+def is_quiet(shard: OwnedShard) -> bool:
     """Its writer does nothing."""
     writer = shard._writer
     return not any(
@@ -45,18 +45,18 @@ def is_quiet(shard: Shard) -> bool:
     )
 
 
-def watermark_ms(shard: Shard) -> int | None:
+def watermark_ms(shard: OwnedShard) -> int | None:
     """No row of its table is due before; None: any may be."""
     return shard.memory.timers.watermark_ms
 
 
-def is_up_to_date(shard: Shard, tables: ShardTables) -> bool:
+def is_up_to_date(shard: OwnedShard, tables: ShardTables) -> bool:
     """Return whether the shard's memory has the last flush that was committed, and it is its own."""
     owner, writer = tables.owner, shard._writer
     return (owner.epoch, owner.flush) == (shard.epoch, writer.flush_number) and not writer._is_maybe_written
 
 
-def differences(shard: Shard, tables: ShardTables) -> list[str]:
+def differences(shard: OwnedShard, tables: ShardTables) -> list[str]:
     """Return how the shard's memory, which is up to date, differs from its tables, and the timer table from the rows."""
     all_rows = list(tables.rows.values())
     markers = shard.memory.purge_markers
@@ -83,7 +83,7 @@ def wrong_timers(rows: Iterable[Row], timers: Iterable[TimerEntry]) -> Iterator[
         yield f"invariant 10: the timer entry ({due_ms}, {number}) has no row with this due"
 
 
-def uncovered_leases(shard: Shard, rows: Iterable[Row]) -> list[str]:
+def uncovered_leases(shard: OwnedShard, rows: Iterable[Row]) -> list[str]:
     """Return the leases whose end neither a look nor a walk will find. Must be empty between two flushes."""
     leases = shard.memory.timers.leases
     return [
@@ -93,7 +93,7 @@ def uncovered_leases(shard: Shard, rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+def _counts(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
     counts = shard.counts
     if counts.is_lagging:
         return
@@ -109,7 +109,7 @@ def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
         yield f"invariant 15: counts {counted} instead of {dict(held)}"
 
 
-def _usage(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+def _usage(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
     if shard.counts.is_lagging:
         return
     usage: dict[str, list[int]] = {}
@@ -122,7 +122,7 @@ def _usage(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
         yield f"usage {counted} instead of {usage}"
 
 
-def _topics(shard: Shard, rows: Sequence[Row], tables: ShardTables) -> Iterator[str]:
+def _topics(shard: OwnedShard, rows: Sequence[Row], tables: ShardTables) -> Iterator[str]:
     memory = shard.memory
     known = {(namespace, name) for namespace, names in memory.topic_table.names_by_namespace() for name in names}
     if known != tables.topics:
@@ -136,7 +136,7 @@ def _topics(shard: Shard, rows: Sequence[Row], tables: ShardTables) -> Iterator[
         yield f"invariant 3: key slots {memory.key_slots} instead of {tables.key_slots}"
 
 
-def _index(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+def _index(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
     index = shard.index
     keys: dict[tuple[str, str], list[int]] = {}
     for row in rows:
@@ -159,7 +159,7 @@ def _index(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
             yield f"invariant 13: {topic} has window {window} instead of {within}"
 
 
-def _cache(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+def _cache(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
     table = {row.id: row for row in rows}
     for number, row in shard.memory.cache._rows.items():
         there = table.get(number)
@@ -171,7 +171,7 @@ def _cache(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
             yield f"row {number} is remembered with another payload"
 
 
-def _timers(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+def _timers(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
     yield from uncovered_leases(shard, rows)
     dues = [row.due_ms for row in rows if row.due_ms is not None]
     watermark_ms = shard.memory.timers.watermark_ms

@@ -16,7 +16,7 @@ from foqs.cluster.gossip.change_log import ChangeLog, Changes
 from foqs.core.items.item import TopicName
 from foqs.core.memory.sorted_names import SortedNames, merge_names
 from foqs.queue.reads.listings import counts_by_state, topic_stats
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.idl import ttypes
 
 _PAUSES_MAX: Final = 2
@@ -30,12 +30,12 @@ class LocalTopics:
         shards: this host's shards by number; the mapping changes as they come and go.
     """
 
-    def __init__(self, shards: Mapping[int, Shard], change_log: ChangeLog) -> None:
+    def __init__(self, shards: Mapping[int, OwnedShard], change_log: ChangeLog) -> None:
         self._shards = shards
         self._change_log = change_log
-        self._known_shards: dict[int, Shard] = {}
+        self._known_shards: dict[int, OwnedShard] = {}
         """The shards that record their changed topics."""
-        self._counting_shards: list[Shard] = []
+        self._counting_shards: list[OwnedShard] = []
         """The known shards whose counts lag."""
         self._changed_topics: dict[TopicName, None] = {}
         """Topics to refresh next."""
@@ -84,7 +84,7 @@ class LocalTopics:
             self._counting_shards.remove(shard)
             self._schedule_all(shard)
 
-    def _schedule_all(self, shard: Shard) -> None:
+    def _schedule_all(self, shard: OwnedShard) -> None:
         self._scheduled += [(namespace, merge_names([names], "")) for namespace, names in shard.memory.all_topics()]
 
     def _select_scheduled(self, topics_max: int) -> None:
@@ -125,7 +125,7 @@ class LocalTopics:
 
     # -------------------------------------------------------------------- reading
 
-    def serving_shards(self) -> dict[int, Shard]:
+    def serving_shards(self) -> dict[int, OwnedShard]:
         """Return the shards whose topics this host reports."""
         return {number: shard for number, shard in self._shards.items() if shard.is_serving}
 
@@ -151,7 +151,7 @@ class LocalTopics:
         shards = list(self.serving_shards().values())
         return [self._summary(topic, shards if topic in self._change_log else ()) for topic in topics]
 
-    def _summary(self, topic: TopicName, shards: Sequence[Shard]) -> Any:
+    def _summary(self, topic: TopicName, shards: Sequence[OwnedShard]) -> Any:
         holding = [shard for shard in shards if shard.memory.has_topic(topic)]
         if not holding:
             return ttypes.TopicUpdate(*topic)

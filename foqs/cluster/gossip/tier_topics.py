@@ -20,7 +20,7 @@ from foqs.core.items.item import State, TopicName
 from foqs.queue.host_state import HostState
 from foqs.queue.port import TopicStats
 from foqs.queue.reads.listings import ACTIVE_STATES, counts_by_state, topic_stats
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import Unavailable
 
 _NAMES_PER_STEP: Final = 256
@@ -111,7 +111,7 @@ class TierTopics:
         return (found, True) if end is None else ([name for name in found if name <= end], False)
 
     def _stats(
-        self, topic: TopicName, shards: Sequence[Shard], wanted: Sequence[State], *, is_partial: bool
+        self, topic: TopicName, shards: Sequence[OwnedShard], wanted: Sequence[State], *, is_partial: bool
     ) -> TopicStats | None:
         """Return the tier's stats of a topic; None if it has no items in the wanted states."""
         shards = [shard for shard in shards if shard.memory.has_topic(topic)]

@@ -16,7 +16,7 @@ from foqs.core.items.item import PRIORITY_MIN, Row, State, pack_order_key, unpac
 from foqs.core.items.item_filter import ItemFilter
 from foqs.queue.port import ItemTotals, PageResult
 from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.store.port import IdRange
 
 COUNT_ROWS_PER_READ: Final = 1_000
@@ -56,7 +56,7 @@ class CountWalk(Walk):
             self.cursor = replace(cursor, after_key=pack_order_key(PRIORITY_MIN, 0, page.last_id))
         return page.rows
 
-    def _ranges_of(self, shard: Shard, start: WalkCursor | None) -> Iterator[tuple[Shard, WalkCursor] | None]:
+    def _ranges_of(self, shard: OwnedShard, start: WalkCursor | None) -> Iterator[tuple[OwnedShard, WalkCursor] | None]:
         place = WalkCursor(self.item_filter.at_ms, shard.number, min(State), pack_order_key(PRIORITY_MIN, 0, 0), "")
         if start is not None and not start.topic and start.after_key > place.after_key:
             yield shard, replace(place, after_key=start.after_key)
@@ -65,7 +65,7 @@ class CountWalk(Walk):
         else:
             yield from super()._ranges_of(shard, start)
 
-    def _is_faster_by_id(self, shard: Shard) -> Generator[None, None, bool]:
+    def _is_faster_by_id(self, shard: OwnedShard) -> Generator[None, None, bool]:
         """Return whether all rows of the shard need fewer reads than the topics with matching items, as far as counted.
 
         Yields between many topics, to let other tasks run.
@@ -90,7 +90,7 @@ def _reads_of(rows: int) -> int:
 
 
 async def count_matching(
-    shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, deadline: float
+    shards: Sequence[OwnedShard], namespace: str, item_filter: ItemFilter, deadline: float
 ) -> ItemTotals:
     """See `Reads.count_matching`."""
     if item_filter.is_by_topic_and_state and not any(shard.counts.is_lagging for shard in shards):
@@ -108,7 +108,12 @@ async def count_matching(
 
 
 async def count_page(
-    shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, cursor: str | None, limit: int, deadline: float
+    shards: Sequence[OwnedShard],
+    namespace: str,
+    item_filter: ItemFilter,
+    cursor: str | None,
+    limit: int,
+    deadline: float,
 ) -> PageResult:
     """See `Reads.count_page`."""
     walk = CountWalk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
@@ -126,7 +131,7 @@ async def count_page(
     return PageResult(0, 0, None, None if walk.cursor is None else str(walk.cursor), items)
 
 
-async def _sum_counts(shard: Shard, namespace: str, item_filter: ItemFilter) -> int:
+async def _sum_counts(shard: OwnedShard, namespace: str, item_filter: ItemFilter) -> int:
     """Add up the counts. Yields to the event loop between many topics."""
     names = item_filter.topic_names
     topics = shard.memory.topics(namespace) if names is None else names

@@ -18,7 +18,7 @@ from foqs.queue.host_state import HostState
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import ItemDetails, ItemExplanation
 from foqs.queue.quota import Quota
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import Unavailable
 
 _READ_TIME_FRACTION: Final = 0.5
@@ -133,7 +133,7 @@ class Explainer:
         return f"shard {shard_number} is not served here; it is {status.state}{reason}"
 
 
-def _read_failure(error: Exception, shard: Shard) -> str:
+def _read_failure(error: Exception, shard: OwnedShard) -> str:
     if shard.unavailable_reason is not None:
         return f"shard {shard.number}: {shard.unavailable_reason}"
     return error.message if isinstance(error, Unavailable) else f"shard {shard.number} did not answer in time"

@@ -30,7 +30,7 @@ from foqs.core.items.item import (
 from foqs.core.items.item_filter import ItemFilter
 from foqs.queue.port import ItemView
 from foqs.queue.reads.listings import sorted_topics
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument
 
 READS_MAX: Final = 20
@@ -99,14 +99,14 @@ class Walk:
     """
 
     def __init__(
-        self, shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, cursor: WalkCursor | None
+        self, shards: Sequence[OwnedShard], namespace: str, item_filter: ItemFilter, cursor: WalkCursor | None
     ) -> None:
         started_ms = cursor.started_ms if cursor else max([shard.now_ms() for shard in shards], default=0)
         self.item_filter = replace(item_filter, at_ms=started_ms)
         self._namespace = namespace
         self._first_key = pack_order_key(item_filter.priority_min, 0, 0)
         self._ranges = self._ranges_from(shards, cursor)
-        self._shard: Shard | None = None
+        self._shard: OwnedShard | None = None
         self.cursor: WalkCursor | None = None
         """The position; None before the start and at the end."""
 
@@ -170,15 +170,15 @@ class Walk:
         self._shard = self.cursor = None
 
     def _ranges_from(
-        self, shards: Sequence[Shard], cursor: WalkCursor | None
-    ) -> Iterator[tuple[Shard, WalkCursor] | None]:
+        self, shards: Sequence[OwnedShard], cursor: WalkCursor | None
+    ) -> Iterator[tuple[OwnedShard, WalkCursor] | None]:
         """Yield the start of each range of rows that may match; None to let other tasks run."""
         for shard in shards:
             if cursor is not None and shard.number < cursor.shard:
                 continue
             yield from self._ranges_of(shard, cursor if cursor is not None and shard.number == cursor.shard else None)
 
-    def _ranges_of(self, shard: Shard, start: WalkCursor | None) -> Iterator[tuple[Shard, WalkCursor] | None]:
+    def _ranges_of(self, shard: OwnedShard, start: WalkCursor | None) -> Iterator[tuple[OwnedShard, WalkCursor] | None]:
         """Yield the ranges of one shard, from a place on."""
         for topic in self._topics_from(shard, "" if start is None else start.topic):
             if topic is None:
@@ -194,7 +194,7 @@ class Walk:
                 if shard.counts.is_lagging or shard.counts.count((self._namespace, topic), state):
                     yield shard, WalkCursor(self.item_filter.at_ms, shard.number, state, after, topic)
 
-    def _topics_from(self, shard: Shard, first_name: str) -> Iterator[str | None]:
+    def _topics_from(self, shard: OwnedShard, first_name: str) -> Iterator[str | None]:
         names = self.item_filter.topic_names
         if names is None:
             return sorted_topics([shard], self._namespace, first_name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from foqs.queue.port import ItemDetails
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import DeadlineExceeded, NotFound
 
 
-async def read_item(owner: Shard, namespace: str, number: int, deadline: float) -> ItemDetails:
+async def read_item(owner: OwnedShard, namespace: str, number: int, deadline: float) -> ItemDetails:
     """See `Reads.get_item`."""
     try:
         async with asyncio.timeout_at(deadline):

@@ -24,7 +24,7 @@ from foqs.core.items.item import (
 )
 from foqs.core.memory.sorted_names import merge_names, merge_views
 from foqs.queue.port import TopicStats
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import InvalidArgument
 
 ACTIVE_STATES: Final = (State.READY, State.LEASED)
@@ -34,7 +34,7 @@ ACTIVE_STATES: Final = (State.READY, State.LEASED)
 class ListedShards(NamedTuple):
     """The shards whose topics are listed. `is_partial`: this host has others. `is_lagging`: some still count their items."""
 
-    shards: list[Shard]
+    shards: list[OwnedShard]
     is_partial: bool
     is_lagging: bool
 
@@ -72,7 +72,7 @@ async def list_topics(
 
 
 def sorted_topics(
-    shards: Sequence[Shard], namespace: str, first_name: str, *, is_exclusive: bool = False, prefix: str = ""
+    shards: Sequence[OwnedShard], namespace: str, first_name: str, *, is_exclusive: bool = False, prefix: str = ""
 ) -> Iterator[str | None]:
     """Yield the topics that have items, or may have, from a name on: in order, each once. None lets other tasks run.
 
@@ -86,7 +86,7 @@ def sorted_topics(
 
 
 def topic_stats(
-    topic: TopicName, shards: Sequence[Shard], counts: Sequence[int], *, is_paused: bool, is_partial: bool
+    topic: TopicName, shards: Sequence[OwnedShard], counts: Sequence[int], *, is_paused: bool, is_partial: bool
 ) -> TopicStats:
     """Return the stats of a topic on these shards.
 
@@ -119,7 +119,7 @@ def topic_stats(
     )
 
 
-def counts_by_state(topic: TopicName, shards: Sequence[Shard]) -> list[int]:
+def counts_by_state(topic: TopicName, shards: Sequence[OwnedShard]) -> list[int]:
     """Return the number of a topic's items by state, as far as these shards have counted them."""
     found = [counts for shard in shards if (counts := shard.counts.counts_by_state(*topic))]
     if not found:

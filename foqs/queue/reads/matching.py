@@ -11,11 +11,11 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.queue.port import ItemView
 from foqs.queue.reads.filter_walk import Walk, parse_walk_cursor, read_deadline
 from foqs.queue.reads.payload_pages import count_fitting, load_payloads
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 
 
 async def list_matching(
-    shards: Sequence[Shard],
+    shards: Sequence[OwnedShard],
     namespace: str,
     item_filter: ItemFilter,
     cursor: str | None,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foqs.queue.port import ITEM_OVERHEAD_BYTES, ItemView
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 
 
 def count_fitting(items: Sequence[ItemView], bytes_max: int) -> int:
@@ -24,7 +24,7 @@ def count_fitting(items: Sequence[ItemView], bytes_max: int) -> int:
     return len(items)
 
 
-async def load_payloads(shards: Sequence[Shard], namespace: str, items: Sequence[ItemView]) -> list[ItemView]:
+async def load_payloads(shards: Sequence[OwnedShard], namespace: str, items: Sequence[ItemView]) -> list[ItemView]:
     """Return these rows with their payloads, without rows that were deleted since. Raises `Unavailable`."""
     payloads: dict[tuple[int, int], bytes | None] = {}
     for shard in shards:

@@ -13,12 +13,12 @@ from foqs.core.items.item import State, TopicName
 from foqs.queue.port import ItemView
 from foqs.queue.reads.listings import format_cursor, parse_cursor
 from foqs.queue.reads.payload_pages import count_fitting, load_payloads
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import DeadlineExceeded
 
 
 async def peek_topic(
-    shards: Sequence[Shard],
+    shards: Sequence[OwnedShard],
     topic: TopicName,
     state: State,
     cursor: str | None,

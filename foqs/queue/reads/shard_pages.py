@@ -16,7 +16,7 @@ from typing import Final
 from foqs.core.items.item import NUMBER_MAX, TIME_MS_MAX
 from foqs.queue.port import ItemDetails, ItemView, ShardListing, ShardPage
 from foqs.queue.reads.payload_pages import count_fitting, load_payloads
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.store.port import IdRange
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument
 
@@ -54,7 +54,7 @@ def parse_page_cursor(cursor: str) -> PageCursor:
     return parsed
 
 
-async def list_shard(shard: Shard, listing: ShardListing, bytes_max: int, deadline: float) -> ShardPage:
+async def list_shard(shard: OwnedShard, listing: ShardListing, bytes_max: int, deadline: float) -> ShardPage:
     """See `Reads.list_shard`. `bytes_max` limits a page with payloads."""
     namespace, cursor = listing.namespace, listing.cursor
     start = (
@@ -81,7 +81,7 @@ async def list_shard(shard: Shard, listing: ShardListing, bytes_max: int, deadli
     return ShardPage(items, None if after is None else str(replace(start, after=after)), now_ms)
 
 
-async def _with_keys(shard: Shard, namespace: str, items: Sequence[ItemView]) -> list[ItemView]:
+async def _with_keys(shard: OwnedShard, namespace: str, items: Sequence[ItemView]) -> list[ItemView]:
     keys = await shard.queries.idempotency_keys(namespace, [item.row for item in items])
     return [
         ItemDetails(item.shard, item.row, item.now_ms, keys.get(item.row.id), real_wait_ms=item.real_wait_ms)

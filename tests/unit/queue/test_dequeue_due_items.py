@@ -14,7 +14,7 @@ from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
 from foqs.queue.dequeue import Dequeue
 from foqs.shard.observer import NullObserver
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import StaleLease
 from tests.support.builders import ROW_CACHE, changed, engine_settings
@@ -52,7 +52,7 @@ def record_direct_deliveries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     original = Dequeue.assign
 
-    def assign(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
+    def assign(self: Dequeue, shard: OwnedShard, topic: Any, keys: Any) -> Any:
         found.append(len(keys))
         return original(self, shard, topic, keys)
 

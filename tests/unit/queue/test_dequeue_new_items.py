@@ -13,7 +13,7 @@ from foqs.core.items.life import EventKind
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.placement import ROTATION_S
 from foqs.queue.port import LeasedItems
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from tests.support.builders import ROW_CACHE, changed, engine_settings, keyed_item, new_item
@@ -27,7 +27,7 @@ def record_direct_deliveries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     original = Dequeue.assign
 
-    def assign(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
+    def assign(self: Dequeue, shard: OwnedShard, topic: Any, keys: Any) -> Any:
         found.append(len(keys))
         return original(self, shard, topic, keys)
 

@@ -9,7 +9,7 @@ import pytest
 
 from foqs.core.items.item import PRIORITY_MAX, State, TopicName, pack_order_key, parse_id
 from foqs.shard.row_queries import KEYS_PER_ROW
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 
@@ -17,18 +17,18 @@ SMALL = 20
 LARGE = 3
 TOPIC: TopicName = ("default", "t")
 
-Read = Callable[[Shard, Sequence[int]], Awaitable[object]]
+Read = Callable[[OwnedShard, Sequence[int]], Awaitable[object]]
 
 
-def a_page(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
+def a_page(shard: OwnedShard, ids: Sequence[int]) -> Awaitable[object]:
     return shard.queries.in_order(TOPIC, State.READY, None, 100)
 
 
-def many_rows(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
+def many_rows(shard: OwnedShard, ids: Sequence[int]) -> Awaitable[object]:
     return shard.queries.by_number("default", ids)
 
 
-def many_keys(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
+def many_keys(shard: OwnedShard, ids: Sequence[int]) -> Awaitable[object]:
     return shard.queries.count_ready_before(TOPIC, pack_order_key(PRIORITY_MAX, 0, 1), 100 * KEYS_PER_ROW)
 
 

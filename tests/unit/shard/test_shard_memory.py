@@ -21,7 +21,7 @@ from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import Engine
 from foqs.queue.port import ItemView
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.store.port import StoreLost
 from foqs_contract.errors import FoqsError
 from tests.support.builders import engine_settings
@@ -150,13 +150,13 @@ async def play_a_round(world: World, players: Players, rng: Random) -> None:
         assert task.cancelled() or task.exception() is None
 
 
-def at_rest(world: World, shard: Shard) -> bool:
+def at_rest(world: World, shard: OwnedShard) -> bool:
     """Return whether nothing is under way and no row is due, refused ones included."""
     rows = world.database.tables[shard.number].rows.values()
     return is_at_rest(shard) and all(row.due_ms is None or row.due_ms > shard.now_ms() for row in rows)
 
 
-def compare(world: World, shard: Shard) -> None:
+def compare(world: World, shard: OwnedShard) -> None:
     assert differences(shard, world.database.tables[shard.number]) == []
 
 

@@ -12,7 +12,7 @@ from foqs.core.flush.fence import Fence
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
-from foqs.shard.shard import Shard
+from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_memory import TOPICS_PER_STEP
 from foqs.shard.timer_service import SWEEP_PAUSES, WALK_TOPICS
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
@@ -25,7 +25,7 @@ from tests.support.memory_check import differences
 NEVER_MS = 10**9
 
 
-def _watermark(shard: Shard) -> int:
+def _watermark(shard: OwnedShard) -> int:
     found = shard.memory.timers.watermark_ms
     assert found is not None
     return found
