@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from foqs.catalog.slot_table import SlotTable
 from foqs.core.items import validation
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
-from foqs.core.items.restored_item import RestoredItem
+from foqs.core.items.restored_item import ItemWithHistory
 from foqs.core.items.shard_choice import NO_SHARDS, UNBOUND, Binding, Bindings, allowed_shards, choose_shards
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.tier import Tier
@@ -33,7 +33,7 @@ from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of, key_slots_of
 
 _T = TypeVar("_T")
 
-_KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem, RestoredItem))
+_KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem, ItemWithHistory))
 _KEY_FIELD: Final = "idempotency_key"
 _ABSOLUTE_TIME_TYPES: Final = frozenset((AbsoluteTimeItem, KeyedAbsoluteTimeItem))
 

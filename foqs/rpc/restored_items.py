@@ -13,7 +13,7 @@ from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import DeliveryPolicy, State
-from foqs.core.items.restored_item import RestoredItem
+from foqs.core.items.restored_item import ItemWithHistory
 from foqs.rpc import codec
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
@@ -26,9 +26,9 @@ RESTORED_ATTEMPT_MAX: Final = 1_000_000_000
 
 def parse_restored_items(
     raws: Sequence[ttypes.RestoredItem], namespace: str, settings: NamespaceSettings
-) -> tuple[list[RestoredItem], dict[int, FoqsError]]:
-    """Parse `RestoredItem` structs; return the good items in order, and the errors of the others by place."""
-    items: list[RestoredItem] = []
+) -> tuple[list[ItemWithHistory], dict[int, FoqsError]]:
+    """Parse `ItemWithHistory` structs; return the good items in order, and the errors of the others by place."""
+    items: list[ItemWithHistory] = []
     errors: dict[int, FoqsError] = {}
     for place, raw in enumerate(raws):
         try:
@@ -38,14 +38,14 @@ def parse_restored_items(
     return items, errors
 
 
-def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: NamespaceSettings) -> RestoredItem:
+def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: NamespaceSettings) -> ItemWithHistory:
     topic = codec.parse_name(raw.topic, "topic")
     assert raw.topic is not None
     payload = validation.check_size(raw.payload or b"", settings.payload_bytes_max, "payload")
     metadata = validation.check_size(raw.metadata or b"", settings.metadata_bytes_max, "metadata")
     validation.check_delivery_time(None, raw.deliver_after_ms)
     ttl_ms, ttl_remaining_ms = _parse_ttl(raw)
-    return RestoredItem(
+    return ItemWithHistory(
         namespace,
         topic,
         raw.priority or 0,

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 from foqs.core.items.item import NUMBER_MAX, KeyedItem, NewItem, OrderKey, Row, TopicName
 from foqs.core.items.life import Event, EventKind
-from foqs.core.items.restored_item import RestoredItem
+from foqs.core.items.restored_item import ItemWithHistory
 from foqs.core.limits.in_flight import InFlight
 from foqs_contract.errors import DeadlineExceeded, FoqsError, KeyConflict, UnknownOutcome
 
@@ -342,7 +342,7 @@ class Inserts(Operation):
     @property
     def is_restore(self) -> bool:
         """Whether its items are restored with their history."""
-        return isinstance(self.items[0], RestoredItem)
+        return isinstance(self.items[0], ItemWithHistory)
 
     @property
     def repeat_count(self) -> int:

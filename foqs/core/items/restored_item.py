@@ -11,7 +11,7 @@ from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, KeyedItem, Row, St
 from foqs.core.items.life import RetryPolicy
 
 
-class RestoredItem(KeyedItem):
+class ItemWithHistory(KeyedItem):
     """A new item with a history.
 
     `delay_ms` is None. A `deliver_after_ms` in the past is the item's place in the order; None means now. The TTL is
@@ -71,7 +71,7 @@ class RestoredItem(KeyedItem):
         return 0 < self.attempts_max <= self.attempt
 
 
-def restored_row(item: RestoredItem, number: int, now_ms: int, policy: RetryPolicy) -> Row:
+def restored_row(item: ItemWithHistory, number: int, now_ms: int, policy: RetryPolicy) -> Row:
     """Return the row of an item that is restored now."""
     after = now_ms if item.deliver_after_ms is None else min(max(item.deliver_after_ms, 0), TIME_MS_MAX)
     expires = None if item.ttl_remaining_ms is None else min(now_ms + item.ttl_remaining_ms, TIME_MS_MAX)

@@ -9,7 +9,7 @@ import pytest
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import DeliveryPolicy, State, parse_id
 from foqs.core.items.life import EventKind
-from foqs.core.items.restored_item import RestoredItem
+from foqs.core.items.restored_item import ItemWithHistory
 from foqs.queue.port import Repeated
 from foqs_contract.errors import KeyConflict, LimitExceeded, UnknownOutcome
 from foqs_contract.key_slots import restore_key
@@ -18,7 +18,7 @@ from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import start_task, wait_until_idle
 
 
-def restored(key: bytes, **changes: Any) -> RestoredItem:
+def restored(key: bytes, **changes: Any) -> ItemWithHistory:
     values: dict[str, Any] = {
         "namespace": "default",
         "topic": "t",
@@ -38,7 +38,7 @@ def restored(key: bytes, **changes: Any) -> RestoredItem:
     }
     values |= changes
     values.setdefault("digest", item_digest(b"t", 0, values["payload"], b"", None))
-    return RestoredItem(**values)
+    return ItemWithHistory(**values)
 
 
 def test_restored_items_are_delivered_in_their_former_order_and_with_their_attempts() -> None:

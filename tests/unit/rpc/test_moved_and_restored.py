@@ -9,7 +9,7 @@ import pytest
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, State, parse_id
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.core.items.restored_item import RestoredItem
+from foqs.core.items.restored_item import ItemWithHistory
 from foqs.queue.port import Repeated
 from foqs.rpc import codec
 from foqs_contract.errors import NotFound
@@ -119,7 +119,7 @@ def test_restored_item_reaches_the_queue_with_its_history() -> None:
         ),
     )
     item = enqueued(queue)
-    assert isinstance(item, RestoredItem)
+    assert isinstance(item, ItemWithHistory)
     assert (item.topic, item.priority, item.payload, item.metadata) == ("t", -3, b"work", b"note")
     assert (item.deliver_after_ms, item.lease_ms, item.ttl_ms, item.ttl_remaining_ms) == (-5, 7, 900, 300)
     assert (item.policy, item.attempts_max, item.attempt) == (DeliveryPolicy.AT_MOST_ONCE, 4, 2)

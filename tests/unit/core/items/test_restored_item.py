@@ -8,13 +8,13 @@ import pytest
 
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, State
 from foqs.core.items.life import RetryPolicy
-from foqs.core.items.restored_item import RestoredItem, restored_row
+from foqs.core.items.restored_item import ItemWithHistory, restored_row
 
 NOW = 1_000_000
 POLICY = RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=1)
 
 
-def restored(**changes: Any) -> RestoredItem:
+def restored(**changes: Any) -> ItemWithHistory:
     values: dict[str, Any] = {
         "namespace": "n",
         "topic": "t",
@@ -33,7 +33,7 @@ def restored(**changes: Any) -> RestoredItem:
         "attempt": 2,
         "ttl_remaining_ms": None,
     }
-    return RestoredItem(**(values | changes))
+    return ItemWithHistory(**(values | changes))
 
 
 def test_restored_item_keeps_its_values_its_attempts_and_its_place_in_the_order() -> None:
