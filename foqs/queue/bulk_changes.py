@@ -19,7 +19,7 @@ from foqs.core.items.item import TIME_MS_MAX, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.owned_shards import OwnedShards
-from foqs.queue.port import ItemView, Outcome, PageResult, PendingCall
+from foqs.queue.port import Outcome, PageResult, PendingCall, RowView
 from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.queue.topic_purge import purge_topic
 from foqs_contract.errors import InvalidArgument, LimitExceeded, NotFound, UnknownOutcome
@@ -80,7 +80,7 @@ class HostBulkChanges:
         return await purge_topic(self._shards.get_all(shards), (namespace, topic), deadline)
 
 
-def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outcome], walk: Walk) -> PageResult:
+def _bulk_page(change: Event, items: Sequence[RowView], outcomes: Sequence[Outcome], walk: Walk) -> PageResult:
     """Return the result of a page. Raises `UnknownOutcome`, or the error if nothing was changed."""
     changed, matched, refusals, failure, next_cursor = 0, 0, [], None, walk.cursor
     for item, outcome in zip(items, outcomes, strict=True):
@@ -111,7 +111,7 @@ def _with_absolute_time(change: Event, item_filter: ItemFilter) -> Event:
     return replace(change, item_filter=item_filter, delay_ms=None, deliver_after_ms=after)
 
 
-def _is_already_changed(item: ItemView, event: Event) -> bool:
+def _is_already_changed(item: RowView, event: Event) -> bool:
     """Return whether this walk has redriven the item before, or an UPDATE would not change it."""
     row: Row = item.row
     if event.kind is EventKind.REDRIVE and event.item_filter is not None:

@@ -22,7 +22,7 @@ from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.items.item import ORDER_KEY_BITS, OrderKey, Row, TopicName, arrival_ranks
 from foqs.queue.outage import Outage, with_given_up_lease
-from foqs.queue.port import ItemView, LeasedItems
+from foqs.queue.port import LeasedItems, RowView
 from foqs.runtime.deadlines import Deadlines
 from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import UnknownOutcome
@@ -228,14 +228,14 @@ class Dequeue:
 
     def _reply_with_leased(self, *, is_expired: bool = False, late_shards: Collection[OwnedShard] = ()) -> None:
         """Reply with the items that committed. Items that commit later are released by their shards."""
-        parts: list[list[ItemView]] = []
+        parts: list[list[RowView]] = []
         for shard, operation in self._lease_operations:
             if shard.is_dropped:
                 continue
             now_ms, number, real_wait_ms = shard.now_ms(), shard.number, shard.real_ms_until_function()
             parts.append(
                 [
-                    ItemView(number, row, now_ms, real_wait_ms=real_wait_ms)
+                    RowView(number, row, now_ms, real_wait_ms=real_wait_ms)
                     for row in operation.results
                     if type(row) is Row
                 ]
@@ -249,13 +249,13 @@ class Dequeue:
                 return
         self._complete(found, late_shards)
 
-    def _merged(self, parts: Sequence[list[ItemView]]) -> list[ItemView]:
+    def _merged(self, parts: Sequence[list[RowView]]) -> list[RowView]:
         """Return the items of several shards in order of topics and delivery. Those of one shard are in this order already."""
         found = list(chain.from_iterable(parts))
         ranks = list(chain.from_iterable(map(self._ranks, parts)))
         return [found[place] for place in sorted(range(len(found)), key=ranks.__getitem__)]
 
-    def _ranks(self, part: list[ItemView]) -> list[int]:
+    def _ranks(self, part: list[RowView]) -> list[int]:
         """Return ascending numbers that sort the items of one shard among those of others."""
         if len(self.topics) == 1:
             return arrival_ranks([item.row.order_key for item in part])
@@ -339,7 +339,7 @@ class Dequeue:
         for shard, operation in self._lease_operations:
             shard.release([row for row in operation.results if type(row) is Row])
 
-    def _complete(self, items: list[ItemView], late_shards: Collection[OwnedShard] = ()) -> None:
+    def _complete(self, items: list[RowView], late_shards: Collection[OwnedShard] = ()) -> None:
         self._phase = _Phase.ENDED
         self._source.deadlines.remove(self._deadline_bucket, self)
         on_done, self._on_done = self._on_done, None
@@ -350,5 +350,5 @@ class Dequeue:
             on_done(LeasedItems(items, self._release_leased, outage))
 
 
-def _topic(item: ItemView) -> TopicName:
+def _topic(item: RowView) -> TopicName:
     return item.row.namespace, item.row.topic

@@ -33,7 +33,7 @@ ITEM_OVERHEAD_BYTES: Final = 1_024
 
 
 @dataclass(slots=True)
-class ItemView:
+class RowView:
     """An item as it was at `now_ms` on its shard's clock. Must not be changed.
 
     `real_wait_ms` returns the real time until a moment of that clock. It is None unless the clock runs faster than real
@@ -58,7 +58,7 @@ class ItemView:
 
 
 @dataclass(slots=True)
-class ItemDetails(ItemView):
+class ItemDetails(RowView):
     """One item with its idempotency key, or None if it has no key."""
 
     idempotency_key: bytes | None
@@ -81,7 +81,7 @@ class ShardListing:
 class ShardPage:
     """A page of the items of a shard, as they were at `now_ms` on its clock, and the cursor of the next page."""
 
-    items: Sequence[ItemView]
+    items: Sequence[RowView]
     next_cursor: str | None
     now_ms: int
 
@@ -97,7 +97,7 @@ class LeasedItems:
     `outage`: without items, the shards that may hold some and could not deliver.
     """
 
-    items: list[ItemView]
+    items: list[RowView]
     release: Callable[[], None]
     outage: Outage | None = None
 
@@ -216,7 +216,7 @@ class QueueReads(Protocol):
         with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
+    ) -> tuple[list[RowView], str | None]:
         """Return a page of a topic's items in one state, best first, with or without payload."""
         ...
 
@@ -229,7 +229,7 @@ class QueueReads(Protocol):
         with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
+    ) -> tuple[list[RowView], str | None]:
         """Return a page of the items that match, with or without payload, and the cursor of the next page.
 
         Ages in `item_filter` are measured at the start of the first page, here and below.

@@ -36,10 +36,10 @@ from foqs.queue.port import (
     EnqueueOutcome,
     ItemDetails,
     ItemExplanation,
-    ItemView,
     LeasedItems,
     Outcome,
     Repeated,
+    RowView,
     TopicStats,
 )
 from foqs.rpc.messages import encode_struct
@@ -477,7 +477,7 @@ def dequeue_reply(deliveries: LeasedItems) -> ttypes.DequeueReply:
 def encode_dequeue_reply(is_compact: bool, reply: Any) -> bytes:
     """Return the bytes of the result. The deliveries are those of `dequeue_reply`, or structs."""
     items = reply.items
-    if items and isinstance(items[0], ItemView):
+    if items and isinstance(items[0], RowView):
         encoded = None if is_compact else dequeue_result_bytes(items, reply.availability)
         if encoded is not None:
             return encoded
@@ -488,7 +488,7 @@ def encode_dequeue_reply(is_compact: bool, reply: Any) -> bytes:
 _DEQUEUE_RESULT_SPEC: Final = [Foqs.dequeue_result, Foqs.dequeue_result.thrift_spec]
 
 
-def delivery_struct(item: ItemView) -> ttypes.Delivery:
+def delivery_struct(item: RowView) -> ttypes.Delivery:
     row, now_ms = item.row, item.now_ms
     age_ms = now_ms - row.enqueued_at_ms
     first_ms = row.first_delivered_at_ms
@@ -509,7 +509,7 @@ def delivery_struct(item: ItemView) -> ttypes.Delivery:
     )
 
 
-def item_view(item: ItemView, with_payload: bool) -> ttypes.ItemView:
+def item_view(item: RowView, with_payload: bool) -> ttypes.ItemView:
     row = item.row
     now_ms = item.now_ms
     view = ttypes.ItemView(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from foqs.access.call_permissions import Principal
-from foqs.queue.port import ItemView, PendingCall
+from foqs.queue.port import PendingCall, RowView
 from foqs.rpc import codec
 from foqs.rpc.call import Call, ServerMethod, deadline_error, internal_error
 from foqs.rpc.methods import RpcService
@@ -144,4 +144,4 @@ def raw_id(item_id: str | bytes) -> bytes:
 
 def delivery_structs(reply: ttypes.DequeueReply) -> list[ttypes.Delivery]:
     """Return the `Delivery` structs of a dequeue's reply, which holds items of this host or structs of a peer."""
-    return [codec.delivery_struct(item) if isinstance(item, ItemView) else item for item in reply.items or ()]
+    return [codec.delivery_struct(item) if isinstance(item, RowView) else item for item in reply.items or ()]

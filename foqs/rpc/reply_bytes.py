@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foqs.queue.port import ItemView
+from foqs.queue.port import RowView
 from foqs_contract.idl import ttypes
 from foqs_contract.method_table import SUCCESS_HEAD
 from foqs_contract.struct_bytes import I32, STOP, encode_binary, field_head, list_head
@@ -42,7 +42,7 @@ _pack_numbers: Final = struct.Struct(
 _join: Final = b"".join
 
 
-def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes | None:
+def dequeue_result_bytes(items: Sequence[RowView], availability: Any) -> bytes | None:
     """Return the result of `dequeue` with these deliveries; None if a row lacks its payload or its first delivery."""
     parts = [_ITEMS, _pack_length(len(items))]
     id_size = priority = token = size = enqueued_at_ms = now_ms = attempt = attempts_max = -1

@@ -13,7 +13,7 @@ from foqs.core.items.item import NewItem, State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
-from foqs.queue.port import EnqueueOutcome, ItemView, LeasedItems, Outcome, PendingCall, TopicStats
+from foqs.queue.port import EnqueueOutcome, LeasedItems, Outcome, PendingCall, RowView, TopicStats
 from foqs.queue.tier import Alone
 from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
@@ -201,14 +201,14 @@ class Caller:
         )
         return deliveries
 
-    async def one(self, topic: str = "t", wait_ms: int = 0) -> ItemView:
+    async def one(self, topic: str = "t", wait_ms: int = 0) -> RowView:
         """Dequeue one item, which must be available."""
         deliveries = await self.get(topic, 1, wait_ms)
         assert len(deliveries.items) == 1
         return deliveries.items[0]
 
     async def do(
-        self, kind: EventKind, items: Iterable[ItemView], timeout_s: float = 5.0, **changes: Any
+        self, kind: EventKind, items: Iterable[RowView], timeout_s: float = 5.0, **changes: Any
     ) -> list[Outcome]:
         """Ack, nack, extend, release or cancel delivered items."""
         delivered = list(items)

@@ -22,12 +22,12 @@ from foqs.queue.port import (
     ItemDetails,
     ItemExplanation,
     ItemTotals,
-    ItemView,
     LeasedItems,
     Outcome,
     PageResult,
     PendingCall,
     Repeated,
+    RowView,
     ShardListing,
     ShardPage,
     TopicStats,
@@ -121,7 +121,7 @@ class FakeQueue:
         items_max: int | None = None,
     ) -> PendingCall:
         def work() -> LeasedItems:
-            out: list[ItemView] = []
+            out: list[RowView] = []
             for topic, count in topic_limits:
                 ready = [row for row in self.rows.values() if row.topic == topic and row.state is State.READY]
                 for row in sorted(ready, key=lambda row: row.order_key)[:count]:
@@ -129,7 +129,7 @@ class FakeQueue:
                     row.state, row.token, row.attempt = State.LEASED, self._token, row.attempt + 1
                     row.due_ms = NOW_MS + (lease_ms or row.lease_ms)
                     row.first_delivered_at_ms = row.first_delivered_at_ms or NOW_MS
-                    out.append(ItemView(3, row, NOW_MS))
+                    out.append(RowView(3, row, NOW_MS))
             return LeasedItems(out[:items_max], lambda: self.released.extend(format_id(3, seen.row.id) for seen in out))
 
         return self._start("dequeue", (list(topic_limits), wait_ms, lease_ms), work, on_done)
@@ -230,10 +230,10 @@ class FakeQueue:
         with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
+    ) -> tuple[list[RowView], str | None]:
         await self._record_call("peek", (topic, state, cursor, limit))
         rows = [row for row in self.rows.values() if row.topic == topic and row.state is state]
-        return [ItemView(3, row, NOW_MS) for row in sorted(rows, key=lambda row: row.order_key)[:limit]], None
+        return [RowView(3, row, NOW_MS) for row in sorted(rows, key=lambda row: row.order_key)[:limit]], None
 
     async def list_matching(
         self,
@@ -244,15 +244,15 @@ class FakeQueue:
         with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
+    ) -> tuple[list[RowView], str | None]:
         await self._record_call("matching", (item_filter, cursor, limit, with_payload))
         rows = [row for row in self.rows.values() if item_filter.matches(row)]
-        return [ItemView(3, row, NOW_MS) for row in rows[:limit]], "more" if len(rows) > limit else None
+        return [RowView(3, row, NOW_MS) for row in rows[:limit]], "more" if len(rows) > limit else None
 
     async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
         await self._record_call("list", listing)
         rows = [row for _, row in sorted(self.rows.items()) if listing.only.matches(row)]
-        items = [ItemView(3, row, NOW_MS) for row in rows[: listing.limit]]
+        items = [RowView(3, row, NOW_MS) for row in rows[: listing.limit]]
         return ShardPage(items, "more" if len(rows) > listing.limit else None, NOW_MS)
 
     async def count_matching(

@@ -28,7 +28,7 @@ from foqs.core.items.item import (
     unpack_order_key,
 )
 from foqs.core.items.item_filter import ItemFilter
-from foqs.queue.port import ItemView
+from foqs.queue.port import RowView
 from foqs.queue.reads.listings import sorted_topics
 from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument
@@ -83,7 +83,7 @@ def start_of_shard(started_ms: int, shard: int) -> WalkCursor:
     return WalkCursor(started_ms, shard, min(State), pack_order_key(PRIORITY_MIN, 0, 0), "")
 
 
-def cursor_after(item: ItemView) -> str:
+def cursor_after(item: RowView) -> str:
     """Return the cursor after this item. The walk must have started when the item was read."""
     row: Row = item.row
     return str(WalkCursor(item.now_ms, item.shard, row.state, row.order_key, row.topic))
@@ -119,7 +119,7 @@ class Walk:
         """The shard of the position; None at the end."""
         return None if self.cursor is None else self.cursor.shard
 
-    async def read(self, limit: int) -> list[ItemView]:
+    async def read(self, limit: int) -> list[RowView]:
         """Read up to `limit` rows, of one topic in one state, and return those that match.
 
         Raises:
@@ -135,12 +135,12 @@ class Walk:
         else:
             self.cursor = replace(cursor, after_key=rows[-1].order_key)
         return [
-            ItemView(shard.number, row, now_ms, real_wait_ms=real_wait_ms)
+            RowView(shard.number, row, now_ms, real_wait_ms=real_wait_ms)
             for row in rows
             if self.item_filter.matches(row)
         ]
 
-    async def read_page(self, limit: int, *, in_one_shard: bool = False) -> list[ItemView]:
+    async def read_page(self, limit: int, *, in_one_shard: bool = False) -> list[RowView]:
         """Start the walk, and return up to `limit` items that match, of the shard of the first read if `in_one_shard`.
 
         Raises:
@@ -148,14 +148,14 @@ class Walk:
         """
         await self.start()
         shard = self.shard_number
-        found: list[ItemView] = []
+        found: list[RowView] = []
         for _ in range(READS_MAX):
             if self.cursor is None or len(found) == limit or (in_one_shard and self.shard_number != shard):
                 break
             found += await self.read(limit - len(found))
         return found
 
-    def cursor_before(self, item: ItemView) -> WalkCursor:
+    def cursor_before(self, item: RowView) -> WalkCursor:
         """Return the cursor just before this item."""
         row: Row = item.row
         return WalkCursor(self.item_filter.at_ms, item.shard, row.state, row.order_key - 1, row.topic)

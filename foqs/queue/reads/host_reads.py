@@ -17,8 +17,8 @@ from foqs.queue.port import (
     ItemDetails,
     ItemExplanation,
     ItemTotals,
-    ItemView,
     PageResult,
+    RowView,
     ShardListing,
     ShardPage,
     TopicStats,
@@ -85,7 +85,7 @@ class HostReads:
         with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
+    ) -> tuple[list[RowView], str | None]:
         bytes_max = self._page_bytes_max if with_payload else None
         owned = self._shards.get_all(shards)
         return await peek_topic(owned, (namespace, topic), state, cursor, limit, bytes_max, deadline)
@@ -99,7 +99,7 @@ class HostReads:
         with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[ItemView], str | None]:
+    ) -> tuple[list[RowView], str | None]:
         bytes_max = self._page_bytes_max if with_payload else None
         owned = self._shards.get_all(shards)
         return await list_matching(owned, namespace, item_filter, cursor, limit, bytes_max, deadline)

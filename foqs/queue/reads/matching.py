@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foqs.core.items.item_filter import ItemFilter
-from foqs.queue.port import ItemView
+from foqs.queue.port import RowView
 from foqs.queue.reads.filter_walk import Walk, parse_walk_cursor, read_deadline
 from foqs.queue.reads.payload_pages import count_fitting, load_payloads
 from foqs.shard.shard import OwnedShard
@@ -22,7 +22,7 @@ async def list_matching(
     limit: int,
     bytes_max: int | None,
     deadline: float,
-) -> tuple[list[ItemView], str | None]:
+) -> tuple[list[RowView], str | None]:
     """See `Reads.list_matching`. `bytes_max` limits a page with payloads; None reads no payloads."""
     walk = Walk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
     async with read_deadline(deadline):

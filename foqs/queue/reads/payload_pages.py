@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foqs.queue.port import ITEM_OVERHEAD_BYTES, ItemView
+from foqs.queue.port import ITEM_OVERHEAD_BYTES, RowView
 from foqs.shard.shard import OwnedShard
 
 
-def count_fitting(items: Sequence[ItemView], bytes_max: int) -> int:
+def count_fitting(items: Sequence[RowView], bytes_max: int) -> int:
     """Return how many of these rows, from the first, fit into a reply with their payloads: at least one."""
     size = 0
     for count, item in enumerate(items):
@@ -24,7 +24,7 @@ def count_fitting(items: Sequence[ItemView], bytes_max: int) -> int:
     return len(items)
 
 
-async def load_payloads(shards: Sequence[OwnedShard], namespace: str, items: Sequence[ItemView]) -> list[ItemView]:
+async def load_payloads(shards: Sequence[OwnedShard], namespace: str, items: Sequence[RowView]) -> list[RowView]:
     """Return these rows with their payloads, without rows that were deleted since. Raises `Unavailable`."""
     payloads: dict[tuple[int, int], bytes | None] = {}
     for shard in shards:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from foqs.core.items.item import State, TopicName
-from foqs.queue.port import ItemView
+from foqs.queue.port import RowView
 from foqs.queue.reads.listings import format_cursor, parse_cursor
 from foqs.queue.reads.payload_pages import count_fitting, load_payloads
 from foqs.shard.shard import OwnedShard
@@ -25,17 +25,17 @@ async def peek_topic(
     limit: int,
     bytes_max: int | None,
     deadline: float,
-) -> tuple[list[ItemView], str | None]:
+) -> tuple[list[RowView], str | None]:
     """See `Reads.peek`. `bytes_max` limits a page with payloads; None reads no payloads."""
     key, last_shard = (None, 0) if cursor is None else parse_cursor(cursor)
-    found: list[ItemView] = []
+    found: list[RowView] = []
     try:
         async with asyncio.timeout_at(deadline):
             for shard in shards:
                 after = key if key is None or shard.number <= last_shard else key - 1
                 rows = await shard.queries.in_order(topic, state, after, limit + 1)
                 found.extend(
-                    ItemView(shard.number, row, shard.now_ms(), real_wait_ms=shard.real_ms_until_function())
+                    RowView(shard.number, row, shard.now_ms(), real_wait_ms=shard.real_ms_until_function())
                     for row in rows
                 )
             found.sort(key=lambda item: (item.row.order_key, item.shard))

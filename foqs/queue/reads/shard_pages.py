@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from foqs.core.items.item import NUMBER_MAX, TIME_MS_MAX
-from foqs.queue.port import ItemDetails, ItemView, ShardListing, ShardPage
+from foqs.queue.port import ItemDetails, RowView, ShardListing, ShardPage
 from foqs.queue.reads.payload_pages import count_fitting, load_payloads
 from foqs.shard.shard import OwnedShard
 from foqs.store.port import IdRange
@@ -67,7 +67,7 @@ async def list_shard(shard: OwnedShard, listing: ShardListing, bytes_max: int, d
                 namespace, only, IdRange(start.after, start.last, listing.limit, ROWS_PER_READ)
             )
             now_ms, real_wait_ms = shard.now_ms(), shard.real_ms_until_function()
-            items = [ItemView(shard.number, row, now_ms, real_wait_ms=real_wait_ms) for row in page.rows]
+            items = [RowView(shard.number, row, now_ms, real_wait_ms=real_wait_ms) for row in page.rows]
             after = page.last_id
             if listing.with_payload:
                 count = count_fitting(items, bytes_max)
@@ -81,7 +81,7 @@ async def list_shard(shard: OwnedShard, listing: ShardListing, bytes_max: int, d
     return ShardPage(items, None if after is None else str(replace(start, after=after)), now_ms)
 
 
-async def _with_keys(shard: OwnedShard, namespace: str, items: Sequence[ItemView]) -> list[ItemView]:
+async def _with_keys(shard: OwnedShard, namespace: str, items: Sequence[RowView]) -> list[RowView]:
     keys = await shard.queries.idempotency_keys(namespace, [item.row for item in items])
     return [
         ItemDetails(item.shard, item.row, item.now_ms, keys.get(item.row.id), real_wait_ms=item.real_wait_ms)

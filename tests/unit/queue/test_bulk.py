@@ -11,7 +11,7 @@ import pytest
 from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.queue.port import ItemView, PageResult
+from foqs.queue.port import PageResult, RowView
 from foqs.queue.reads import counting, filter_walk
 from foqs.queue.reads.counting import CountWalk
 from foqs.queue.reads.filter_walk import parse_walk_cursor
@@ -50,8 +50,8 @@ async def every_page(caller: Caller, change: Event, only: ItemFilter = ANY, limi
             return changed, refused, pages
 
 
-async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> list[ItemView]:
-    found: list[ItemView] = []
+async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> list[RowView]:
+    found: list[RowView] = []
     cursor: str | None = None
     while True:
         seen, cursor = await caller.queue.reads.list_matching(

@@ -6,7 +6,7 @@ import pytest
 
 from foqs.core.items.item import parse_id
 from foqs.core.items.life import Event, EventKind
-from foqs.queue.port import ItemView, Outcome
+from foqs.queue.port import Outcome, RowView
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost
 from foqs_contract.errors import NotFound, StaleLease
@@ -26,7 +26,7 @@ async def extend(caller: Caller, *ids: str, lease_ms: int | None = None) -> list
     )
 
 
-def end_ms(world: World, seen: ItemView) -> int | None:
+def end_ms(world: World, seen: RowView) -> int | None:
     """Return when the lease of an item of shard 1 ends, as its row says."""
     return world.database.tables[1].rows[seen.row.id].due_ms
 

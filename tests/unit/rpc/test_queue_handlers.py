@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, State, parse_id
 from foqs.core.items.life import EventKind
-from foqs.queue.port import ItemView
+from foqs.queue.port import RowView
 from foqs.routing.port import HostIdentity
 from foqs.rpc import codec
 from foqs.rpc.call import ServerMethod
@@ -429,9 +429,9 @@ def test_delivery_has_remaining_times_that_are_never_negative() -> None:
     row = next(iter(queue.rows.values()))
     assert item.first_delivery_age_ms == 0
     row.first_delivered_at_ms = NOW_MS + 5
-    assert codec.delivery_struct(ItemView(3, row, NOW_MS)).first_delivery_age_ms == 0
+    assert codec.delivery_struct(RowView(3, row, NOW_MS)).first_delivery_age_ms == 0
     row.due_ms = NOW_MS - 5
-    assert codec.delivery_struct(ItemView(3, row, NOW_MS)).lease_remaining_ms == 0
+    assert codec.delivery_struct(RowView(3, row, NOW_MS)).lease_remaining_ms == 0
 
 
 def test_shards_are_listed_by_number_in_pages() -> None:

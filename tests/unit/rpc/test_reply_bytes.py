@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foqs.core.items.item import DeliveryPolicy, Row, State
 from foqs.options.rpc_options import RESULT_BYTES_MAX
-from foqs.queue.port import ItemView, LeasedItems
+from foqs.queue.port import LeasedItems, RowView
 from foqs.rpc import codec
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
@@ -29,13 +29,13 @@ def view(
     shard: int, id: int, topic: str, priority: int, payload: bytes | None, metadata: bytes, token: int,
     attempt: int, attempts_max: int, enqueued_at_ms: int, now_ms: int, due_ms: int | None,
     first_delivered_at_ms: int | None = 4, trace_context: bytes | None = None,
-) -> ItemView:  # fmt: skip
+) -> RowView:  # fmt: skip
     row = Row(
         id, "n", topic, priority, 0, enqueued_at_ms, 1_000, None, None, DeliveryPolicy.AT_LEAST_ONCE, attempts_max,
         len(payload or b""), payload, metadata, State.LEASED, due_ms, token, attempt,
         first_delivered_at_ms=first_delivered_at_ms, trace_context=trace_context,
     )  # fmt: skip
-    return ItemView(shard, row, now_ms)
+    return RowView(shard, row, now_ms)
 
 
 VIEWS = st.builds(
@@ -47,13 +47,13 @@ VIEWS = st.builds(
 )  # fmt: skip
 
 
-def expected(items: Sequence[ItemView], availability: Any, *, is_compact: bool = False) -> bytes:
+def expected(items: Sequence[RowView], availability: Any, *, is_compact: bool = False) -> bytes:
     reply = ttypes.DequeueReply([codec.delivery_struct(item) for item in items], availability)
     return encode_struct(is_compact, Foqs.dequeue_result(reply), SPEC)
 
 
 @given(st.lists(VIEWS, max_size=6), st.sampled_from(AVAILABILITY))
-def test_deliveries_have_the_bytes_of_thrifts_encoder(items: list[ItemView], availability: Any) -> None:
+def test_deliveries_have_the_bytes_of_thrifts_encoder(items: list[RowView], availability: Any) -> None:
     assert dequeue_result_bytes(items, availability) == expected(items, availability)
 
 

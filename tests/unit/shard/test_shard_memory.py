@@ -20,7 +20,7 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import Engine
-from foqs.queue.port import ItemView
+from foqs.queue.port import RowView
 from foqs.shard.shard import OwnedShard
 from foqs.store.port import StoreLost
 from foqs_contract.errors import FoqsError
@@ -50,7 +50,7 @@ class Players:
     def __init__(self, world: World, engine: Engine, rng: Random) -> None:
         self.caller = Caller(world, engine)
         self.rng = rng
-        self.held: list[ItemView] = []
+        self.held: list[RowView] = []
         self.ids: list[str] = []
 
     async def act(self) -> None:
@@ -240,7 +240,7 @@ def test_an_event_cancelled_at_any_step_leaves_memory_equal_to_the_tables(kind: 
     async def story(world: World) -> None:
         engine = await world.engine(SETTINGS)
         caller = Caller(world, engine)
-        held: list[ItemView] = []
+        held: list[RowView] = []
 
         async def undo() -> None:
             await drain(world, Players(world, engine, Random(1)))
