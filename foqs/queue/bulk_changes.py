@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from foqs.core.items.item import TIME_MS_MAX, Row, State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import Outcome, PageResult, PendingCall, RowView
@@ -46,7 +46,7 @@ class HostBulkChanges:
         self,
         namespace: str,
         change: Event,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         deadline: float,
@@ -103,7 +103,7 @@ def _bulk_page(change: Event, items: Sequence[RowView], outcomes: Sequence[Outco
     return PageResult(changed, len(refusals), first, _format_cursor(next_cursor), matched)
 
 
-def _with_absolute_time(change: Event, item_filter: ItemFilter) -> Event:
+def _with_absolute_time(change: Event, item_filter: RowFilter) -> Event:
     """Return the change with the filter; a delay counts from the start of the walk."""
     if change.delay_ms is None:
         return replace(change, item_filter=item_filter)

@@ -21,7 +21,7 @@ from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
 from foqs.core.flush.operation import AlreadyGone as AlreadyGone
 from foqs.core.flush.operation import Repeated as Repeated
 from foqs.core.items.item import NewItem, Row, State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.outage import Outage
@@ -69,7 +69,7 @@ class ShardListing:
     """A request for a page of the items of one shard that match, after a cursor (None: the first page)."""
 
     namespace: str
-    only: ItemFilter
+    only: RowFilter
     shard: int
     cursor: str | None
     limit: int
@@ -223,7 +223,7 @@ class QueueReads(Protocol):
     async def list_matching(
         self,
         namespace: str,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         with_payload: bool,
@@ -245,7 +245,7 @@ class QueueReads(Protocol):
         ...
 
     async def count_matching(
-        self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
+        self, namespace: str, item_filter: RowFilter, deadline: float, shards: Collection[int] | None = None
     ) -> ItemTotals:
         """Count the items that match."""
         ...
@@ -253,7 +253,7 @@ class QueueReads(Protocol):
     async def count_page(
         self,
         namespace: str,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         deadline: float,
@@ -278,7 +278,7 @@ class BulkChanges(Protocol):
         self,
         namespace: str,
         change: Event,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         deadline: float,

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from foqs.core.items import validation
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, State
-from foqs.core.items.item_filter import ALL_STATES, ItemFilter
+from foqs.core.items.item_filter import ALL_STATES, RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.options.options import NamespaceOptions
 from foqs.rpc import codec
@@ -54,12 +54,12 @@ def parse_change(raw: ttypes.Change | None, settings: NamespaceOptions) -> Event
     )
 
 
-def parse_filter(raw: ttypes.ItemFilter | None) -> ItemFilter:
-    """Parse an `ItemFilter` struct. Raises FoqsError."""
+def parse_filter(raw: ttypes.ItemFilter | None) -> RowFilter:
+    """Parse an `RowFilter` struct. Raises FoqsError."""
     if raw is None:
         raise InvalidArgument("this is missing; an empty filter matches every item", field="filter")
     states = codec.parse_states(raw.states, "filter.states")
-    item_filter = ItemFilter(
+    item_filter = RowFilter(
         topic=None if raw.topic is None else validation.decode_name(raw.topic, "filter.topic"),
         states=ALL_STATES if states is None else tuple(sorted(set(states))),
         priority_min=PRIORITY_MIN if raw.priority_min is None else raw.priority_min,
@@ -79,7 +79,7 @@ def parse_filter(raw: ttypes.ItemFilter | None) -> ItemFilter:
 
 
 def _parse_topics(raw: ttypes.ItemFilter) -> tuple[str, ...] | None:
-    """Return the distinct topics of an `ItemFilter` struct; None if it has no list. Raises FoqsError."""
+    """Return the distinct topics of an `RowFilter` struct; None if it has no list. Raises FoqsError."""
     if raw.topics is None:
         return None
     validation.check_entry_count(len(raw.topics), FILTER_TOPICS_MAX, "filter.topics")
@@ -91,7 +91,7 @@ def _parse_topics(raw: ttypes.ItemFilter) -> tuple[str, ...] | None:
 
 def parse_bulk(
     request: ttypes.BulkRequest | ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions
-) -> tuple[Event | None, ItemFilter]:
+) -> tuple[Event | None, RowFilter]:
     """Parse a `BulkRequest` into its event (None: a count) and its filter. Raises FoqsError."""
     item_filter = parse_filter(request.filter)
     if request.count_only:
@@ -116,7 +116,7 @@ def parse_bulk(
 
 
 def _parse_bulk_move(
-    request: ttypes.BulkRequest | ttypes.StartBulkJobRequest, namespace: str, item_filter: ItemFilter
+    request: ttypes.BulkRequest | ttypes.StartBulkJobRequest, namespace: str, item_filter: RowFilter
 ) -> Event:
     """Parse the target of a bulk move. The filter names the source, so that no page finds what an earlier one moved."""
     target = codec.parse_name(request.move_to, "move_to")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from foqs.core.items import validation
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
-from foqs.core.items.item_filter import ALL_STATES, ItemFilter
+from foqs.core.items.item_filter import ALL_STATES, RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.options.options import NamespaceOptions
 from foqs.queue.jobs.bulk_job import (
@@ -119,7 +119,7 @@ def _change_fields(change: JobChange) -> dict[str, Any]:
     }
 
 
-def _filter_struct(only: ItemFilter) -> ttypes.ItemFilter:
+def _filter_struct(only: RowFilter) -> ttypes.ItemFilter:
     """Return a filter with the conditions that it has; texts are bytes, as in a decoded request."""
     return ttypes.ItemFilter(
         topic=None if only.topic is None else only.topic.encode(),
@@ -157,7 +157,7 @@ def parse_start(
 
 def _parse_work(
     request: ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions
-) -> tuple[JobChange, JobChange | None, ItemFilter]:
+) -> tuple[JobChange, JobChange | None, RowFilter]:
     """Return what the job does, for which change it counts, and to which items. Raises FoqsError."""
     event, item_filter = filters.parse_bulk(request, namespace, settings)
     meant = request.counts_for
@@ -172,7 +172,7 @@ def _parse_work(
 
 def _parse_meant(
     raw_filter: ttypes.ItemFilter | None, meant: ttypes.BulkChange, namespace: str, settings: NamespaceOptions
-) -> tuple[JobChange, ItemFilter]:
+) -> tuple[JobChange, RowFilter]:
     """Return a change that is not made yet, and the items that it will have. Raises FoqsError."""
     request = ttypes.BulkRequest(filter=raw_filter, action=meant.action, change=meant.change, move_to=meant.move_to)
     try:

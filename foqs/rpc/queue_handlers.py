@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
 from foqs.core.items.item import TIME_MS_MAX, State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.outage import NothingDeliverable
 from foqs.queue.port import LeasedItems, PendingCall, Queue, ShardListing, TopicStats
@@ -285,7 +285,7 @@ class QueueHandlers:
         topic = None if request.topic is None else validation.decode_name(request.topic, "topic")
         limit, cursor = parse_page(request.page)
         with_payload = bool(request.with_payload)
-        item_filter = ItemFilter(topic, (State.DEAD,))
+        item_filter = RowFilter(topic, (State.DEAD,))
         shards = requested_shards(request)
         items, next_cursor = await self._queue.reads.list_matching(
             namespace, item_filter, cursor, limit, with_payload, call.deadline, shards
@@ -296,7 +296,7 @@ class QueueHandlers:
     async def list_items(self, call: Call) -> ttypes.ListItemsReply:
         request: ttypes.ListItemsRequest = call.request
         namespace, _ = self._namespace(request)
-        only = ItemFilter() if request.filter is None else filters.parse_filter(request.filter)
+        only = RowFilter() if request.filter is None else filters.parse_filter(request.filter)
         shard = filters.parse_shard(request.shard)
         limit, cursor = parse_page(request.page)
         with_payload = bool(request.with_payload)

@@ -12,7 +12,7 @@ from typing import Final
 
 from foqs.core.items.idempotency_keys import is_reserved
 from foqs.core.items.item import OrderKey, Row, State, TopicName
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import RetryPolicy
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
@@ -63,7 +63,7 @@ class RowQueries:
             limit,
         )
 
-    async def in_id_range(self, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+    async def in_id_range(self, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         """Return a page of a namespace's rows that match."""
         self._check_serving()
         page = await self._reader.read(

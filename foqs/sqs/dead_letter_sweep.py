@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from foqs.catalog.document import Document
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.queue.port import BulkChanges
@@ -106,7 +106,7 @@ class DeadLetterSweep:
     async def _move_page(self, redrive: Redrive, shard: int) -> bool:
         """Move the first items of a shard that can be moved; return whether nothing is left there."""
         move = Event(EventKind.MOVE, 0, redrive.namespace, topic=redrive.target, ttl_remaining_ms=redrive.retention_ms)
-        dead = ItemFilter(redrive.source, (State.DEAD,))
+        dead = RowFilter(redrive.source, (State.DEAD,))
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         cursor: str | None = None
         while True:

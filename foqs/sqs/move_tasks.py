@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobSpec, JobState
 from foqs.queue.jobs.bulk_jobs import BulkJobs
 from foqs.rpc.in_host_calls import InHostCalls
@@ -95,7 +95,7 @@ class MoveTasks:
         destination = await self._destination(request, source, sources)
         spec = JobSpec(
             namespace=self._namespace_of(source),
-            item_filter=ItemFilter(source.name, _MOVED_STATES),
+            item_filter=RowFilter(source.name, _MOVED_STATES),
             change=JobChange(JobAction.MOVE, move_to=destination),
             start_key=_start_key(request.invocation_id, source.name, destination),
             rate_per_s=rate,

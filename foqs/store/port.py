@@ -23,7 +23,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs_contract.printable_text import printable
 
 FAULT_POINTS: Final = ("begin", "fenced", "read", "written", "committed")
@@ -326,7 +326,7 @@ class Reads(Protocol):
         """Return rows as `ready_keys` does keys, in any state, with or without payload."""
         ...
 
-    async def rows_by_id(self, committed: Fence, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+    async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         """Return a page of a namespace's rows that match, by id, without payload."""
         ...
 

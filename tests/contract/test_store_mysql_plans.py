@@ -9,7 +9,7 @@ import pytest
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import State, pack_order_key
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.store.mysql import mysql_migrations, mysql_sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings
 from foqs.store.port import ANY_LENGTH, DueRow, IdRange, Store
@@ -78,7 +78,7 @@ def test_pages_by_id_read_a_range_of_the_primary_key(bench: Bench) -> None:
         await owned.write(inserts=[make_row(n) for n in range(1, 401)])
         store = owned.store
         await link_of(store).run(b"ANALYZE TABLE foqs_3_item")
-        for text in mysql_sql.Statements(3).rows_by_id("default", ItemFilter(topic="t"), IdRange(200, 300, 10, 20)):
+        for text in mysql_sql.Statements(3).rows_by_id("default", RowFilter(topic="t"), IdRange(200, 300, 10, 20)):
             used = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]
             assert {(step.access, step.key) for step in used} <= {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
             assert all(step.rows <= 100 for step in used), text

@@ -10,7 +10,7 @@ import pytest
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, OrderKey, Row, State, pack_order_key
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.store.port import IdRange, Reads, StoreLost, TopicCount
 from tests.contract.conftest import Bench
 from tests.contract.zombie import Zombie
@@ -23,7 +23,7 @@ CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
     "leases_of": lambda reads, committed: reads.leases_of(committed, [(TOPIC, None)], 1),
     "ready_keys": lambda reads, committed: reads.ready_keys(committed, TOPIC, None, 1),
     "list_rows": lambda reads, committed: reads.list_rows(committed, TOPIC, State.READY, None, 1, with_payload=True),
-    "rows_by_id": lambda reads, committed: reads.rows_by_id(committed, "n", ItemFilter(), IdRange(0, 9, 1, 1)),
+    "rows_by_id": lambda reads, committed: reads.rows_by_id(committed, "n", RowFilter(), IdRange(0, 9, 1, 1)),
     "idempotency_keys_of": lambda reads, committed: reads.idempotency_keys_of(committed, {1: 1_000}),
     "begin_snapshot": lambda reads, committed: reads.begin_snapshot(committed),
 }
@@ -105,7 +105,7 @@ def test_list_rows_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
     bench.run(story())
 
 
-async def paged_by_id(owned: Ownership, only: ItemFilter, ids: IdRange) -> tuple[list[Row], int]:
+async def paged_by_id(owned: Ownership, only: RowFilter, ids: IdRange) -> tuple[list[Row], int]:
     """Read all pages of the range from `ids`. Return the rows and the number of pages."""
     rows: list[Row] = []
     pages = 0
@@ -135,7 +135,7 @@ def test_rows_by_id_pages_rows_of_every_state_in_id_order(bench: Bench, limit: i
         noise = [make_row(number, namespace="other") for number in range(100, 115)]
         beyond = [make_row(number) for number in (LAST + 1, LAST + 2)]
         await owned.write(inserts=[*reversed(rows), *noise, make_row(5, topic="u"), *beyond])
-        everything, read_pages = await paged_by_id(owned, ItemFilter(), IdRange(5, LAST, limit, rows_max))
+        everything, read_pages = await paged_by_id(owned, RowFilter(), IdRange(5, LAST, limit, rows_max))
         assert everything == [replace(row, payload=None) for row in rows]
         assert read_pages <= 1 + len(rows) // limit + (len(rows) + len(noise)) // rows_max
 
@@ -145,16 +145,16 @@ def test_rows_by_id_pages_rows_of_every_state_in_id_order(bench: Bench, limit: i
 @pytest.mark.parametrize(
     "only",
     [
-        ItemFilter(topic="t1"),
-        ItemFilter(topics=("t0", "t2", "it's")),
-        ItemFilter(states=(State.DEAD, State.DEFERRED)),
-        ItemFilter(priority_min=1, priority_max=2),
-        ItemFilter(at_ms=1_010, age_min_ms=2, age_max_ms=5),
-        ItemFilter(topics=("t1", "none"), states=(State.READY,), priority_max=0),
-        ItemFilter(topic="none"),
+        RowFilter(topic="t1"),
+        RowFilter(topics=("t0", "t2", "it's")),
+        RowFilter(states=(State.DEAD, State.DEFERRED)),
+        RowFilter(priority_min=1, priority_max=2),
+        RowFilter(at_ms=1_010, age_min_ms=2, age_max_ms=5),
+        RowFilter(topics=("t1", "none"), states=(State.READY,), priority_max=0),
+        RowFilter(topic="none"),
     ],
 )
-def test_rows_by_id_are_those_that_the_filter_matches(bench: Bench, only: ItemFilter) -> None:
+def test_rows_by_id_are_those_that_the_filter_matches(bench: Bench, only: RowFilter) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         rows = [

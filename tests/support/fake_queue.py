@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items.item import KeyedItem, NewItem, Row, State, format_id, make_number
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind, new_row
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.port import (
@@ -238,7 +238,7 @@ class FakeQueue:
     async def list_matching(
         self,
         namespace: str,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         with_payload: bool,
@@ -256,7 +256,7 @@ class FakeQueue:
         return ShardPage(items, "more" if len(rows) > listing.limit else None, NOW_MS)
 
     async def count_matching(
-        self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
+        self, namespace: str, item_filter: RowFilter, deadline: float, shards: Collection[int] | None = None
     ) -> ItemTotals:
         await self._record_call("count", item_filter)
         rows = [row for row in self.rows.values() if item_filter.matches(row)]
@@ -265,7 +265,7 @@ class FakeQueue:
     async def count_page(
         self,
         namespace: str,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         deadline: float,
@@ -278,7 +278,7 @@ class FakeQueue:
         self,
         namespace: str,
         change: Event,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         deadline: float,

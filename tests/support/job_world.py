@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobOwner, Jobs, JobSpec
 from foqs.queue.jobs.job_changes import control, start
 from foqs.queue.jobs.job_document import parse_jobs
@@ -34,7 +34,7 @@ from tests.support.virtual_time import Process, SimulatedLoop
 NETWORK_S = 0.001
 PAGE_S = 0.1
 REDRIVE = JobChange(JobAction.REDRIVE)
-DEAD = ItemFilter("t", (State.DEAD,))
+DEAD = RowFilter("t", (State.DEAD,))
 
 
 def spec_of(**changes: Any) -> JobSpec:

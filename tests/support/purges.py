@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foqs.core.items.item import Row
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
 from tests.support.engines import Caller, World
@@ -15,7 +15,7 @@ async def purge(caller: Caller, topic: str = "t", timeout_s: float = 5.0) -> int
 
 
 async def count(caller: Caller) -> int:
-    only = ItemFilter()
+    only = RowFilter()
     return (await caller.queue.reads.count_matching(caller.namespace, only, caller.world.deadline_in(5))).items
 
 

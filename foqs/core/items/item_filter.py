@@ -15,7 +15,7 @@ ALL_STATES = tuple(State)
 
 
 @dataclass(slots=True, frozen=True)
-class ItemFilter:
+class RowFilter:
     """Selects items by topic or topics (None: all), state, priority and age. The bounds are inclusive.
 
     `age_min_ms` and `age_max_ms` are the time since the enqueue, at the moment `at_ms` on the shard's clock.
@@ -48,7 +48,7 @@ class ItemFilter:
     @property
     def is_by_topic_and_state(self) -> bool:
         """Whether counts by topic and state suffice to count the matching items."""
-        return self == ItemFilter(self.topic, self.states, at_ms=self.at_ms, topics=self.topics)
+        return self == RowFilter(self.topic, self.states, at_ms=self.at_ms, topics=self.topics)
 
     @property
     def topic_names(self) -> tuple[str, ...] | None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs_contract.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 
 
@@ -88,7 +88,7 @@ class Event:
     dead: bool = False
     lease_ms: int | None = None
     priority: int | None = None
-    item_filter: ItemFilter | None = None
+    item_filter: RowFilter | None = None
     has_waiter: bool = False
     topic: str = ""
     ttl_remaining_ms: int | None = None

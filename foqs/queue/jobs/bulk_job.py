@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 
 JOB_ID_CHARS: Final = 16
 _JOB_ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -116,7 +116,7 @@ class JobSpec:
     """
 
     namespace: str
-    item_filter: ItemFilter
+    item_filter: RowFilter
     change: JobChange
     start_key: str
     rate_per_s: int | None = None

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
-from foqs.core.items.item_filter import ALL_STATES, ItemFilter
+from foqs.core.items.item_filter import ALL_STATES, RowFilter
 from foqs.queue.jobs.bulk_job import (
     Job,
     JobAction,
@@ -104,9 +104,9 @@ def _change_to_json(change: JobChange) -> dict[str, Any]:
     )
 
 
-def _filter_to_json(item_filter: ItemFilter) -> dict[str, Any]:
+def _filter_to_json(item_filter: RowFilter) -> dict[str, Any]:
     """Return the conditions that the filter has. Its `at_ms` is in the cursor."""
-    plain = ItemFilter()
+    plain = RowFilter()
     return _without_none(
         topic=item_filter.topic,
         topics=None if item_filter.topics is None else list(item_filter.topics),
@@ -254,5 +254,5 @@ def _build_job(job_id: str, form: _JobForm) -> Job:
     fields = dict(vars(form))
     raw_filter: _FilterForm = fields.pop("filter")
     conditions = {name: value for name, value in vars(raw_filter).items() if value is not None}
-    spec = JobSpec(item_filter=ItemFilter(**conditions), **{name: fields.pop(name) for name in _SPEC_FIELDS})
+    spec = JobSpec(item_filter=RowFilter(**conditions), **{name: fields.pop(name) for name in _SPEC_FIELDS})
     return Job(id=job_id, spec=spec, unknown=form.unknown, **fields)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from foqs.core.items.item import PRIORITY_MIN, Row, State, pack_order_key, unpack_order_key
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.queue.port import ItemTotals, PageResult
 from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.shard.shard import OwnedShard
@@ -90,7 +90,7 @@ def _reads_of(rows: int) -> int:
 
 
 async def count_matching(
-    shards: Sequence[OwnedShard], namespace: str, item_filter: ItemFilter, deadline: float
+    shards: Sequence[OwnedShard], namespace: str, item_filter: RowFilter, deadline: float
 ) -> ItemTotals:
     """See `Reads.count_matching`."""
     if item_filter.is_by_topic_and_state and not any(shard.counts.is_lagging for shard in shards):
@@ -110,7 +110,7 @@ async def count_matching(
 async def count_page(
     shards: Sequence[OwnedShard],
     namespace: str,
-    item_filter: ItemFilter,
+    item_filter: RowFilter,
     cursor: str | None,
     limit: int,
     deadline: float,
@@ -131,7 +131,7 @@ async def count_page(
     return PageResult(0, 0, None, None if walk.cursor is None else str(walk.cursor), items)
 
 
-async def _sum_counts(shard: OwnedShard, namespace: str, item_filter: ItemFilter) -> int:
+async def _sum_counts(shard: OwnedShard, namespace: str, item_filter: RowFilter) -> int:
     """Add up the counts. Yields to the event loop between many topics."""
     names = item_filter.topic_names
     topics = shard.memory.topics(namespace) if names is None else names

@@ -27,7 +27,7 @@ from foqs.core.items.item import (
     pack_order_key,
     unpack_order_key,
 )
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.queue.port import RowView
 from foqs.queue.reads.listings import sorted_topics
 from foqs.shard.shard import OwnedShard
@@ -99,7 +99,7 @@ class Walk:
     """
 
     def __init__(
-        self, shards: Sequence[OwnedShard], namespace: str, item_filter: ItemFilter, cursor: WalkCursor | None
+        self, shards: Sequence[OwnedShard], namespace: str, item_filter: RowFilter, cursor: WalkCursor | None
     ) -> None:
         started_ms = cursor.started_ms if cursor else max([shard.now_ms() for shard in shards], default=0)
         self.item_filter = replace(item_filter, at_ms=started_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.memory.demand import Demand
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.host_state import HostState
@@ -93,7 +93,7 @@ class HostReads:
     async def list_matching(
         self,
         namespace: str,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         with_payload: bool,
@@ -108,14 +108,14 @@ class HostReads:
         return await list_shard(self._shards.get(listing.shard), listing, self._page_bytes_max, deadline)
 
     async def count_matching(
-        self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
+        self, namespace: str, item_filter: RowFilter, deadline: float, shards: Collection[int] | None = None
     ) -> ItemTotals:
         return await count_matching(self._shards.get_all(shards), namespace, item_filter, deadline)
 
     async def count_page(
         self,
         namespace: str,
-        item_filter: ItemFilter,
+        item_filter: RowFilter,
         cursor: str | None,
         limit: int,
         deadline: float,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.queue.port import RowView
 from foqs.queue.reads.filter_walk import Walk, parse_walk_cursor, read_deadline
 from foqs.queue.reads.payload_pages import count_fitting, load_payloads
@@ -17,7 +17,7 @@ from foqs.shard.shard import OwnedShard
 async def list_matching(
     shards: Sequence[OwnedShard],
     namespace: str,
-    item_filter: ItemFilter,
+    item_filter: RowFilter,
     cursor: str | None,
     limit: int,
     bytes_max: int | None,

@@ -23,7 +23,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.port import (
     ANY_LENGTH,
@@ -386,7 +386,7 @@ class MemoryReads:
             lambda: self._tables.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload),
         )
 
-    async def rows_by_id(self, committed: Fence, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+    async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         return await self._read(committed, lambda: self._tables.rows_by_id(namespace, only, ids))
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:

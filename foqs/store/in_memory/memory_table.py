@@ -19,7 +19,7 @@ from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.timing.due_timers import TimerEntry
 from foqs.store.port import DueRow, IdPage, IdRange, LeaseEnd, TopicCount
 
@@ -204,7 +204,7 @@ class ShardTables:
         page = [row.id for row in sorted(rows, key=lambda row: row.order_key)[:limit]]
         return self.copies(page, with_payload=with_payload)
 
-    def rows_by_id(self, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+    def rows_by_id(self, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         """See `Reads.rows_by_id`."""
         read = sorted(number for number in self.rows if ids.after < number <= ids.last)[: ids.rows_max]
         found = [number for number in read if self.rows[number].namespace == namespace]

@@ -14,7 +14,7 @@ from typing import Final
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
@@ -68,7 +68,7 @@ class MysqlReads:
         statement = self._sql.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload)
         return decode_rows(await self._read(committed, [statement]))
 
-    async def rows_by_id(self, committed: Fence, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+    async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         read, found = await self._read_long(committed, self._sql.rows_by_id(namespace, only, ids))
         count, last = read.rows[0]
         return id_page(decode_rows([found]), ids, count, last)

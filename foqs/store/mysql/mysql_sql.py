@@ -18,7 +18,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
 from foqs.store.mysql.mysql_values import (
     BOUND_COLUMNS,
@@ -435,7 +435,7 @@ class Statements:
         )
         return " UNION ALL ".join(f"({select} AND {bounds} {order})" for bounds in ranges) + f" {order}"
 
-    def rows_by_id(self, namespace: str, only: ItemFilter, ids: IdRange) -> tuple[bytes, bytes]:
+    def rows_by_id(self, namespace: str, only: RowFilter, ids: IdRange) -> tuple[bytes, bytes]:
         """Read how many rows a page by id reads and the last of them; then those that match, without payload.
 
         `attempt` is read for the reason that `_delete` has.

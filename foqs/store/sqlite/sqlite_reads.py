@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
 from foqs.store.sql_rows import id_page, lease_ends_of, order_keys_of, owner_of, row_of
 from foqs.store.sqlite import sqlite_sql as sql
@@ -67,7 +67,7 @@ class SqliteReads:
         text, values = _page_statement(first, following, topic, state, after, limit, purged_up_to)
         return await self._read(committed, lambda db: [row_of(found) for found in db.execute(text, values)])
 
-    async def rows_by_id(self, committed: Fence, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+    async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         return await self._read(committed, lambda db: _read_by_id(db, namespace, only, ids))
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
@@ -212,7 +212,7 @@ def read_due_rows(
     return [DueRow(*found) for found in db.execute(sql.DUE_ROWS, (*start, high_ms, limit))]
 
 
-def _read_by_id(db: sqlite3.Connection, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+def _read_by_id(db: sqlite3.Connection, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
     """Return a page of rows by id; see `port.Reads.rows_by_id`."""
     count, last = db.execute(sql.LAST_OF_PAGE, (ids.after, ids.last, ids.rows_max)).fetchone()
     topics, (earliest_ms, latest_ms) = only.topic_names or (), only.enqueued_between_ms

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import Row
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.queue.jobs import job_host
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, JobSpec, JobState
 from foqs.queue.jobs.host_jobs import HostJobs
@@ -29,7 +29,7 @@ from tests.support.virtual_time import Process, SimulatedLoop, run_virtual
 COUNT_PER_SHARD = 10
 RATE = 10
 MOVE = JobSpec(
-    "default", ItemFilter("t"), JobChange(JobAction.MOVE, move_to="u"), start_key="k", rate_per_s=RATE, expected=80
+    "default", RowFilter("t"), JobChange(JobAction.MOVE, move_to="u"), start_key="k", rate_per_s=RATE, expected=80
 )
 
 
@@ -182,7 +182,7 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
         for number in range(12):
             await world.put(hosts, f"t{number}", 1)
         seen_min = Random(seed).randrange(100)
-        await world.start(replace(MOVE, item_filter=ItemFilter(), change=JobChange(JobAction.COUNT)))
+        await world.start(replace(MOVE, item_filter=RowFilter(), change=JobChange(JobAction.COUNT)))
         job = await world.seen(lambda job: is_within_a_shard(job, seen_min))
         await world.kill(host_of(hosts, job))
         job = await world.job()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import PageResult, RowView
 from foqs.queue.reads import counting, filter_walk
@@ -22,7 +22,7 @@ from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodCount, MethodGate, closed, start_task, wait_until_idle
 
 DAY_MS = 86_400_000
-ANY = ItemFilter()
+ANY = RowFilter()
 CANCEL = Event(EventKind.CANCEL, 0, "default")
 REDRIVE = Event(EventKind.REDRIVE, 0, "default")
 
@@ -32,12 +32,12 @@ def update(**changes: Any) -> Event:
 
 
 async def page(
-    caller: Caller, change: Event, only: ItemFilter = ANY, cursor: str | None = None, limit: int = 100, s: float = 5
+    caller: Caller, change: Event, only: RowFilter = ANY, cursor: str | None = None, limit: int = 100, s: float = 5
 ) -> PageResult:
     return await caller.queue.bulk.change_matching("default", change, only, cursor, limit, caller.world.deadline_in(s))
 
 
-async def every_page(caller: Caller, change: Event, only: ItemFilter = ANY, limit: int = 100) -> tuple[int, int, int]:
+async def every_page(caller: Caller, change: Event, only: RowFilter = ANY, limit: int = 100) -> tuple[int, int, int]:
     """Change all pages. Returns (changed, refused, pages)."""
     changed = refused = pages = 0
     cursor: str | None = None
@@ -50,7 +50,7 @@ async def every_page(caller: Caller, change: Event, only: ItemFilter = ANY, limi
             return changed, refused, pages
 
 
-async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> list[RowView]:
+async def listed(caller: Caller, only: RowFilter = ANY, limit: int = 100) -> list[RowView]:
     found: list[RowView] = []
     cursor: str | None = None
     while True:
@@ -63,11 +63,11 @@ async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> li
             return found
 
 
-async def count(caller: Caller, only: ItemFilter = ANY) -> int:
+async def count(caller: Caller, only: RowFilter = ANY) -> int:
     return (await caller.queue.reads.count_matching("default", only, caller.world.deadline_in(5))).items
 
 
-async def counted_page(caller: Caller, only: ItemFilter, cursor: str | None, limit: int = 100) -> PageResult:
+async def counted_page(caller: Caller, only: RowFilter, cursor: str | None, limit: int = 100) -> PageResult:
     return await caller.queue.reads.count_page("default", only, cursor, limit, caller.world.deadline_in(5))
 
 
@@ -90,22 +90,22 @@ def stored(world: World) -> list[Any]:
 
 FILTERS = [
     ANY,
-    ItemFilter("t"),
-    ItemFilter("nowhere"),
-    ItemFilter(states=(State.DEAD,)),
-    ItemFilter("u", (State.READY, State.LEASED)),
-    ItemFilter(priority_min=0),
-    ItemFilter(priority_max=0),
-    ItemFilter("t", priority_min=1, priority_max=5),
-    ItemFilter(age_min_ms=1_000),
-    ItemFilter(age_max_ms=999),
-    ItemFilter("t", (State.LEASED,), priority_min=9, age_min_ms=1, age_max_ms=DAY_MS),
+    RowFilter("t"),
+    RowFilter("nowhere"),
+    RowFilter(states=(State.DEAD,)),
+    RowFilter("u", (State.READY, State.LEASED)),
+    RowFilter(priority_min=0),
+    RowFilter(priority_max=0),
+    RowFilter("t", priority_min=1, priority_max=5),
+    RowFilter(age_min_ms=1_000),
+    RowFilter(age_max_ms=999),
+    RowFilter("t", (State.LEASED,), priority_min=9, age_min_ms=1, age_max_ms=DAY_MS),
 ]
 
 
 @pytest.mark.parametrize("only", FILTERS)
 @pytest.mark.parametrize("limit", [1, 3, 100])
-def test_filter_finds_and_counts_each_matching_item_once(only: ItemFilter, limit: int) -> None:
+def test_filter_finds_and_counts_each_matching_item_once(only: RowFilter, limit: int) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -128,7 +128,7 @@ def _answer(is_by_id: bool) -> Generator[None, None, bool]:
 @pytest.mark.parametrize("is_by_id", [True, False])
 @pytest.mark.parametrize("only", FILTERS)
 def test_pages_of_a_count_find_each_matching_item_once(
-    only: ItemFilter, is_by_id: bool, monkeypatch: pytest.MonkeyPatch
+    only: RowFilter, is_by_id: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 2)
@@ -167,17 +167,17 @@ def test_few_items_in_many_topics_are_counted_by_id_and_many_in_few_by_topic(mon
         caller = Caller(world, engine)
         for number in range(20):
             await caller.put(f"t{number}", priority=3)
-        assert await count(caller, ItemFilter(priority_min=3)) == 20
+        assert await count(caller, RowFilter(priority_min=3)) == 20
         assert (by_id.calls, by_topic.calls) == (1, 0)
-        assert await count(caller, ItemFilter("t7", priority_min=3)) == 1
-        assert await count(caller, ItemFilter(states=(State.DEAD,), priority_min=3)) == 0
+        assert await count(caller, RowFilter("t7", priority_min=3)) == 1
+        assert await count(caller, RowFilter(states=(State.DEAD,), priority_min=3)) == 0
         assert (by_id.calls, by_topic.calls) == (1, 1)
 
     run_in_world(story)
 
 
 @pytest.mark.parametrize("only", FILTERS)
-def test_only_matching_items_are_cancelled(only: ItemFilter) -> None:
+def test_only_matching_items_are_cancelled(only: RowFilter) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -211,9 +211,9 @@ def test_page_ends_at_its_limit_and_returns_the_next_cursor() -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2)))
         for number in range(60):
             await caller.put(f"t{number:02}", priority=number % 2)
-        only = ItemFilter(priority_min=1)
+        only = RowFilter(priority_min=1)
         first, cursor = await caller.queue.reads.list_matching(
-            "default", ItemFilter(priority_min=7), None, 9, False, 1e9
+            "default", RowFilter(priority_min=7), None, 9, False, 1e9
         )
         assert (first, cursor is None) == ([], False)
         assert len(await listed(caller, only, limit=7)) == 30
@@ -300,7 +300,7 @@ def test_redriven_items_are_delivered() -> None:
         for topic in ("t", "u"):
             await caller.put(topic, count=5, attempts_max=1)
             await caller.do(EventKind.NACK, (await caller.get(topic, 5)).items)
-        only = ItemFilter(states=(State.DEAD,))
+        only = RowFilter(states=(State.DEAD,))
         assert await count(caller, only) == 10
         changed, _, _ = await every_page(caller, REDRIVE, replace(only, topic="t"), limit=2)
         assert changed == 5
@@ -320,7 +320,7 @@ def test_item_that_no_longer_matches_in_its_flush_is_not_changed(monkeypatch: py
         names = await caller.put(count=4)
         reads = MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=True)
         with closed(reads):
-            cancelling = start_task(page(caller, CANCEL, ItemFilter(states=(State.READY,), priority_max=0)))
+            cancelling = start_task(page(caller, CANCEL, RowFilter(states=(State.READY,), priority_max=0)))
             await world.until(lambda: reads.held == 1)
             taken = (await caller.get(count=2)).items
             shard, number = 1, int(names[3].partition("-")[2])
@@ -423,7 +423,7 @@ def test_slow_read_ends_the_call_at_its_deadline_and_changes_nothing(
             with pytest.raises(DeadlineExceeded):
                 await caller.queue.reads.list_matching("default", ANY, None, 5, False, world.deadline_in(0.5))
             with pytest.raises(DeadlineExceeded):
-                await caller.queue.reads.count_matching("default", ItemFilter(priority_min=0), world.deadline_in(0.5))
+                await caller.queue.reads.count_matching("default", RowFilter(priority_min=0), world.deadline_in(0.5))
         await wait_until_idle(world, engine)
         assert len(stored(world)) == 2
 
@@ -466,7 +466,7 @@ def test_empty_page_starts_a_walk_and_changes_nothing() -> None:
             changed, cursor = changed + done.changed, done.next_cursor
         assert changed == 3
         assert len(stored(world)) == 2
-        assert (await page(caller, CANCEL, ItemFilter("nowhere"), limit=0)).next_cursor is None
+        assert (await page(caller, CANCEL, RowFilter("nowhere"), limit=0)).next_cursor is None
         await wait_until_idle(world, engine)
 
     run_in_world(story)
@@ -491,7 +491,7 @@ def test_item_that_dies_again_during_the_walk_is_redriven_once(limit: int) -> No
                 await caller.do(EventKind.NACK, (await caller.get("t", 5)).items)
             assert pages < 50
         assert changed == 5
-        assert await count(caller, ItemFilter(states=(State.DEAD,))) == 5
+        assert await count(caller, RowFilter(states=(State.DEAD,))) == 5
         assert (await every_page(caller, REDRIVE))[0] == 5
         await wait_until_idle(world, engine)
 

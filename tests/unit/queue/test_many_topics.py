@@ -10,7 +10,7 @@ import pytest
 from foqs.cluster.gossip.change_log import ChangeLog
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.core.items.item import State, TopicName
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.core.memory import sorted_names
 from foqs.core.memory.sorted_names import NAMES_PER_STEP_MAX
@@ -89,7 +89,7 @@ def test_pages_that_follow_one_another_sort_the_names_once(monkeypatch: pytest.M
         cursor = None
         for _ in range(5):
             page = await engine.queue.bulk.change_matching(
-                "default", cancel, ItemFilter(states=(State.DEAD,)), cursor, 100, world.deadline_in(5)
+                "default", cancel, RowFilter(states=(State.DEAD,)), cursor, 100, world.deadline_in(5)
             )
             cursor = page.next_cursor
         assert sorted_lists == 1
@@ -100,7 +100,7 @@ def test_pages_that_follow_one_another_sort_the_names_once(monkeypatch: pytest.M
 def test_items_of_many_topics_are_counted_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
-        operation = engine.queue.reads.count_matching("default", ItemFilter(states=(State.DEAD,)), world.deadline_in(5))
+        operation = engine.queue.reads.count_matching("default", RowFilter(states=(State.DEAD,)), world.deadline_in(5))
         count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert count.items == TOPICS
         assert lookups >= TOPICS
@@ -139,7 +139,7 @@ def test_shard_is_counted_by_id_if_the_topics_that_match_need_more_reads(
         engine = await world.counted_engine(engine_settings(1))
         await Caller(world, engine).put(count=1)
         engine.shards[1].counts.complete_initial(counts)
-        only = ItemFilter(states=(state,), priority_max=5)
+        only = RowFilter(states=(state,), priority_max=5)
         await engine.queue.reads.count_matching("default", only, world.deadline_in(60))
         assert bool(by_id.calls) == is_by_id
 
@@ -150,7 +150,7 @@ def test_reads_of_many_topics_are_added_up_in_several_turns(monkeypatch: pytest.
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
         engine.shards[1].counts.complete_initial([(("other", "u"), State.READY, 1_000 * TOPICS)])
-        operation = engine.queue.reads.count_page("default", ItemFilter(priority_max=5), None, 0, world.deadline_in(5))
+        operation = engine.queue.reads.count_page("default", RowFilter(priority_max=5), None, 0, world.deadline_in(5))
         _, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert lookups >= len(State) * TOPICS
         assert most_per_turn <= len(State) * COUNT_TOPICS_PER_STEP + len(State)
@@ -161,7 +161,7 @@ def test_reads_of_many_topics_are_added_up_in_several_turns(monkeypatch: pytest.
 def test_change_by_filter_skips_many_topics_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
-        only = ItemFilter(states=(State.READY,), priority_max=5)
+        only = RowFilter(states=(State.READY,), priority_max=5)
         operation = engine.queue.reads.count_matching("default", only, world.deadline_in(5))
         count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert count.items == 0

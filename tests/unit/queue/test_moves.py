@@ -11,7 +11,7 @@ import pytest
 from foqs.core.flush.operation import ALREADY_GONE
 from foqs.core.flush.purge_markers import SetPurgeMarker
 from foqs.core.items.item import State, parse_id
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import Repeated
 from foqs.shard.observer import NullObserver
@@ -364,7 +364,7 @@ def test_pages_of_a_bulk_move_move_each_item_that_matches_once() -> None:
         await caller.put(count=5, priority=9)
         await make_dead(caller, 10)
         event = Event(EventKind.MOVE, 0, "default", topic="other")
-        only = ItemFilter("t", (READY, DEAD), priority_max=5)
+        only = RowFilter("t", (READY, DEAD), priority_max=5)
         changed, cursor = 0, None
         while True:
             page = await caller.queue.bulk.change_matching("default", event, only, cursor, 4, world.deadline_in(5))
@@ -402,7 +402,7 @@ def test_new_target_beyond_the_limit_of_topics_is_refused_and_a_known_one_is_not
         first, second = await caller.put(), await caller.put("u")
         with pytest.raises(LimitExceeded, match="at most 2 topics"):
             await move(caller, *first)
-        event, only = Event(EventKind.MOVE, 0, "default", topic="other"), ItemFilter("t")
+        event, only = Event(EventKind.MOVE, 0, "default", topic="other"), RowFilter("t")
         with pytest.raises(LimitExceeded, match=r"\(move_to\)"):
             await caller.queue.bulk.change_matching("default", event, only, None, 9, world.deadline_in(5))
         (moved,) = await move(caller, *first, to="u")

@@ -8,7 +8,7 @@ import pytest
 
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State, parse_id, unpack_order_key
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import EventKind
 from foqs.queue.port import ALREADY_GONE, ItemExplanation
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
@@ -59,9 +59,7 @@ def test_purged_items_are_gone_while_their_rows_still_exist() -> None:
         assert (await caller.get(count=9)).items == []
         for state in State:
             assert (await caller.queue.reads.peek("default", "t", state, None, 9, True, world.deadline_in(5)))[0] == []
-        found, _ = await caller.queue.reads.list_matching(
-            "default", ItemFilter(), None, 99, False, world.deadline_in(5)
-        )
+        found, _ = await caller.queue.reads.list_matching("default", RowFilter(), None, 99, False, world.deadline_in(5))
         assert [f"{seen.shard}-{seen.row.id}" for seen in found] == [kept]
         for row, shard in (
             (row, number) for number, table in world.database.tables.items() for row in table.rows.values()

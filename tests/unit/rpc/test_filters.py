@@ -8,7 +8,7 @@ import pytest
 
 from foqs.core.items.explanation import dead_reason
 from foqs.core.items.item import TIME_MS_MAX, State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs_contract.idl import ttypes
 from tests.support.builders import row
@@ -79,8 +79,8 @@ def test_a_filter_reaches_the_queue_as_it_was_given() -> None:
     raw = ttypes.ItemFilter("t", [4, 2, 2], -1, 5, 10, 20)
     serve(queue, "countItems", ttypes.CountItemsRequest("default", raw))
     serve(queue, "countItems", ttypes.CountItemsRequest("default", ttypes.ItemFilter()))
-    expected = ItemFilter("t", (State.READY, State.DEAD), -1, 5, 10, 20)
-    assert queue.calls == [("count", expected), ("count", ItemFilter())]
+    expected = RowFilter("t", (State.READY, State.DEAD), -1, 5, 10, 20)
+    assert queue.calls == [("count", expected), ("count", RowFilter())]
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_bad_bulk_call_fails(request_: Any, field: str) -> None:
 @pytest.mark.parametrize(
     ("action", "change", "event", "only"),
     [
-        (1, None, Event(EventKind.CANCEL, 0, "default"), ItemFilter("t")),
-        (2, ttypes.Change(5), Event(EventKind.UPDATE, 0, "default", priority=5), ItemFilter("t")),
-        (3, None, Event(EventKind.REDRIVE, 0, "default"), ItemFilter("t", (State.DEAD,))),
+        (1, None, Event(EventKind.CANCEL, 0, "default"), RowFilter("t")),
+        (2, ttypes.Change(5), Event(EventKind.UPDATE, 0, "default", priority=5), RowFilter("t")),
+        (3, None, Event(EventKind.REDRIVE, 0, "default"), RowFilter("t", (State.DEAD,))),
     ],
 )
-def test_a_bulk_call_is_a_page_of_its_filter(action: int, change: Any, event: Event, only: ItemFilter) -> None:
+def test_a_bulk_call_is_a_page_of_its_filter(action: int, change: Any, event: Event, only: RowFilter) -> None:
     queue = FakeQueue()
     request = ttypes.BulkRequest("default", ttypes.ItemFilter("t"), action, change, ttypes.Page(7, "here"))
     reply = serve(queue, "bulk", request)
@@ -121,7 +121,7 @@ def test_dead_items_are_listed_with_their_reason() -> None:
     [view] = serve(queue, "listDead", ttypes.ListDeadRequest("default", "t")).items
     assert view.dead_reason == "attempts exhausted: delivered 2 of at most 2 times without an ack"
     assert view.payload is None
-    assert queue.calls == [("matching", (ItemFilter("t", (State.DEAD,)), None, 100, False))]
+    assert queue.calls == [("matching", (RowFilter("t", (State.DEAD,)), None, 100, False))]
     [view] = serve(queue, "listDead", ttypes.ListDeadRequest("default", with_payload=True)).items
     assert view.payload == b"p"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ALL_STATES, ItemFilter
+from foqs.core.items.item_filter import ALL_STATES, RowFilter
 from foqs.queue.jobs.bulk_job import JobAction, JobChange, JobCommand, JobCounts, JobOwner, JobSpec, JobState
 from foqs.rpc import filters
 from foqs.rpc.job_structs import bulk_request, job_struct, parse_control, parse_start
@@ -25,11 +25,11 @@ AGES = st.integers(0, 10**12)
 
 
 @st.composite
-def filters_(draw: st.DrawFn) -> ItemFilter:
+def filters_(draw: st.DrawFn) -> RowFilter:
     low, high = sorted((draw(PRIORITIES), draw(PRIORITIES)))
     youngest, oldest = sorted((draw(AGES), draw(AGES)))
     states = draw(st.lists(st.sampled_from(State), min_size=1, unique=True))
-    found = ItemFilter(
+    found = RowFilter(
         states=draw(st.just(ALL_STATES) | st.just(tuple(sorted(states)))),
         priority_min=low,
         priority_max=high,

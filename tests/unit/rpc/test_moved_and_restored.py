@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, State, parse_id
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.restored_item import ItemWithHistory
 from foqs.queue.port import Repeated
@@ -75,7 +75,7 @@ def test_bulk_move_is_a_page_of_its_filter() -> None:
     queue = FakeQueue()
     request = ttypes.BulkRequest("default", ttypes.ItemFilter("t"), page=ttypes.Page(7, "here"), move_to="u")
     serve(queue, "bulk", request)
-    assert queue.calls == [("bulk", (Event(EventKind.MOVE, 0, "default", topic="u"), ItemFilter("t"), "here", 7))]
+    assert queue.calls == [("bulk", (Event(EventKind.MOVE, 0, "default", topic="u"), RowFilter("t"), "here", 7))]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from foqs.core.items.item import Row, State, parse_id
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import EventKind
 from foqs.core.memory.reservations import ROW_BYTES
 from foqs.queue.engine import Engine, EngineSettings
@@ -181,7 +181,7 @@ def test_pages_with_payloads_are_read_within_the_byte_limit_of_a_reply(reads: li
         while True:
             deadline = asyncio.get_running_loop().time() + 5
             if by_filter:
-                only = ItemFilter(topic="t")
+                only = RowFilter(topic="t")
                 page, cursor = await engine.queue.reads.list_matching("default", only, cursor, 100, True, deadline)
             else:
                 page, cursor = await engine.queue.reads.peek("default", "t", State.READY, cursor, 100, True, deadline)

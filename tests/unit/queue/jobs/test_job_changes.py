@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobState
 from foqs.queue.jobs.job_changes import (
     ENDED_MAX,
@@ -51,7 +51,7 @@ def test_repeated_start_with_the_same_key_returns_the_first_job() -> None:
 def test_start_key_of_a_job_that_does_something_else_is_a_conflict() -> None:
     jobs = started(job_of(1, start_key="k"))
     with pytest.raises(KeyConflict):
-        start(jobs, job_of(2, start_key="k", item_filter=ItemFilter("u")))
+        start(jobs, job_of(2, start_key="k", item_filter=RowFilter("u")))
 
 
 def test_start_key_of_another_namespace_is_another_key() -> None:
@@ -133,13 +133,13 @@ def test_live_job_is_never_forgotten() -> None:
 
 
 def test_exclusive_job_is_refused_while_one_of_the_same_action_and_topic_is_live() -> None:
-    jobs = started(job_of(1, item_filter=ItemFilter("t")))
+    jobs = started(job_of(1, item_filter=RowFilter("t")))
     with pytest.raises(LimitExceeded) as refused:
-        start(jobs, job_of(2, item_filter=ItemFilter("t"), is_exclusive=True))
+        start(jobs, job_of(2, item_filter=RowFilter("t"), is_exclusive=True))
     assert refused.value.field == "is_exclusive"
-    jobs, _ = start(jobs, job_of(3, item_filter=ItemFilter("u"), is_exclusive=True))
+    jobs, _ = start(jobs, job_of(3, item_filter=RowFilter("u"), is_exclusive=True))
     jobs, _ = control(jobs, "default", job_of(1).id, JobCommand.CANCEL, 1)
-    start(jobs, job_of(2, item_filter=ItemFilter("t"), is_exclusive=True))
+    start(jobs, job_of(2, item_filter=RowFilter("t"), is_exclusive=True))
 
 
 @pytest.mark.parametrize("state", JobState)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ALL_STATES, ItemFilter
+from foqs.core.items.item_filter import ALL_STATES, RowFilter
 from foqs.queue.jobs.bulk_job import (
     REASON_CHARS_MAX,
     Job,
@@ -30,7 +30,7 @@ from tests.support.job_world import job_of
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 FILTERS = st.builds(
-    ItemFilter,
+    RowFilter,
     topic=st.none() | NAMES,
     states=st.just(ALL_STATES)
     | st.lists(st.sampled_from(State), min_size=1, unique=True).map(lambda found: tuple(sorted(found))),
@@ -128,12 +128,12 @@ def test_as_many_and_as_long_jobs_as_there_may_be_fit_into_one_document() -> Non
     longest = "\x01" * 255  # six bytes for each character as JSON
     job = job_of(1, namespace=longest, started_by=longest, start_key="k" * 64)
     topics: list[str] = []
-    while spec_bytes(replace(job.spec, item_filter=ItemFilter(topics=(*topics, "t" * 100)))) <= SPEC_BYTES_MAX:
+    while spec_bytes(replace(job.spec, item_filter=RowFilter(topics=(*topics, "t" * 100)))) <= SPEC_BYTES_MAX:
         topics.append("t" * 100)
     reason = "\x01" * REASON_CHARS_MAX
     job = replace(
         job,
-        spec=replace(job.spec, item_filter=ItemFilter(topics=tuple(topics))),
+        spec=replace(job.spec, item_filter=RowFilter(topics=tuple(topics))),
         tier=longest,
         cursor=f"{10**14}:{2**31}:4:{2**31}:{10**14}:{2**63}:{longest}",
         counts=JobCounts(2**50, 2**50, 2**50, at_least=True),

@@ -12,7 +12,7 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.queue.jobs.bulk_job import JobAction, JobChange, JobCommand, JobState
 from foqs.queue.jobs.job_service import JobService
 from foqs.queue.jobs.job_store import JobStore
@@ -83,7 +83,7 @@ def test_start_can_be_repeated_after_a_lost_answer() -> None:
 
 def test_redrive_concerns_dead_items_only() -> None:
     async def story(service: JobService, documents: SharedDocuments) -> None:
-        job = await service.start(spec_of(item_filter=ItemFilter("t")), in_s())
+        job = await service.start(spec_of(item_filter=RowFilter("t")), in_s())
         assert job.spec.item_filter.states == (State.DEAD,)
 
     run_story(story)
@@ -94,12 +94,12 @@ def test_redrive_concerns_dead_items_only() -> None:
     [
         ({"namespace": "nowhere"}, NamespaceNotFound, "namespace_name"),
         ({"namespace": "elsewhere"}, InvalidArgument, "namespace_name"),
-        ({"change": MOVE, "item_filter": ItemFilter()}, InvalidArgument, "move_to"),
-        ({"change": MOVE, "item_filter": ItemFilter("u")}, InvalidArgument, "move_to"),
+        ({"change": MOVE, "item_filter": RowFilter()}, InvalidArgument, "move_to"),
+        ({"change": MOVE, "item_filter": RowFilter("u")}, InvalidArgument, "move_to"),
         ({"rate_per_s": 0}, InvalidArgument, "rate_per_s"),
         ({"start_key": ""}, InvalidArgument, "start_key"),
         (
-            {"item_filter": ItemFilter(topics=tuple(f"topic {number}" for number in range(1_000)))},
+            {"item_filter": RowFilter(topics=tuple(f"topic {number}" for number in range(1_000)))},
             LimitExceeded,
             "filter",
         ),

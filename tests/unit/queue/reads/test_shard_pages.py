@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import EventKind
 from foqs.queue.port import ItemDetails, ShardListing, ShardPage
 from foqs.queue.reads import shard_pages
@@ -16,7 +16,7 @@ from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed
 
-LISTING = ShardListing("default", ItemFilter(), 1, None, 100, with_payload=False, with_key=False)
+LISTING = ShardListing("default", RowFilter(), 1, None, 100, with_payload=False, with_key=False)
 
 
 async def page_of(caller: Caller, listing: ShardListing, cursor: str | None = None) -> ShardPage:
