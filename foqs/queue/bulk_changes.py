@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from foqs.core.items.item import TIME_MS_MAX, Row, State
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import Outcome, PageResult, PendingCall, RowView
 from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline

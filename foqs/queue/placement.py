@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from foqs.catalog.slot_table import SlotTable
 from foqs.core.items import validation
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
-from foqs.core.items.restored_item import ItemWithHistory
+from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.core.items.shard_choice import NO_SHARDS, UNBOUND, Binding, Bindings, allowed_shards, choose_shards
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.tier import Tier

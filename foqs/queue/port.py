@@ -21,8 +21,8 @@ from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
 from foqs.core.flush.operation import AlreadyGone as AlreadyGone
 from foqs.core.flush.operation import Repeated as Repeated
 from foqs.core.items.item import NewItem, Row, State
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event
+from foqs.core.items.row_filter import RowFilter
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.outage import Outage
 from foqs.shard.host_shards import ShardStatus

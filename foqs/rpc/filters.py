@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from foqs.core.items import validation
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, State
-from foqs.core.items.item_filter import ALL_STATES, RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.options.options import NamespaceOptions
 from foqs.rpc import codec
 from foqs_contract.errors import FoqsError, InvalidArgument

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from foqs.core.items import validation
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
-from foqs.core.items.item_filter import ALL_STATES, RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.options.options import NamespaceOptions
 from foqs.queue.jobs.bulk_job import (
     JOB_ID_CHARS,

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
 from foqs.core.items.item import TIME_MS_MAX, State
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.outage import NothingDeliverable
 from foqs.queue.port import LeasedItems, PendingCall, Queue, ShardListing, TopicStats
 from foqs.queue.reads.filter_walk import cursor_after
@@ -41,7 +41,7 @@ class TopicLists(Protocol):
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
-        """See `Reads.list_topics`."""
+        """See `QueueReads.list_topics`."""
         ...
 
     def unavailable_shards(self) -> int:

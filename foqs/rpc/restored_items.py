@@ -13,7 +13,7 @@ from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import DeliveryPolicy, State
-from foqs.core.items.restored_item import ItemWithHistory
+from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.rpc import codec
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes

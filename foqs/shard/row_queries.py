@@ -12,8 +12,8 @@ from typing import Final
 
 from foqs.core.items.idempotency_keys import is_reserved
 from foqs.core.items.item import OrderKey, Row, State, TopicName
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import RetryPolicy
+from foqs.core.items.row_filter import RowFilter
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.store.port import IdPage, IdRange

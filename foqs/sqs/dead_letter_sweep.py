@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from foqs.catalog.document import Document
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.queue.port import BulkChanges
 from foqs.sqs.redrive_policy import Redrive, redrive_in_force

@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobSpec, JobState
 from foqs.queue.jobs.bulk_jobs import BulkJobs
 from foqs.rpc.in_host_calls import InHostCalls

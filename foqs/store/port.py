@@ -23,7 +23,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs_contract.printable_text import printable
 
 FAULT_POINTS: Final = ("begin", "fenced", "read", "written", "committed")

@@ -9,7 +9,7 @@ import pytest
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import State, pack_order_key
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.store.mysql import mysql_migrations, mysql_sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings
 from foqs.store.port import ANY_LENGTH, DueRow, IdRange, Store

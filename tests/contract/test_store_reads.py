@@ -10,7 +10,7 @@ import pytest
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, OrderKey, Row, State, pack_order_key
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.store.port import IdRange, Reads, StoreLost, TopicCount
 from tests.contract.conftest import Bench
 from tests.contract.zombie import Zombie

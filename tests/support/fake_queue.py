@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items.item import KeyedItem, NewItem, Row, State, format_id, make_number
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind, new_row
+from foqs.core.items.row_filter import RowFilter
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.port import (
     ALREADY_GONE,
@@ -61,7 +61,7 @@ class HeldCall:
 
 
 class FakeQueue:
-    """Answers the calls of the ports `Queue`, `Reads` and `BulkChanges` from one shard, number 3."""
+    """Answers the calls of the ports `Queue`, `QueueReads` and `BulkChanges` from one shard, number 3."""
 
     def __init__(self, limits: CallOptions = LIMITS) -> None:
         self.limits = limits

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobOwner, Jobs, JobSpec
 from foqs.queue.jobs.job_changes import control, start
 from foqs.queue.jobs.job_document import parse_jobs

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from foqs.core.items.item import Row
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.engine import Engine
 from tests.support.engines import Caller, World
 from tests.support.memory_check import differences, is_at_rest

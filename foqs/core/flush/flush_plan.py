@@ -22,8 +22,8 @@ from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation, move_digest, move_key
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
+from foqs.core.items.item_with_history import restored_row
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
-from foqs.core.items.restored_item import restored_row
 from foqs.core.timing.due_timers import DueTimers, TimerEntry, timer_entry
 from foqs_contract.errors import KeyConflict
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from foqs.core.items.item import NUMBER_MAX, KeyedItem, NewItem, OrderKey, Row, TopicName
+from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.core.items.life import Event, EventKind
-from foqs.core.items.restored_item import ItemWithHistory
 from foqs.core.limits.in_flight import InFlight
 from foqs_contract.errors import DeadlineExceeded, FoqsError, KeyConflict, UnknownOutcome
 

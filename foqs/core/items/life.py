@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs_contract.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 
 JOB_ID_CHARS: Final = 16
 _JOB_ID: Final = re.compile(r"[0-9a-f]{16}")

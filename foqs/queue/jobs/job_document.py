@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
-from foqs.core.items.item_filter import ALL_STATES, RowFilter
+from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.queue.jobs.bulk_job import (
     Job,
     JobAction,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from foqs.core.items.item import PRIORITY_MIN, Row, State, pack_order_key, unpack_order_key
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import ItemTotals, PageResult
 from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
 from foqs.shard.shard import OwnedShard
@@ -92,7 +92,7 @@ def _reads_of(rows: int) -> int:
 async def count_matching(
     shards: Sequence[OwnedShard], namespace: str, item_filter: RowFilter, deadline: float
 ) -> ItemTotals:
-    """See `Reads.count_matching`."""
+    """See `QueueReads.count_matching`."""
     if item_filter.is_by_topic_and_state and not any(shard.counts.is_lagging for shard in shards):
         async with read_deadline(deadline):
             return ItemTotals(sum([await _sum_counts(shard, namespace, item_filter) for shard in shards]), None)
@@ -115,7 +115,7 @@ async def count_page(
     limit: int,
     deadline: float,
 ) -> PageResult:
-    """See `Reads.count_page`."""
+    """See `QueueReads.count_page`."""
     walk = CountWalk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
     loop = asyncio.get_running_loop()
     ends_at_s = loop.time() + COUNT_PAGE_S_MAX

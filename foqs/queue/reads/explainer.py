@@ -53,7 +53,7 @@ class Explainer:
         self._is_draining = is_draining
 
     async def explain(self, namespace: str, shard_number: int, number: int, deadline: float) -> ItemExplanation:
-        """See `Reads.explain`. Raises `NamespaceNotFound` if there is no such namespace."""
+        """See `QueueReads.explain`. Raises `NamespaceNotFound` if there is no such namespace."""
         settings = self._namespaces.settings_of(namespace)
         item_id = format_id(shard_number, number)
         shard = self._shards.served.get(shard_number)

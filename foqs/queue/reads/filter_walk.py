@@ -27,7 +27,7 @@ from foqs.core.items.item import (
     pack_order_key,
     unpack_order_key,
 )
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import RowView
 from foqs.queue.reads.listings import sorted_topics
 from foqs.shard.shard import OwnedShard

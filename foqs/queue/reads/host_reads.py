@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.core.memory.demand import Demand
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.host_state import HostState

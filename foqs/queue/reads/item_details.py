@@ -10,7 +10,7 @@ from foqs_contract.errors import DeadlineExceeded, NotFound
 
 
 async def read_item(owner: OwnedShard, namespace: str, number: int, deadline: float) -> ItemDetails:
-    """See `Reads.get_item`."""
+    """See `QueueReads.get_item`."""
     try:
         async with asyncio.timeout_at(deadline):
             rows = await owner.queries.by_number(namespace, [number])

@@ -48,7 +48,7 @@ async def list_topics(
     cursor: str | None,
     limit: int,
 ) -> tuple[list[TopicStats], str | None]:
-    """See `Reads.list_topics`. A long list lets other work run; `listed_shards` is called again after that."""
+    """See `QueueReads.list_topics`. A long list lets other work run; `listed_shards` is called again after that."""
     wanted = tuple(states) if states else ACTIVE_STATES
     listed = first = listed_shards()
     is_partial = listed.is_partial

@@ -26,7 +26,7 @@ async def peek_topic(
     bytes_max: int | None,
     deadline: float,
 ) -> tuple[list[RowView], str | None]:
-    """See `Reads.peek`. `bytes_max` limits a page with payloads; None reads no payloads."""
+    """See `QueueReads.peek`. `bytes_max` limits a page with payloads; None reads no payloads."""
     key, last_shard = (None, 0) if cursor is None else parse_cursor(cursor)
     found: list[RowView] = []
     try:

@@ -55,7 +55,7 @@ def parse_page_cursor(cursor: str) -> PageCursor:
 
 
 async def list_shard(shard: OwnedShard, listing: ShardListing, bytes_max: int, deadline: float) -> ShardPage:
-    """See `Reads.list_shard`. `bytes_max` limits a page with payloads."""
+    """See `QueueReads.list_shard`. `bytes_max` limits a page with payloads."""
     namespace, cursor = listing.namespace, listing.cursor
     start = (
         PageCursor(shard.now_ms(), shard.numbers.next_number - 1, 0) if cursor is None else parse_page_cursor(cursor)

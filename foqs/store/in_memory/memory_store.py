@@ -23,7 +23,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.port import (
     ANY_LENGTH,

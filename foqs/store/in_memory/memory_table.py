@@ -19,7 +19,7 @@ from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.core.timing.due_timers import TimerEntry
 from foqs.store.port import DueRow, IdPage, IdRange, LeaseEnd, TopicCount
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError

@@ -18,7 +18,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
 from foqs.store.mysql.mysql_values import (
     BOUND_COLUMNS,

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
 from foqs.store.sql_rows import id_page, lease_ends_of, order_keys_of, owner_of, row_of
 from foqs.store.sqlite import sqlite_sql as sql

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import RowFilter as CoreFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs_client import (
     BulkPage,
     Change,
@@ -20,9 +20,9 @@ from foqs_client import (
     InvalidArgument,
     Item,
     ItemCount,
+    ItemFilter,
     Nack,
     NotFound,
-    RowFilter,
     conversion,
 )
 from foqs_client.conversion import all_done_count
@@ -60,16 +60,16 @@ def test_items_are_counted_and_changed_by_filter_page_by_page() -> None:
         queue = FakeQueue()
         async with serve_queue(queue) as host, Client(host.url) as client:
             await client.enqueue([Item("t", b"xy")] * 3)
-            only = RowFilter("t", ["ready", "dead"], 0, 9, age_min_ms=0)
+            only = ItemFilter("t", ["ready", "dead"], 0, 9, age_min_ms=0)
             assert await client.count(only) == ItemCount(3, 6)
             assert await client.update_matching(only, Change(deliver_after_ms=7), 1) == BulkPage(1, 0, None, "more")
             assert await client.cancel_matching(only, cursor="more") == BulkPage(2, 0, None, None)
-            await client.redrive_matching(RowFilter())
-            core = CoreFilter("t", (State.READY, State.DEAD), 0, 9, 0)
+            await client.redrive_matching(ItemFilter())
+            core = RowFilter("t", (State.READY, State.DEAD), 0, 9, 0)
             assert [details for name, details in queue.calls if name == "bulk"] == [
                 (Event(EventKind.UPDATE, 0, "default", deliver_after_ms=7), core, None, 1),
                 (Event(EventKind.CANCEL, 0, "default"), core, "more", 1_000),
-                (Event(EventKind.REDRIVE, 0, "default"), CoreFilter(states=(State.DEAD,)), None, 1_000),
+                (Event(EventKind.REDRIVE, 0, "default"), RowFilter(states=(State.DEAD,)), None, 1_000),
             ]
 
     run(main())
@@ -97,11 +97,11 @@ def test_dead_items_are_listed() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda client: client.count(RowFilter(states=["asleep"])),
+        lambda client: client.count(ItemFilter(states=["asleep"])),
         lambda client: client.update(["3-8796093022209"], Change()),
         lambda client: client.update(["3-8796093022209"], Change(metadata=cast(bytes, "text"))),
-        lambda client: client.cancel_matching(RowFilter(priority_min=2, priority_max=1)),
-        lambda client: client.redrive_matching(RowFilter(states=["ready"])),
+        lambda client: client.cancel_matching(ItemFilter(priority_min=2, priority_max=1)),
+        lambda client: client.redrive_matching(ItemFilter(states=["ready"])),
     ],
 )
 def test_wrong_argument_is_refused(call: Callable[[Client], Any]) -> None:

@@ -12,12 +12,12 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import RowFilter as CoreFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobSpec
 from foqs.queue.jobs.job_service import JobService
 from foqs.queue.jobs.job_store import JobStore, LocalDocuments
 from foqs.rpc.job_handlers import job_handlers
-from foqs_client import Change, Client, InvalidArgument, KeyConflict, NotFound, RowFilter, UnknownOutcome
+from foqs_client import Change, Client, InvalidArgument, ItemFilter, KeyConflict, NotFound, UnknownOutcome
 from tests.support.aio import run
 from tests.support.builders import NAMESPACE
 from tests.support.fake_queue import FakeQueue
@@ -60,7 +60,7 @@ def run_story(story: Callable[[Jobs, Client], Awaitable[None]]) -> None:
 
 def test_job_is_started_listed_and_shown() -> None:
     async def story(jobs: Jobs, client: Client) -> None:
-        only = RowFilter("t", ("ready",), priority_max=5, age_min_ms=7)
+        only = ItemFilter("t", ("ready",), priority_max=5, age_min_ms=7)
         change = Change(3, delay_ms=9, metadata=b"m")
         job = await client.start_bulk_job("update", only, change, rate_per_s=4, expected=8)
         assert (job.action, job.only, job.change, job.rate_per_s, job.expected) == ("update", only, change, 4, 8)
@@ -72,7 +72,7 @@ def test_job_is_started_listed_and_shown() -> None:
             None,
         )
         [spec] = jobs.specs
-        assert spec.item_filter == CoreFilter("t", (State.READY,), priority_max=5, age_min_ms=7)
+        assert spec.item_filter == RowFilter("t", (State.READY,), priority_max=5, age_min_ms=7)
         assert spec.change == JobChange(JobAction.UPDATE, 3, 9, None, b"m")
         assert await client.bulk_jobs() == [job]
         assert await client.bulk_job(job.id) == job
@@ -84,7 +84,7 @@ def test_job_is_started_listed_and_shown() -> None:
 
 def test_move_has_a_target_and_no_action_of_its_own() -> None:
     async def story(jobs: Jobs, client: Client) -> None:
-        job = await client.start_bulk_job("move", RowFilter("t"), move_to="u")
+        job = await client.start_bulk_job("move", ItemFilter("t"), move_to="u")
         assert (job.action, job.move_to) == ("move", "u")
         assert jobs.specs[0].change == JobChange(JobAction.MOVE, move_to="u")
 
@@ -93,13 +93,13 @@ def test_move_has_a_target_and_no_action_of_its_own() -> None:
 
 def test_count_keeps_the_change_that_it_is_made_for() -> None:
     async def story(jobs: Jobs, client: Client) -> None:
-        job = await client.start_bulk_job("count", RowFilter("t"), move_to="u", counts_for="move")
+        job = await client.start_bulk_job("count", ItemFilter("t"), move_to="u", counts_for="move")
         assert (job.action, job.counts_for, job.move_to) == ("count", "move", "u")
         assert jobs.specs[0].change == JobChange(JobAction.COUNT)
         assert jobs.specs[0].counts_for == JobChange(JobAction.MOVE, move_to="u")
-        job = await client.start_bulk_job("count", RowFilter("t"), Change(4), counts_for="update")
+        job = await client.start_bulk_job("count", ItemFilter("t"), Change(4), counts_for="update")
         assert (job.action, job.counts_for, job.change) == ("count", "update", Change(4))
-        job = await client.start_bulk_job("count", RowFilter("t"))
+        job = await client.start_bulk_job("count", ItemFilter("t"))
         assert (job.action, job.counts_for, job.move_to) == ("count", None, None)
 
     run_story(story)
@@ -108,13 +108,13 @@ def test_count_keeps_the_change_that_it_is_made_for() -> None:
 def test_start_whose_answer_is_lost_is_sent_once_more_with_the_same_key() -> None:
     async def story(jobs: Jobs, client: Client) -> None:
         jobs.errors = [UnknownOutcome("lost")]
-        job = await client.start_bulk_job("redrive", RowFilter("t"))
+        job = await client.start_bulk_job("redrive", ItemFilter("t"))
         assert [found.id for found in await client.bulk_jobs()] == [job.id]
         assert len(jobs.specs) == 2
         assert jobs.specs[0] == jobs.specs[1]
         jobs.errors = [UnknownOutcome("lost"), UnknownOutcome("lost")]
         with pytest.raises(UnknownOutcome):
-            await client.start_bulk_job("redrive", RowFilter("t"))
+            await client.start_bulk_job("redrive", ItemFilter("t"))
         assert len({spec.start_key for spec in jobs.specs}) == 2
 
     run_story(story)
@@ -124,18 +124,18 @@ def test_refused_start_is_not_repeated() -> None:
     async def story(jobs: Jobs, client: Client) -> None:
         jobs.errors = [InvalidArgument("no")]
         with pytest.raises(InvalidArgument):
-            await client.start_bulk_job("redrive", RowFilter("t"))
+            await client.start_bulk_job("redrive", ItemFilter("t"))
         assert len(jobs.specs) == 1
-        await client.start_bulk_job("redrive", RowFilter("t"), start_key="k")
+        await client.start_bulk_job("redrive", ItemFilter("t"), start_key="k")
         with pytest.raises(KeyConflict):
-            await client.start_bulk_job("redrive", RowFilter("u"), start_key="k")
+            await client.start_bulk_job("redrive", ItemFilter("u"), start_key="k")
 
     run_story(story)
 
 
 def test_job_is_controlled() -> None:
     async def story(jobs: Jobs, client: Client) -> None:
-        job = await client.start_bulk_job("redrive", RowFilter("t"))
+        job = await client.start_bulk_job("redrive", ItemFilter("t"))
         assert (await client.control_bulk_job(job.id, "interrupt")).state == "interrupted"
         assert (await client.control_bulk_job(job.id, "resume")).state == "running"
         done = await client.control_bulk_job(job.id, "cancel")
@@ -147,7 +147,7 @@ def test_job_is_controlled() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [lambda c: c.start_bulk_job("explode", RowFilter()), lambda c: c.control_bulk_job("0" * 16, "stop")]
+    "call", [lambda c: c.start_bulk_job("explode", ItemFilter()), lambda c: c.control_bulk_job("0" * 16, "stop")]
 )
 def test_unknown_words_are_refused_by_the_client(call: Callable[[Client], Awaitable[object]]) -> None:
     async def story(jobs: Jobs, client: Client) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import Row
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.jobs import job_host
 from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, JobSpec, JobState
 from foqs.queue.jobs.host_jobs import HostJobs

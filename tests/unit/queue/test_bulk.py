@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import PageResult, RowView
 from foqs.queue.reads import counting, filter_walk
 from foqs.queue.reads.counting import CountWalk

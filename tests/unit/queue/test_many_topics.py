@@ -10,8 +10,8 @@ import pytest
 from foqs.cluster.gossip.change_log import ChangeLog
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.core.items.item import State, TopicName
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.core.memory import sorted_names
 from foqs.core.memory.sorted_names import NAMES_PER_STEP_MAX
 from foqs.core.memory.topic_counts import TopicCounts

@@ -11,8 +11,8 @@ import pytest
 from foqs.core.flush.operation import ALREADY_GONE
 from foqs.core.flush.purge_markers import SetPurgeMarker
 from foqs.core.items.item import State, parse_id
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import Repeated
 from foqs.shard.observer import NullObserver
 from foqs.store.in_memory.memory_store import MemoryStore

@@ -8,8 +8,8 @@ import pytest
 
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import DeliveryPolicy, State, parse_id
+from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.core.items.life import EventKind
-from foqs.core.items.restored_item import ItemWithHistory
 from foqs.queue.port import Repeated
 from foqs_contract.errors import KeyConflict, LimitExceeded, UnknownOutcome
 from foqs_contract.key_slots import restore_key

@@ -8,8 +8,8 @@ import pytest
 
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State, parse_id, unpack_order_key
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import ALREADY_GONE, ItemExplanation
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import DeadlineExceeded, NotFound, NotOwner, Unavailable, UnknownOutcome

@@ -8,8 +8,8 @@ import pytest
 
 from foqs.core.items.explanation import dead_reason
 from foqs.core.items.item import TIME_MS_MAX, State
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs_contract.idl import ttypes
 from tests.support.builders import row
 from tests.support.fake_queue import FakeQueue

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ALL_STATES, RowFilter
+from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.queue.jobs.bulk_job import JobAction, JobChange, JobCommand, JobCounts, JobOwner, JobSpec, JobState
 from foqs.rpc import filters
 from foqs.rpc.job_structs import bulk_request, job_struct, parse_control, parse_start

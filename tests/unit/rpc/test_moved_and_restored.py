@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, State, parse_id
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.core.items.life import Event, EventKind
-from foqs.core.items.restored_item import ItemWithHistory
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import Repeated
 from foqs.rpc import codec
 from foqs_contract.errors import NotFound

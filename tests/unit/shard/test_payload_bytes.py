@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from foqs.core.items.item import Row, State, parse_id
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.core.memory.reservations import ROW_BYTES
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.store.in_memory.memory_table import ShardTables

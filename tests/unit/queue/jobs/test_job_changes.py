@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobState
 from foqs.queue.jobs.job_changes import (
     ENDED_MAX,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import ALL_STATES, RowFilter
+from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.queue.jobs.bulk_job import (
     REASON_CHARS_MAX,
     Job,

@@ -12,7 +12,7 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
-from foqs.core.items.item_filter import RowFilter
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.jobs.bulk_job import JobAction, JobChange, JobCommand, JobState
 from foqs.queue.jobs.job_service import JobService
 from foqs.queue.jobs.job_store import JobStore

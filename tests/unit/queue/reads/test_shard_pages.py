@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.items.item_filter import RowFilter
 from foqs.core.items.life import EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import ItemDetails, ShardListing, ShardPage
 from foqs.queue.reads import shard_pages
 from foqs.store.in_memory.memory_store import MemoryReads

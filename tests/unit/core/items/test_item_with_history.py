@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, State
+from foqs.core.items.item_with_history import ItemWithHistory, restored_row
 from foqs.core.items.life import RetryPolicy
-from foqs.core.items.restored_item import ItemWithHistory, restored_row
 
 NOW = 1_000_000
 POLICY = RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=1)
