@@ -83,7 +83,7 @@ class BackgroundLoop:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
-    def _submit(self, make_coroutine: MakeCoroutine[T], give_back: GiveBack[T] | None) -> _Call[T]:
+    def _submit(self, make_coroutine: MakeCoroutine[T], give_back: GiveBack[T] | None) -> _LoopCall[T]:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("this call would block the running event loop; use the asynchronous class here")
         with self._lock:
@@ -94,7 +94,7 @@ class BackgroundLoop:
             elif os.getpid() != self._pid:
                 raise RuntimeError("this was used before the process was forked; make a new one in the child")
             assert self._loop is not None
-            call = _Call(self._loop, make_coroutine(), give_back)
+            call = _LoopCall(self._loop, make_coroutine(), give_back)
             self._loop.call_soon_threadsafe(call.start)
             return call
 
@@ -105,7 +105,7 @@ class BackgroundLoop:
         self._loop, self._pid = loop, os.getpid()
 
 
-class _Call(Generic[T]):
+class _LoopCall(Generic[T]):
     """One coroutine in the loop, for a caller in another thread.
 
     Attributes:

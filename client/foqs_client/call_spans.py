@@ -77,7 +77,7 @@ class CallSpans:
             yield _Settle(span)
 
 
-class _Call:
+class _EntriesSpan:
     """The span of a call whose entries may fail one by one."""
 
     def __init__(self, span: Span) -> None:
@@ -91,7 +91,7 @@ class _Call:
                 return
 
 
-class _Send(_Call):
+class _Send(_EntriesSpan):
     """An enqueue. Attributes: items: as they are to be sent."""
 
     def __init__(self, span: Span, items: Sequence[Item]) -> None:
@@ -104,7 +104,7 @@ class _Send(_Call):
             self._span.set_attribute("messaging.message.id", results[0].id)
 
 
-class _Settle(_Call):
+class _Settle(_EntriesSpan):
     """An ack, nack or release."""
 
 

@@ -14,9 +14,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, RateLimited
+from foqs_client.types import EntryResult
 
 ENTRIES_PER_CALLER_MAX: Final = 32
 """Limit of the entries of a call that is coalesced. A larger call shares its cost among its own entries."""
@@ -33,15 +34,10 @@ _CAUSED_BY_TOTAL: Final = (LimitExceeded, RateLimited)
 """Errors that a host may return for each item because all items together are too many."""
 
 
-class _Result(Protocol):
-    @property
-    def error(self) -> FoqsError | None: ...
-
-
 G = TypeVar("G")
 A = TypeVar("A")
 E = TypeVar("E")
-R = TypeVar("R", bound=_Result)
+R = TypeVar("R", bound=EntryResult)
 
 SendResult: TypeAlias = tuple[Sequence[E], list[R] | FoqsError]
 """The entries as they were sent, with their results or with the error of the call."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from foqs_client.errors import (
     FoqsError,
@@ -20,7 +20,7 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.types import Outcome
+from foqs_client.types import EntryResult, Outcome
 from foqs_contract.backoff import Backoff
 
 RETRY_S_MAX: Final = 60.0
@@ -31,13 +31,8 @@ JITTER_MAX: Final = 0.25
 """A pause is longer by up to this part of it, so that clients do not retry together."""
 
 
-class _Result(Protocol):
-    @property
-    def error(self) -> FoqsError | None: ...
-
-
 E = TypeVar("E")
-R = TypeVar("R", bound=_Result)
+R = TypeVar("R", bound=EntryResult)
 
 
 class RetriedCall(Generic[E, R]):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeVar, dataclass_transform
+from typing import ClassVar, Final, Protocol, TypeVar, dataclass_transform
 
 from foqs_client.errors import FoqsError
 
@@ -72,6 +72,13 @@ class Item:
     def delivery_policy(self) -> int | None:
         """The number of the delivery policy in the contract; None means at least once."""
         return 2 if self.at_most_once else None
+
+
+class EntryResult(Protocol):
+    """The result of one entry of a call. `error` is None if the entry was done."""
+
+    @property
+    def error(self) -> FoqsError | None: ...
 
 
 @_value_class

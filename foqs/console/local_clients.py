@@ -30,7 +30,7 @@ TIMEOUT_MS: Final = 10_000
 _URL: Final = "foqs://localhost"
 
 
-class _Entry:
+class _UsedClient:
     __slots__ = ("client", "used_at_s", "user_count")
 
     def __init__(self, client: Client) -> None:
@@ -48,14 +48,14 @@ class LocalClients:
 
     def __init__(self, accept: Accept) -> None:
         self._accept = accept
-        self._entries: dict[tuple[AuthenticatedPrincipal | None, str, str], _Entry] = {}
+        self._entries: dict[tuple[AuthenticatedPrincipal | None, str, str], _UsedClient] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @contextmanager
     def use(self, authenticated: AuthenticatedPrincipal | None, namespace: str, address: str) -> Iterator[Client]:
         """Use a client whose calls are those of the principal, at this address, in the namespace. Do not close it."""
         loop, key = asyncio.get_running_loop(), (authenticated, namespace, address)
-        entry = self._entries.pop(key, None) or _Entry(self._open(authenticated, namespace, address))
+        entry = self._entries.pop(key, None) or _UsedClient(self._open(authenticated, namespace, address))
         self._entries[key] = entry  # the last used one is the last of all
         entry.user_count += 1
         try:

@@ -106,7 +106,7 @@ class _Reading:
         """A topic was changed since it began."""
 
 
-class _Entry:
+class _ChoiceReadings:
     __slots__ = ("next", "task", "whole")
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Rankings:
         self._list_topics = list_topics
         self._page_topics = page_topics
         self._cpu_s = cpu_s
-        self._entries: OrderedDict[Choice, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Choice, _ChoiceReadings] = OrderedDict()
         self._turn = asyncio.Lock()
         self._read_again_at_s = 0.0
         """No ranking is read again before, on the loop's clock."""
@@ -162,10 +162,10 @@ class Rankings:
         age_s = 0.0 if reading.ended_at_s is None else asyncio.get_running_loop().time() - reading.ended_at_s
         return TopicRanking(reading.best.topics(), reading.read_count, reading.ended_at_s is not None, age_s)
 
-    def _entry(self, choice: Choice) -> _Entry:
+    def _entry(self, choice: Choice) -> _ChoiceReadings:
         entry = self._entries.get(choice)
         if entry is None:
-            entry = self._entries[choice] = _Entry()
+            entry = self._entries[choice] = _ChoiceReadings()
             if len(self._entries) > RANKINGS_MAX:
                 _, dropped = self._entries.popitem(last=False)
                 if dropped.task is not None:
@@ -174,7 +174,7 @@ class Rankings:
             self._entries.move_to_end(choice)
         return entry
 
-    def _start(self, choice: Choice, entry: _Entry) -> None:
+    def _start(self, choice: Choice, entry: _ChoiceReadings) -> None:
         entry.next = _Reading(choice)
         entry.task = asyncio.get_running_loop().create_task(self._read(choice, entry, entry.next))
 
@@ -185,7 +185,7 @@ class Rankings:
 
         entry.task.add_done_callback(on_ended)
 
-    async def _read(self, choice: Choice, entry: _Entry, reading: _Reading) -> None:
+    async def _read(self, choice: Choice, entry: _ChoiceReadings, reading: _Reading) -> None:
         cursor: str | None = None
         async with self._turn:
             while True:

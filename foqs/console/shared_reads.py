@@ -16,7 +16,7 @@ ENTRIES_MAX: Final = 32
 TIMEOUT_S: Final = 10.0
 
 
-class _Entry:
+class _SharedRead:
     __slots__ = ("ended_at_s", "task")
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
@@ -33,7 +33,7 @@ class SharedReads:
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _SharedRead] = OrderedDict()
         self._turn = asyncio.Lock()
 
     async def get(self, key: Hashable, read: Callable[[], Awaitable[Any]], wait_s: float) -> Any:
@@ -47,9 +47,9 @@ class SharedReads:
         await asyncio.wait((entry.task,), timeout=wait_s)
         return entry.task.result() if entry.task.done() and not entry.task.cancelled() else None
 
-    def _start(self, key: Hashable, read: Callable[[], Awaitable[Any]]) -> _Entry:
+    def _start(self, key: Hashable, read: Callable[[], Awaitable[Any]]) -> _SharedRead:
         loop = asyncio.get_running_loop()
-        entry = self._entries[key] = _Entry(loop.create_task(self._run(read)))
+        entry = self._entries[key] = _SharedRead(loop.create_task(self._run(read)))
         self._entries.move_to_end(key)
         while len(self._entries) > ENTRIES_MAX:
             _, dropped = self._entries.popitem(last=False)

@@ -114,7 +114,7 @@ def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, ho
 
 def _follow_to_end(session: HostSession, job: BulkJob, only: ItemFilter, work: BulkWork, matched: int) -> None:
     """Wait until the job stands still, show its counts, and fail if it did not do all."""
-    progress = _Progress(job, matched)
+    progress = _JobProgress(job, matched)
     try:
         session.run(lambda client: _follow(client, progress))
     except (CommandFailed, KeyboardInterrupt) as error:
@@ -153,7 +153,7 @@ def _count_left(session: HostSession, only: ItemFilter) -> int | None:
         return None
 
 
-async def _follow(client: Client, progress: _Progress) -> None:
+async def _follow(client: Client, progress: _JobProgress) -> None:
     """Look at the job until nothing is changed any more."""
     pause_s = POLL_S_MIN
     while not progress.job.is_settled:
@@ -185,7 +185,7 @@ async def _count(client: Client, only: ItemFilter, work: BulkWork) -> int:
     except DeadlineExceeded:
         job = await client.start_bulk_job("count", only, work.change, move_to=work.move_to, counts_for=work.action)
     print_message(f"The count takes longer than a call; it goes on as the job {job.id}.")
-    progress = _Progress(job, None)
+    progress = _JobProgress(job, None)
     try:
         await _follow(client, progress)
     finally:
@@ -217,7 +217,7 @@ def _show_result(session: HostSession, job: BulkJob | None, matched: int, left: 
     show([row], _COLUMNS, session.output_format)
 
 
-class _Progress:
+class _JobProgress:
     """The job as it was seen last, shown on a terminal."""
 
     def __init__(self, job: BulkJob, matched: int | None) -> None:

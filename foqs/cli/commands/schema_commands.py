@@ -282,10 +282,10 @@ async def _contract(place: ShardPlace) -> None:
 
     assert place.settings is not None
     async with _reported(place), schema_link(place.settings) as link:
-        await contract_tables(link, place.settings, place.shard, _Progress(place.shard).show)
+        await contract_tables(link, place.settings, place.shard, _ShardProgress(place.shard).show)
 
 
-class _Progress:
+class _ShardProgress:
     """Shows the progress of one shard, at most once a second."""
 
     def __init__(self, shard: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs_client.background_loop import _Call
+from foqs_client.background_loop import _LoopCall
 from tests.support.virtual_time import run_virtual
 
 
@@ -21,7 +21,7 @@ def test_result_of_a_caller_that_left_is_given_back(turns: int) -> None:
 
     async def program() -> None:
         found: list[str] = []
-        call = _Call(asyncio.get_running_loop(), result_after(0), found.append)
+        call = _LoopCall(asyncio.get_running_loop(), result_after(0), found.append)
         call.start()
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -35,7 +35,7 @@ def test_result_of_a_caller_that_left_is_given_back(turns: int) -> None:
 def test_call_of_a_caller_that_left_is_cancelled() -> None:
     async def program() -> None:
         found: list[str] = []
-        call = _Call(asyncio.get_running_loop(), result_after(9), found.append)
+        call = _LoopCall(asyncio.get_running_loop(), result_after(9), found.append)
         call.start()
         await asyncio.sleep(1)
         call.leave()
@@ -50,7 +50,7 @@ def test_call_of_a_caller_that_left_is_cancelled() -> None:
 def test_result_that_was_read_is_not_given_back() -> None:
     async def program() -> None:
         found: list[str] = []
-        call = _Call(asyncio.get_running_loop(), result_after(0), found.append)
+        call = _LoopCall(asyncio.get_running_loop(), result_after(0), found.append)
         call.start()
         await asyncio.sleep(1)
         assert call.result.result() == "items"
