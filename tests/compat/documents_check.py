@@ -7,6 +7,7 @@ names the field of each mistake. Knows nothing of where documents are stored.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -190,8 +191,10 @@ def _without(document: Any, path: str) -> Any:
     return copy
 
 
-if __name__ == "__main__":  # writes what this version writes: python -m tests.compat.documents_check FOLDER
-    import sys
-
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Writes the documents of this version.")
+    parser.add_argument("folder", type=Path, help="tests/compat/documents/M")
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(exist_ok=True)
     for kind in KINDS.values():
-        (Path(sys.argv[1]) / f"{kind.name}.json").write_bytes(kind.render(kind.value).strip() + b"\n")
+        (folder / f"{kind.name}.json").write_bytes(kind.render(kind.value).strip() + b"\n")

@@ -7,6 +7,7 @@ the same values. Knows nothing of what fields mean.
 
 from __future__ import annotations
 
+import argparse
 import json
 import zlib
 from pathlib import Path
@@ -91,7 +92,7 @@ def recorded() -> dict[int, dict[str, dict[str, str]]]:
     return {int(file.stem): json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
 
 
-if __name__ == "__main__":  # writes what this version writes: python -m tests.compat.frames_check FILE
-    import sys
-
-    Path(sys.argv[1]).write_text(json.dumps(written(), indent=1) + "\n")
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Writes the frames of this version of the contract.")
+    parser.add_argument("file", type=Path, help="tests/compat/frames/N.json")
+    parser.parse_args().file.write_text(json.dumps(written(), indent=1) + "\n")
