@@ -2,8 +2,9 @@
 
 The site has the folders of the repository, so that a link works alike in a
 checkout, on a code host and in the site. Pages are the Markdown files at the
-top and under docs/, and the generated pages under docs/reference/. A file that
-a page links to comes along as text. Knows nothing of the product; see
+top and under docs/, the generated pages under docs/reference/, and the Markdown
+files that one of these links to. Another file that a page links to comes along
+as text. Knows nothing of the product; see
 `docs_reference`.
 """
 

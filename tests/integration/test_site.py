@@ -205,8 +205,8 @@ def test_a_dead_link_a_dead_anchor_and_a_page_missing_from_the_menu_fail(tmp_pat
     source.mkdir()
     for path in (*ROOT.glob("*.md"), ROOT / "mkdocs.yml", ROOT / "LICENSE"):
         shutil.copy(path, source)
-    for folder in ("docs", "tools", "configs", "thrift", "foqs", "client", "shardmgr"):
-        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("docs", "tools", "configs", "thrift", "foqs", "client", "shardmgr", "perf"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__", "results"))
     # These have a place in the menu, by their folder or by name.
     for name in (
         "docs/design/new.md",
