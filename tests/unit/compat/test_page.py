@@ -1,4 +1,4 @@
-"""The page on compatibility has the versions and the tests that the code has."""
+"""The pages on compatibility and upgrades have the versions and the tests that the code has."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.compat.documents_check import FOLDER
 from tests.support.older_version import OLDER
 
 PAGE: Final = (ROOT / "docs" / "compatibility.md").read_text()
+UPGRADING: Final = (ROOT / "docs" / "upgrading.md").read_text()
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -45,8 +46,8 @@ def test_the_page_names_the_fields_that_version_1_lacks() -> None:
     assert set(re.findall(r"`([\w.]+)`", sentence)) == added
 
 
-def test_the_page_names_the_older_version_of_the_tests_and_tests_that_exist() -> None:
-    assert f"from commit `{OLDER}` on" in PAGE
+def test_the_pages_name_the_older_version_of_the_tests_and_tests_that_exist() -> None:
+    assert f"from commit `{OLDER}` on" in UPGRADING
     tests = re.findall(r"^\| `(tests/[\w/.]+)` \|", PAGE, re.MULTILINE)
     assert len(tests) == 6
     assert [test for test in tests if not (ROOT / test).is_file()] == []
