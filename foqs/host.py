@@ -25,18 +25,18 @@ from foqs.console.session_secret import SessionSecret
 from foqs.host_tier import host_tier
 from foqs.options.config import FRAME_OVERHEAD_BYTES, Config, ConfigError
 from foqs.options.console_url import parse_console_url
+from foqs.queue.bulk_jobs.bulk_job import BulkJobOwner
+from foqs.queue.bulk_jobs.host_bulk_jobs import HostBulkJobs
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
-from foqs.queue.jobs.bulk_job import JobOwner
-from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.routing.port import HostIdentity
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit import Audit
 from foqs.rpc.audit_handlers import audit_handlers
+from foqs.rpc.bulk_job_handlers import bulk_job_handlers
+from foqs.rpc.bulk_job_pages import BulkCallPages
 from foqs.rpc.host_service import host_service
 from foqs.rpc.in_host_calls import InHostCalls
-from foqs.rpc.job_handlers import job_handlers
-from foqs.rpc.job_pages import BulkCallPages
 from foqs.rpc.methods import RpcService
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
@@ -114,7 +114,7 @@ class ComposedHost:
             self._replies,
         )
         self._figures = tier.figures(self._engine)
-        self._jobs = HostJobs(tier.documents, self._engine.namespaces, clock.wall_ms, self._rng, self._metrics)
+        self._jobs = HostBulkJobs(tier.documents, self._engine.namespaces, clock.wall_ms, self._rng, self._metrics)
         self._http = HttpServer(self._metrics, self._not_ready_reasons, self._console_sentence)
         self._ports: dict[str, int] = {}
         """The ports that were found, by option."""
@@ -188,7 +188,7 @@ class ComposedHost:
         audit = Audit(trail, self._clock.wall_ms)
         handlers = {
             **admin_handlers(engine.admin, server.tier),
-            **job_handlers(self._jobs.calls, engine.namespaces.settings_of),
+            **bulk_job_handlers(self._jobs.calls, engine.namespaces.settings_of),
             **audit_handlers(trail, self._host_name),
             **self._tier.handlers,
         }
@@ -241,7 +241,7 @@ class ComposedHost:
         """Work on bulk jobs. Their pages are calls of this host."""
         self._jobs.start(
             BulkCallPages(InHostCalls(self._service, self._config.rpc.reply_grace_ms / 1_000)),
-            JobOwner(self._host_name, self._nonce),
+            BulkJobOwner(self._host_name, self._nonce),
             self._tier.running_hosts,
         )
 

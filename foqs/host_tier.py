@@ -23,9 +23,9 @@ from foqs.cluster.peer_figures import PeerFigures
 from foqs.cluster.peers import Peers
 from foqs.cluster.tier_member import TierMember
 from foqs.options.config import Config
+from foqs.queue.bulk_jobs.bulk_job_store import Documents, LocalDocuments
 from foqs.queue.engine import Engine
 from foqs.queue.host_state import HostState
-from foqs.queue.jobs.job_store import Documents, LocalDocuments
 from foqs.queue.port import Queue
 from foqs.queue.tier import Alone, Tier
 from foqs.queue.tier_figures import OwnFigures, TierFigures

@@ -7,6 +7,7 @@ async with Client("foqs://127.0.0.1:7411") as client:
 """
 
 from foqs_client.admin_calls import AuditEntry, AuditPage, Grant, Namespace, NamespacePage, Usage
+from foqs_client.bulk_job_calls import BulkJob
 from foqs_client.client import Client
 from foqs_client.credentials import Tls
 from foqs_client.errors import (
@@ -28,7 +29,6 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.job_calls import BulkJob
 from foqs_client.sync_client import SyncClient
 from foqs_client.types import (
     BulkPage,

@@ -32,6 +32,7 @@ from foqs_client.admin_calls import AdminCalls
 from foqs_client.automatic_keys import AutomaticKeys, RetriedEnqueue
 from foqs_client.best_priorities import BestPriorities
 from foqs_client.bulk_calls import BulkCalls
+from foqs_client.bulk_job_calls import BulkJobCalls
 from foqs_client.call_spans import CallSpans
 from foqs_client.cluster_calls import ClusterCalls
 from foqs_client.coalescing import Coalescer
@@ -39,7 +40,6 @@ from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.dequeue_method import DequeueMethod
 from foqs_client.host_connector import Connect
-from foqs_client.job_calls import JobCalls
 from foqs_client.long_polls import LongPolls
 from foqs_client.moving_calls import MovingCalls
 from foqs_client.reading_calls import ReadingCalls
@@ -66,7 +66,7 @@ Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, JobCalls):
+class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, BulkJobCalls):
     """The client of a cluster or of a single host, for code in an event loop.
 
     It connects with the first call, and connects again when a connection is lost.

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from foqs.queue.jobs.job_store import Documents
+from foqs.queue.bulk_jobs.bulk_job_store import Documents
 from shardmgr.model import MalformedDocument, Unknown
 from shardmgr.registry.port import RegistryConflict, RegistryError, RegistryFailed
 from shardmgr.strict_json import Form, parse_document

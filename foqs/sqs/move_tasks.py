@@ -17,8 +17,15 @@ from uuid import uuid4
 
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
-from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobSpec, JobState
-from foqs.queue.jobs.bulk_jobs import BulkJobs
+from foqs.queue.bulk_jobs.bulk_job import (
+    BulkJobAction,
+    BulkJobChange,
+    BulkJobCommand,
+    BulkJobRecord,
+    BulkJobSpec,
+    BulkJobState,
+)
+from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import SqsError, from_foqs_error, invalid_parameter, invalid_value, unsupported
@@ -33,11 +40,11 @@ RESULTS_MAX: Final = 10
 HANDLE_CHARS_MAX: Final = 1_024
 _MOVED_STATES: Final = (State.READY, State.DEFERRED)
 _STATUS: Final = {
-    JobState.RUNNING: "RUNNING",
-    JobState.INTERRUPTED: "RUNNING",
-    JobState.DONE: "COMPLETED",
-    JobState.FAILED: "FAILED",
-    JobState.CANCELLED: "CANCELLED",
+    BulkJobState.RUNNING: "RUNNING",
+    BulkJobState.INTERRUPTED: "RUNNING",
+    BulkJobState.DONE: "COMPLETED",
+    BulkJobState.FAILED: "FAILED",
+    BulkJobState.CANCELLED: "CANCELLED",
 }
 
 
@@ -93,10 +100,10 @@ class MoveTasks:
         if not sources:
             raise invalid_value("Source queue must be configured as a Dead Letter Queue.")
         destination = await self._destination(request, source, sources)
-        spec = JobSpec(
+        spec = BulkJobSpec(
             namespace=self._namespace_of(source),
             item_filter=RowFilter(source.name, _MOVED_STATES),
-            change=JobChange(JobAction.MOVE, move_to=destination),
+            change=BulkJobChange(BulkJobAction.MOVE, move_to=destination),
             start_key=_start_key(request.invocation_id, source.name, destination),
             rate_per_s=rate,
             expected=await self._count(request, source),
@@ -125,7 +132,7 @@ class MoveTasks:
         if not found:
             raise SqsError("ResourceNotFoundException", "Task does not exist.")
         try:
-            job = await self._jobs.control(self._namespace_of(source), job_id, JobCommand.CANCEL, self._deadline())
+            job = await self._jobs.control(self._namespace_of(source), job_id, BulkJobCommand.CANCEL, self._deadline())
         except NotFound:
             raise SqsError("ResourceNotFoundException", "Task does not exist.") from None
         except InvalidArgument:
@@ -137,18 +144,18 @@ class MoveTasks:
         namespace = self._namespace_of(queue)
         for job in await self._jobs.list_jobs(namespace, self._deadline()):
             change = job.spec.change
-            if job.state.is_live and change.action is JobAction.MOVE and change.move_to == queue.name:
+            if job.state.is_live and change.action is BulkJobAction.MOVE and change.move_to == queue.name:
                 with suppress(NotFound, InvalidArgument):  # it has ended meanwhile
-                    await self._jobs.control(namespace, job.id, JobCommand.CANCEL, self._deadline())
+                    await self._jobs.control(namespace, job.id, BulkJobCommand.CANCEL, self._deadline())
 
     # ---------------------------------------------------------------------- inside
 
-    async def _tasks_of(self, source: QueueName) -> list[Job]:
+    async def _tasks_of(self, source: QueueName) -> list[BulkJobRecord]:
         """Return the jobs that move the messages of a queue, the newest first."""
         return [
             job
             for job in await self._jobs.list_jobs(self._namespace_of(source), self._deadline())
-            if job.spec.change.action is JobAction.MOVE and job.spec.item_filter.topic_names == (source.name,)
+            if job.spec.change.action is BulkJobAction.MOVE and job.spec.item_filter.topic_names == (source.name,)
         ]
 
     async def _destination(self, request: ActionRequest, source: QueueName, sources: list[str]) -> str:
@@ -194,11 +201,11 @@ class MoveTasks:
         return self._loop_time() + self._timeout_s
 
 
-def _task(job: Job, source: QueueName, region: str) -> dict[str, Any]:
+def _task(job: BulkJobRecord, source: QueueName, region: str) -> dict[str, Any]:
     """Return an entry of ListMessageMoveTasks."""
     spec = job.spec
     status = _STATUS[job.state]
-    if job.state is JobState.CANCELLED and job.owner is not None:
+    if job.state is BulkJobState.CANCELLED and job.owner is not None:
         status = "CANCELLING"
     task: dict[str, Any] = {
         "Status": status,
@@ -211,7 +218,7 @@ def _task(job: Job, source: QueueName, region: str) -> dict[str, Any]:
         task["ApproximateNumberOfMessagesToMove"] = spec.expected
     if spec.rate_per_s is not None:
         task["MaxNumberOfMessagesPerSecond"] = spec.rate_per_s
-    if job.state is JobState.FAILED:
+    if job.state is BulkJobState.FAILED:
         task["FailureReason"] = job.problem or "unknown"
     if status == "RUNNING":
         task["TaskHandle"] = _handle(job.id, source.arn(region))

@@ -14,7 +14,7 @@ from foqs.catalog.administration import Administration
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.config import Config
 from foqs.options.rpc_options import RpcOptions
-from foqs.queue.jobs.bulk_jobs import BulkJobs
+from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
 from foqs.rpc.audit import Audit
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.methods import RpcService

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.membership import Membership
 from foqs.cluster.order_probe import OrderProbe
-from foqs.queue.jobs.bulk_job import Jobs, JobState
+from foqs.queue.bulk_jobs.bulk_job import BulkJobRecords, BulkJobState
 from foqs.telemetry.metrics import Samples
 from foqs.telemetry.samples import SHARD_STATES
 from shardmgr.model import ClusterView
@@ -63,7 +63,7 @@ def _count_states(view: ClusterView, tier: str) -> Counter[str]:
     return states
 
 
-def job_samples(jobs: Jobs) -> Samples:
+def job_samples(jobs: BulkJobRecords) -> Samples:
     """Return the samples of `JOB_METRICS`."""
     states = Counter(job.state for job in jobs.by_id.values())
-    return {"foqs_bulk_jobs": [((state.value,), float(states[state])) for state in JobState]}
+    return {"foqs_bulk_jobs": [((state.value,), float(states[state])) for state in BulkJobState]}

@@ -17,12 +17,12 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from foqs.queue.jobs import job_worker
-from foqs.queue.jobs.bulk_job import Job, Jobs, JobState
-from foqs.queue.jobs.job_changes import JobProgress
-from foqs.queue.jobs.job_document import parse_jobs
+from foqs.queue.bulk_jobs import bulk_job_worker
+from foqs.queue.bulk_jobs.bulk_job import BulkJobRecord, BulkJobRecords, BulkJobState
+from foqs.queue.bulk_jobs.bulk_job_changes import BulkJobProgress
+from foqs.queue.bulk_jobs.bulk_job_document import parse_jobs
 from tests.simulation.planting import plant
-from tests.support.job_world import JobWorld, Member, NotedItems, SharedDocuments
+from tests.support.bulk_job_world import BulkJobWorld, Member, NotedItems, SharedDocuments
 from tests.support.virtual_time import run_virtual
 
 SEEDS: Final = range(16)
@@ -41,7 +41,7 @@ def play(seed: int) -> tuple[list[str], int]:
     async def main() -> None:
         items = NotedItems(ITEMS)
         documents = _WatchedDocuments(items, violations)
-        world = JobWorld(items, documents)
+        world = BulkJobWorld(items, documents)
         troubles = _Troubles(world, Random(seed))
         await world.start(rate_per_s=RATE_PER_S)
         playing = asyncio.ensure_future(troubles.play())
@@ -49,7 +49,7 @@ def play(seed: int) -> tuple[list[str], int]:
         playing.cancel()
         troubles.end()
         takeovers.append(job.run - 1)
-        if job.state is not JobState.DONE or not items.is_each_changed_once:
+        if job.state is not BulkJobState.DONE or not items.is_each_changed_once:
             changed = [len(walks) for walks in items.walks]
             violations.append(f"the job is {job.state.value}, and its items were changed {changed} times")
         if not job.counts.at_least and job.counts.changed != ITEMS:
@@ -75,28 +75,28 @@ class _WatchedDocuments(SharedDocuments):
             if self.jobs() == parse_jobs(data):
                 self._compare(before, self.jobs())
 
-    def _compare(self, before: Jobs, after: Jobs) -> None:
+    def _compare(self, before: BulkJobRecords, after: BulkJobRecords) -> None:
         for former, job in ((before.by_id[name], job) for name, job in after.by_id.items() if name in before.by_id):
             if (job.run, *_place(job)) < (former.run, *_place(former)) or _place(job) < _place(former):
                 self._violations.append(f"a host wrote {_shown(job)} over {_shown(former)}")
-            if job.state is JobState.DONE and not self._items.is_each_changed_once:
+            if job.state is BulkJobState.DONE and not self._items.is_each_changed_once:
                 self._violations.append(f"the job is done at {_shown(job)}, and not all items were changed")
 
 
-def _place(job: Job) -> tuple[int, int, int]:
+def _place(job: BulkJobRecord) -> tuple[int, int, int]:
     """Return how far a job has come: walk, place in it, and changes."""
     walk, place = (0, 0) if job.cursor is None else map(int, job.cursor.split(":"))
     return walk, place, job.counts.changed
 
 
-def _shown(job: Job) -> str:
+def _shown(job: BulkJobRecord) -> str:
     return f"run {job.run}, cursor {job.cursor}, {job.counts.changed} changes"
 
 
 class _Troubles:
     """Freezes, kills and replaces hosts, and takes the record away from all of them."""
 
-    def __init__(self, world: JobWorld, rng: Random) -> None:
+    def __init__(self, world: BulkJobWorld, rng: Random) -> None:
         self._world = world
         self._rng = rng
         self._started = 0
@@ -151,11 +151,13 @@ class _Troubles:
 def former_host_writes() -> None:
     """A host that lost a job writes its progress over that of its successor."""
 
-    def report(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple[Jobs, Job]:
+    def report(
+        jobs: BulkJobRecords, job_id: str, progress: BulkJobProgress, now_ms: int
+    ) -> tuple[BulkJobRecords, BulkJobRecord]:
         job = jobs.by_id.get(job_id)
         return original(jobs, job_id, progress if job is None else replace(progress, run=job.run), now_ms)
 
-    original = plant(job_worker, "report", report)
+    original = plant(bulk_job_worker, "report", report)
 
 
 BUGS: Final[Mapping[str, Callable[[], None]]] = {"former-host-writes": former_host_writes}

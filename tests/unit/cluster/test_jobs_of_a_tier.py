@@ -12,15 +12,23 @@ import pytest
 
 from foqs.core.items.item import Row
 from foqs.core.items.row_filter import RowFilter
-from foqs.queue.jobs import job_host
-from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, JobSpec, JobState
-from foqs.queue.jobs.host_jobs import HostJobs
-from foqs.queue.jobs.job_store import JobStore
+from foqs.queue.bulk_jobs import bulk_job_host
+from foqs.queue.bulk_jobs.bulk_job import (
+    BulkJobAction,
+    BulkJobChange,
+    BulkJobCounts,
+    BulkJobOwner,
+    BulkJobRecord,
+    BulkJobSpec,
+    BulkJobState,
+)
+from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
+from foqs.queue.bulk_jobs.host_bulk_jobs import HostBulkJobs
 from foqs.queue.reads import counting
 from foqs.queue.reads.counting import CountWalk
 from foqs.queue.reads.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
+from foqs.rpc.bulk_job_pages import BulkCallPages
 from foqs.rpc.in_host_calls import InHostCalls
-from foqs.rpc.job_pages import BulkCallPages
 from foqs_contract.call_table import FIRST_VERSION
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld
@@ -28,8 +36,13 @@ from tests.support.virtual_time import Process, SimulatedLoop, run_virtual
 
 COUNT_PER_SHARD = 10
 RATE = 10
-MOVE = JobSpec(
-    "default", RowFilter("t"), JobChange(JobAction.MOVE, move_to="u"), start_key="k", rate_per_s=RATE, expected=80
+MOVE = BulkJobSpec(
+    "default",
+    RowFilter("t"),
+    BulkJobChange(BulkJobAction.MOVE, move_to="u"),
+    start_key="k",
+    rate_per_s=RATE,
+    expected=80,
 )
 
 
@@ -38,35 +51,35 @@ class NoObserver:
         """Count nothing."""
 
 
-class JobTierWorld(RpcTierWorld):
+class BulkJobTierWorld(RpcTierWorld):
     """Hosts that work on bulk jobs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.jobs: dict[str, HostJobs] = {}
+        self.jobs: dict[str, HostBulkJobs] = {}
         self.processes: dict[str, Process] = {}
         """Of each host, the part that works on jobs."""
-        self.store = JobStore(self.administrator)
+        self.store = BulkJobStore(self.administrator)
 
     async def host(self, name: str) -> ClusterHost:
         host = await super().host(name)
-        jobs = HostJobs(host.registry, host.engine.namespaces, self.clock.wall_ms, Random(5), NoObserver())
+        jobs = HostBulkJobs(host.registry, host.engine.namespaces, self.clock.wall_ms, Random(5), NoObserver())
         pages = BulkCallPages(InHostCalls(self.services[name], 0.2))
         assert isinstance(self.loop, SimulatedLoop)
         process = self.processes[name] = self.loop.process(f"jobs of {name}")
-        process.run(jobs.start, pages, JobOwner(name, host.nonce), host.membership.running_hosts)
+        process.run(jobs.start, pages, BulkJobOwner(name, host.nonce), host.membership.running_hosts)
         self.jobs[name] = jobs
         return host
 
-    async def start(self, spec: JobSpec = MOVE) -> Job:
+    async def start(self, spec: BulkJobSpec = MOVE) -> BulkJobRecord:
         """Start the move, or another job, at a host."""
         return await self.jobs["one"].calls.start(spec, self.deadline_in(5))
 
-    async def job(self) -> Job:
+    async def job(self) -> BulkJobRecord:
         [job] = (await self.store.load()).by_id.values()
         return job
 
-    async def seen(self, wanted: Callable[[Job], bool], within_s: float = 120.0) -> Job:
+    async def seen(self, wanted: Callable[[BulkJobRecord], bool], within_s: float = 120.0) -> BulkJobRecord:
         """Wait until the job is as wanted."""
         end_s = self.loop.time() + within_s
         while not wanted(job := await self.job()):
@@ -90,12 +103,12 @@ class JobTierWorld(RpcTierWorld):
 
 
 def run_story(
-    story: Callable[[JobTierWorld, list[ClusterHost]], Coroutine[Any, Any, None]], *, moved: bool = True
+    story: Callable[[BulkJobTierWorld, list[ClusterHost]], Coroutine[Any, Any, None]], *, moved: bool = True
 ) -> None:
     """Run a story of three hosts with 80 items. At the end, each must be moved once, unless the story ends otherwise."""
 
     async def main() -> None:
-        world = JobTierWorld()
+        world = BulkJobTierWorld()
         await world.set_up()
         hosts = await world.three()
         await world.put(hosts, "t", COUNT_PER_SHARD)
@@ -108,30 +121,30 @@ def run_story(
     run_virtual(main, until_s=3_600.0)
 
 
-def host_of(hosts: list[ClusterHost], job: Job) -> ClusterHost:
+def host_of(hosts: list[ClusterHost], job: BulkJobRecord) -> ClusterHost:
     assert job.owner is not None
     return next(host for host in hosts if host.nonce == job.owner.nonce)
 
 
 def test_job_of_a_tier_moves_the_items_of_all_hosts() -> None:
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         await world.start()
         job = await world.seen(lambda job: not job.state.is_live)
-        assert (job.state, job.counts.changed, job.counts.at_least, job.run) == (JobState.DONE, 80, False, 1)
+        assert (job.state, job.counts.changed, job.counts.at_least, job.run) == (BulkJobState.DONE, 80, False, 1)
 
     run_story(story)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_owner_that_dies_at_any_moment_is_followed_by_another(seed: int) -> None:
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         rng = Random(seed)
         await world.start()
         job = await world.seen(lambda job: job.owner is not None)
         await world.pass_s(rng.uniform(0.0, 6.0))
         await world.kill(host_of(hosts, await world.job()))
         job = await world.seen(lambda job: not job.state.is_live)
-        assert (job.state, job.run) == (JobState.DONE, 2)
+        assert (job.state, job.run) == (BulkJobState.DONE, 2)
         assert job.counts.at_least
         assert job.counts.changed <= 80
 
@@ -143,14 +156,14 @@ def test_count_of_a_tier_is_exact_although_its_owner_dies(seed: int, monkeypatch
     monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 1)
 
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         rng = Random(seed)
-        await world.start(replace(MOVE, change=JobChange(JobAction.COUNT)))
+        await world.start(replace(MOVE, change=BulkJobChange(BulkJobAction.COUNT)))
         await world.seen(lambda job: job.cursor is not None)
         await world.pass_s(rng.uniform(0.0, 0.1))
         await world.kill(host_of(hosts, await world.job()))
         job = await world.seen(lambda job: not job.state.is_live)
-        assert (job.state, job.run, job.counts) == (JobState.DONE, 2, JobCounts(seen=80))
+        assert (job.state, job.run, job.counts) == (BulkJobState.DONE, 2, BulkJobCounts(seen=80))
         assert (world.count("t"), world.count("u")) == (80, 0)
 
     run_story(story, moved=False)
@@ -162,7 +175,7 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
 ) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 2)
-    monkeypatch.setattr(job_host, "WRITE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(bulk_job_host, "WRITE_INTERVAL_S", 0.0)
     read_by_id = CountWalk._read_by_id
     reads_by_id: list[WalkCursor] = []
 
@@ -172,17 +185,17 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
 
     monkeypatch.setattr(CountWalk, "_read_by_id", noted)
 
-    def is_within_a_shard(job: Job, seen_min: int) -> bool:
+    def is_within_a_shard(job: BulkJobRecord, seen_min: int) -> bool:
         if job.cursor is None or job.counts.seen < seen_min:
             return False
         cursor = parse_walk_cursor(job.cursor)
         return not cursor.topic and cursor.after_key > start_of_shard(cursor.started_ms, cursor.shard).after_key
 
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         for number in range(12):
             await world.put(hosts, f"t{number}", 1)
         seen_min = Random(seed).randrange(100)
-        await world.start(replace(MOVE, item_filter=RowFilter(), change=JobChange(JobAction.COUNT)))
+        await world.start(replace(MOVE, item_filter=RowFilter(), change=BulkJobChange(BulkJobAction.COUNT)))
         job = await world.seen(lambda job: is_within_a_shard(job, seen_min))
         await world.kill(host_of(hosts, job))
         job = await world.job()
@@ -190,7 +203,7 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
         recorded = parse_walk_cursor(job.cursor)
         reads_before = len(reads_by_id)
         job = await world.seen(lambda job: not job.state.is_live)
-        assert (job.state, job.run, job.counts) == (JobState.DONE, 2, JobCounts(seen=80 + 12 * 8))
+        assert (job.state, job.run, job.counts) == (BulkJobState.DONE, 2, BulkJobCounts(seen=80 + 12 * 8))
         assert reads_by_id[reads_before] == recorded
         assert {cursor.shard for cursor in reads_by_id[reads_before:]} == set(range(recorded.shard, 8))
 
@@ -199,7 +212,7 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
 
 @pytest.mark.parametrize("cut_s", [1.0, 5.0, 20.0])
 def test_owner_that_is_cut_off_and_works_on_moves_nothing_twice(cut_s: float) -> None:
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         await world.start()
         job = await world.seen(lambda job: job.counts.changed > 0)
         owner = host_of(hosts, job)
@@ -207,7 +220,7 @@ def test_owner_that_is_cut_off_and_works_on_moves_nothing_twice(cut_s: float) ->
         await world.pass_s(cut_s)
         owner.reconnect()
         job = await world.seen(lambda job: not job.state.is_live)
-        assert job.state is JobState.DONE
+        assert job.state is BulkJobState.DONE
         assert job.counts.changed <= 80
         assert job.counts.at_least or job.counts.changed == 80
 
@@ -215,14 +228,14 @@ def test_owner_that_is_cut_off_and_works_on_moves_nothing_twice(cut_s: float) ->
 
 
 def test_host_that_stops_gives_its_job_to_another_one_exactly() -> None:
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         await world.start()
         job = await world.seen(lambda job: job.counts.changed > 0)
         owner = host_of(hosts, job)
         await world.jobs.pop(owner.name).stop(5.0)
         await owner.stop()
         job = await world.seen(lambda job: not job.state.is_live)
-        assert (job.state, job.counts.changed, job.counts.at_least) == (JobState.DONE, 80, False)
+        assert (job.state, job.counts.changed, job.counts.at_least) == (BulkJobState.DONE, 80, False)
 
     run_story(story)
 
@@ -235,10 +248,10 @@ def older_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("older_peers")
 def test_job_changes_the_items_of_older_hosts_too() -> None:
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
-        await world.start(replace(MOVE, change=JobChange(JobAction.CANCEL)))
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
+        await world.start(replace(MOVE, change=BulkJobChange(BulkJobAction.CANCEL)))
         job = await world.seen(lambda job: not job.state.is_live)
-        assert (job.state, job.counts.changed) == (JobState.DONE, 80)
+        assert (job.state, job.counts.changed) == (BulkJobState.DONE, 80)
         assert (world.count("t"), world.count("u")) == (0, 0)
 
     run_story(story, moved=False)
@@ -246,10 +259,12 @@ def test_job_changes_the_items_of_older_hosts_too() -> None:
 
 @pytest.mark.usefixtures("older_peers")
 def test_count_beside_older_hosts_fails_and_changes_nothing() -> None:
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
-        await world.start(replace(MOVE, change=JobChange(JobAction.COUNT), counts_for=JobChange(JobAction.CANCEL)))
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
+        await world.start(
+            replace(MOVE, change=BulkJobChange(BulkJobAction.COUNT), counts_for=BulkJobChange(BulkJobAction.CANCEL))
+        )
         job = await world.seen(lambda job: not job.state.is_live)
-        assert job.state is JobState.FAILED
+        assert job.state is BulkJobState.FAILED
         assert "upgrade the hosts first" in (job.problem or "")
         assert world.count("t") == 80
 
@@ -258,10 +273,10 @@ def test_count_beside_older_hosts_fails_and_changes_nothing() -> None:
 
 @pytest.mark.usefixtures("older_peers")
 def test_move_beside_older_hosts_fails_and_names_the_remedy() -> None:
-    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+    async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         await world.start()
         job = await world.seen(lambda job: not job.state.is_live)
-        assert job.state is JobState.FAILED
+        assert job.state is BulkJobState.FAILED
         assert "serves version 1 of the contract" in (job.problem or "")
         assert "upgrade the hosts first" in (job.problem or "")
         assert (world.count("t"), world.count("u")) == (80 - job.counts.changed, job.counts.changed)

@@ -16,10 +16,10 @@ from foqs.catalog import changes
 from foqs.catalog.document import Document, NamespaceRecord, Permission, QueueEntry, parse, render
 from foqs.catalog.queue_changes import change_queue
 from foqs.console import session_secret
-from foqs.queue.jobs import job_changes
-from foqs.queue.jobs.bulk_job import Job, JobCommand, JobCounts, JobOwner, Jobs
-from foqs.queue.jobs.job_changes import JobProgress
-from foqs.queue.jobs.job_document import parse_jobs, render_jobs
+from foqs.queue.bulk_jobs import bulk_job_changes
+from foqs.queue.bulk_jobs.bulk_job import BulkJobCommand, BulkJobCounts, BulkJobOwner, BulkJobRecord, BulkJobRecords
+from foqs.queue.bulk_jobs.bulk_job_changes import BulkJobProgress
+from foqs.queue.bulk_jobs.bulk_job_document import parse_jobs, render_jobs
 from foqs.testing.virtual_loop import VirtualClock
 from shardmgr import layout_changes
 from shardmgr.documents import LAYOUT, PLAN, parse_plan
@@ -27,7 +27,7 @@ from shardmgr.local_coordinator import FileEpochBook
 from shardmgr.model import Plan, ShardSpec
 from shardmgr.plan import next_plan
 from tests.compat import documents_check
-from tests.support.job_world import SharedDocuments, job_of
+from tests.support.bulk_job_world import SharedDocuments, job_of
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import run_virtual
 
@@ -122,25 +122,27 @@ def test_test_notices_a_lost_field() -> None:
     assert objects_without(render(lossy), CATALOG_OBJECTS) == [""]
 
 
-JOBS: Final = Jobs({job.id: job for job in (job_of(1, owner=JobOwner("host", "nonce"), run=1), job_of(2))})
+JOBS: Final = BulkJobRecords(
+    {job.id: job for job in (job_of(1, owner=BulkJobOwner("host", "nonce"), run=1), job_of(2))}
+)
 
-JOB_CHANGES: Final[dict[str, Callable[[Jobs], Jobs]]] = {
-    "start": lambda jobs: job_changes.start(jobs, job_of(3, namespace="other"))[0],
-    "control": lambda jobs: job_changes.control(jobs, "default", job_of(1).id, JobCommand.INTERRUPT, 5)[0],
-    "take_jobs": lambda jobs: job_changes.take_jobs(jobs, JobOwner("other", "other"), "default", (), 4, 5)[0],
-    "report": lambda jobs: job_changes.report(
-        jobs, job_of(1).id, JobProgress(1, "c", replace(of(jobs, 1).counts, seen=7)), 5
+JOB_CHANGES: Final[dict[str, Callable[[BulkJobRecords], BulkJobRecords]]] = {
+    "start": lambda jobs: bulk_job_changes.start(jobs, job_of(3, namespace="other"))[0],
+    "control": lambda jobs: bulk_job_changes.control(jobs, "default", job_of(1).id, BulkJobCommand.INTERRUPT, 5)[0],
+    "take_jobs": lambda jobs: bulk_job_changes.take_jobs(jobs, BulkJobOwner("other", "other"), "default", (), 4, 5)[0],
+    "report": lambda jobs: bulk_job_changes.report(
+        jobs, job_of(1).id, BulkJobProgress(1, "c", replace(of(jobs, 1).counts, seen=7)), 5
     )[0],
-    "release": lambda jobs: job_changes.release(jobs, "nonce", 5),
+    "release": lambda jobs: bulk_job_changes.release(jobs, "nonce", 5),
 }
 
 
-def of(jobs: Jobs, number: int) -> Job:
+def of(jobs: BulkJobRecords, number: int) -> BulkJobRecord:
     return jobs.by_id[job_of(number).id]
 
 
 @pytest.mark.parametrize("change", JOB_CHANGES.values(), ids=JOB_CHANGES)
-def test_change_of_the_jobs_keeps_fields_of_a_newer_version(change: Callable[[Jobs], Jobs]) -> None:
+def test_change_of_the_jobs_keeps_fields_of_a_newer_version(change: Callable[[BulkJobRecords], BulkJobRecords]) -> None:
     before = parse_jobs(by_newer_version(render_jobs(JOBS), JOBS_OBJECTS))
     assert before.by_id.keys() == JOBS.by_id.keys()
     after = change(before)
@@ -151,8 +153,8 @@ def test_change_of_the_jobs_keeps_fields_of_a_newer_version(change: Callable[[Jo
 
 def test_host_is_the_owner_of_its_job_whatever_a_newer_version_wrote_beside() -> None:
     jobs = parse_jobs(by_newer_version(render_jobs(JOBS), JOBS_OBJECTS))
-    assert of(jobs, 1).owner == JobOwner("host", "nonce")
-    assert of(jobs, 1).counts != JobCounts()
+    assert of(jobs, 1).owner == BulkJobOwner("host", "nonce")
+    assert of(jobs, 1).counts != BulkJobCounts()
 
 
 LAYOUT_CHANGES: Final[dict[str, Callable[[LocalRegistry], Any]]] = {
@@ -228,7 +230,7 @@ def test_documents_are_built_from_their_fields_only_where_they_are_parsed_or_cre
     """Everywhere else a change replaces fields of the stored one, and so keeps the others."""
     allowed = {
         "foqs/catalog/document.py",
-        "foqs/queue/jobs/job_document.py",
+        "foqs/queue/bulk_jobs/bulk_job_document.py",
         "shardmgr/documents.py",
         "shardmgr/layout_changes.py",  # the layout of a new cluster
     }
@@ -237,6 +239,6 @@ def test_documents_are_built_from_their_fields_only_where_they_are_parsed_or_cre
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and (node.args or node.keywords):
                 name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-                if name in {"Document", "Layout", "Plan", "Jobs"}:
+                if name in {"Document", "Layout", "Plan", "BulkJobRecords"}:
                     found.add(str(path.relative_to(ROOT)))
     assert found == allowed

@@ -19,9 +19,9 @@ from foqs.console.session_secret import (
     replace_secret,
     secret_file,
 )
-from foqs.queue.jobs.job_store import Documents, LocalDocuments
+from foqs.queue.bulk_jobs.bulk_job_store import Documents, LocalDocuments
 from shardmgr.registry.port import RegistryConflict
-from tests.support.job_world import SharedDocuments
+from tests.support.bulk_job_world import SharedDocuments
 from tests.support.virtual_time import run_virtual
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import State
-from foqs.queue.jobs.bulk_job import JobAction, JobCounts, JobOwner, JobState
+from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobCounts, BulkJobOwner, BulkJobState
 from foqs.sqs.errors import SqsError
 from tests.support.builders import engine_settings
 from tests.support.engines import World, run_in_world
@@ -48,7 +48,7 @@ def test_a_task_is_an_exclusive_job_that_moves_what_is_not_in_flight() -> None:
         assert json.loads(base64.b64decode(handle)) == {"taskId": job.id, "sourceArn": DEAD}
         spec = job.spec
         assert (spec.item_filter.topic, spec.item_filter.states) == ("dead", (State.READY, State.DEFERRED))
-        assert (spec.change.action, spec.change.move_to) == (JobAction.MOVE, "mail")
+        assert (spec.change.action, spec.change.move_to) == (BulkJobAction.MOVE, "mail")
         assert (spec.rate_per_s, spec.expected, spec.is_exclusive) == (7, 2, True)
         refused = await refusal(sqs, "StartMessageMoveTask", SourceArn=DEAD)
         assert refused[0] == "InvalidParameterValueException"
@@ -106,18 +106,18 @@ def test_a_wrong_task_is_refused_and_starts_no_job(parameters: Any, shape: str, 
     ("fields", "status"),
     [
         ({}, "RUNNING"),
-        ({"state": JobState.INTERRUPTED}, "RUNNING"),
-        ({"state": JobState.DONE}, "COMPLETED"),
-        ({"state": JobState.CANCELLED, "owner": JobOwner("host", "nonce")}, "CANCELLING"),
-        ({"state": JobState.CANCELLED}, "CANCELLED"),
-        ({"state": JobState.FAILED, "problem": "why"}, "FAILED"),
+        ({"state": BulkJobState.INTERRUPTED}, "RUNNING"),
+        ({"state": BulkJobState.DONE}, "COMPLETED"),
+        ({"state": BulkJobState.CANCELLED, "owner": BulkJobOwner("host", "nonce")}, "CANCELLING"),
+        ({"state": BulkJobState.CANCELLED}, "CANCELLED"),
+        ({"state": BulkJobState.FAILED, "problem": "why"}, "FAILED"),
     ],
 )
 def test_a_task_is_listed_with_its_state(fields: Any, status: str) -> None:
     async def story(sqs: SqsWorld) -> None:
         handle = (await sqs.call("StartMessageMoveTask", SourceArn=DEAD))["TaskHandle"]
         (job_id,) = sqs.jobs.jobs.by_id
-        sqs.jobs.set(job_id, counts=JobCounts(5, 4, 1), **fields)
+        sqs.jobs.set(job_id, counts=BulkJobCounts(5, 4, 1), **fields)
         (task,) = (await sqs.call("ListMessageMoveTasks", SourceArn=DEAD))["Results"]
         assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == (status, 4)
         assert (task["SourceArn"], task["DestinationArn"]) == (DEAD, arn("mail"))
@@ -133,7 +133,7 @@ def test_the_newest_tasks_of_the_source_are_listed() -> None:
         for _ in range(3):
             await sqs.call("StartMessageMoveTask", SourceArn=DEAD, DestinationArn=arn("plain"))
             newest = list(sqs.jobs.jobs.by_id)[-1]
-            sqs.jobs.set(newest, state=JobState.DONE)
+            sqs.jobs.set(newest, state=BulkJobState.DONE)
         started = [
             task["StartedTimestamp"]
             for task in (await sqs.call("ListMessageMoveTasks", SourceArn=DEAD, MaxResults=2))["Results"]
@@ -153,10 +153,10 @@ def test_a_running_task_is_cancelled_once() -> None:
     async def story(sqs: SqsWorld) -> None:
         handle = (await sqs.call("StartMessageMoveTask", SourceArn=DEAD))["TaskHandle"]
         (job_id,) = sqs.jobs.jobs.by_id
-        sqs.jobs.set(job_id, counts=JobCounts(9, 9))
+        sqs.jobs.set(job_id, counts=BulkJobCounts(9, 9))
         cancelled = await sqs.call("CancelMessageMoveTask", TaskHandle=handle)
         assert cancelled == {"ApproximateNumberOfMessagesMoved": 9}
-        sqs.jobs.set(job_id, state=JobState.DONE)
+        sqs.jobs.set(job_id, state=BulkJobState.DONE)
         refused = await refusal(sqs, "CancelMessageMoveTask", TaskHandle=handle)
         assert refused == ("InvalidParameterValueException", "Only active tasks can be cancelled.")
 
@@ -192,7 +192,7 @@ def test_the_tasks_into_a_queue_end_when_it_is_deleted() -> None:
         await sqs.call("StartMessageMoveTask", SourceArn=DEAD, DestinationArn=arn("plain"))
         await sqs.call("DeleteQueue", QueueUrl="plain")
         (job,) = sqs.jobs.jobs.by_id.values()
-        assert job.state is JobState.CANCELLED
+        assert job.state is BulkJobState.CANCELLED
 
     run_story(story)
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from foqs.queue.jobs.bulk_job import Job, JobSpec, JobState
-from foqs.queue.jobs.job_changes import JobProgress, JobTaken, report
-from foqs.queue.jobs.job_store import JobStore
+from foqs.queue.bulk_jobs.bulk_job import BulkJobRecord, BulkJobSpec, BulkJobState
+from foqs.queue.bulk_jobs.bulk_job_changes import BulkJobProgress, BulkJobTaken, report
+from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
 from foqs.queue.port import PageResult
 from foqs_contract.backoff import Backoff
 from foqs_contract.errors import FoqsError, NamespaceNotFound
@@ -31,10 +31,10 @@ GONE_S: Final = 10.0
 """A host may read late that a namespace exists."""
 
 
-class JobPages(Protocol):
+class BulkJobPages(Protocol):
     """Changes or counts the items of a job, in all shards of the tier."""
 
-    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> PageResult:
+    async def make_page(self, spec: BulkJobSpec, cursor: str | None, limit: int) -> PageResult:
         """Change or count a page of at most `limit` items, and return the result. A limit of 0 only starts the walk.
 
         A page of a count has as many items as can be read in about half a second.
@@ -45,7 +45,7 @@ class JobPages(Protocol):
         ...
 
 
-class JobObserver(Protocol):
+class BulkJobObserver(Protocol):
     """Counts the items of jobs."""
 
     def bulk_items(self, action: str, changed: int, failed: int) -> None:
@@ -54,7 +54,7 @@ class JobObserver(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class JobTools:
+class BulkJobTools:
     """What the workers of a host share.
 
     Attributes:
@@ -63,15 +63,15 @@ class JobTools:
         backoff: the pauses after errors.
     """
 
-    store: JobStore
-    pages: JobPages
+    store: BulkJobStore
+    pages: BulkJobPages
     incarnation_of: Callable[[str], int | None]
     now_ms: Callable[[], int]
     backoff: Backoff
-    observer: JobObserver
+    observer: BulkJobObserver
 
 
-class JobWorker:
+class BulkJobWorker:
     """Works on a job that this host has taken.
 
     Args:
@@ -79,11 +79,11 @@ class JobWorker:
         write_interval_s: returns how often the progress shall be recorded.
     """
 
-    def __init__(self, job: Job, tools: JobTools, write_interval_s: Callable[[], float]) -> None:
+    def __init__(self, job: BulkJobRecord, tools: BulkJobTools, write_interval_s: Callable[[], float]) -> None:
         self._job = job
         self._tools = tools
         self._write_interval_s = write_interval_s
-        self._progress = JobProgress(job.run, job.cursor, job.counts, job.refusal)
+        self._progress = BulkJobProgress(job.run, job.cursor, job.counts, job.refusal)
         self._loop = asyncio.get_running_loop()
         self._written_at_s = self._loop.time()
         self._failures = 0
@@ -110,11 +110,11 @@ class JobWorker:
         try:
             while await self._step():
                 pass
-        except JobTaken:
+        except BulkJobTaken:
             log.info("bulk job %s: it is not this host's any more", self._job.id)
 
     async def _step(self) -> bool:
-        """Look at the record if it must be, and do one page. Returns whether the job goes on. Raises `JobTaken`."""
+        """Look at the record if it must be, and do one page. Returns whether the job goes on. Raises `BulkJobTaken`."""
         if self._attention.is_set():
             self._attention.clear()
             if not await self._write(is_leaving=self._is_leaving):
@@ -130,7 +130,7 @@ class JobWorker:
         self._failures, self._missing_since_s = 0, None
         self._add(page)
         if page.next_cursor is None:
-            return await self._write(end=JobState.DONE)
+            return await self._write(end=BulkJobState.DONE)
         is_due = self._loop.time() - self._written_at_s >= self._write_interval_s()
         if (cursor is None or is_due) and not await self._write():
             return False
@@ -171,7 +171,7 @@ class JobWorker:
         is_new = progress.problem != error.message
         self._progress = replace(progress, problem=error.message)
         if not self._may_be_mended(error):
-            return await self._write(end=JobState.FAILED)
+            return await self._write(end=BulkJobState.FAILED)
         if is_new and not await self._write():
             return False
         await self._pause(self._tools.backoff.pause_s(self._failures, error.retry_after_ms))
@@ -192,8 +192,8 @@ class JobWorker:
             async with asyncio.timeout(pause_s):
                 await self._attention.wait()
 
-    async def _write(self, *, end: JobState | None = None, is_leaving: bool = False) -> bool:
-        """Record the progress, however long that takes. Returns whether this host goes on. Raises `JobTaken`."""
+    async def _write(self, *, end: BulkJobState | None = None, is_leaving: bool = False) -> bool:
+        """Record the progress, however long that takes. Returns whether this host goes on. Raises `BulkJobTaken`."""
         tools, job_id = self._tools, self._job.id
         progress = replace(self._progress, end=end, is_leaving=is_leaving)
         failures = 0
@@ -214,6 +214,6 @@ class _Replaced(NamespaceNotFound):
     """The namespace of the job is gone for certain."""
 
 
-def _page_items(spec: JobSpec) -> int:
+def _page_items(spec: BulkJobSpec) -> int:
     """Return the size of a page: what may be changed in a second, at most."""
     return PAGE_ITEMS_MAX if spec.rate_per_s is None else min(PAGE_ITEMS_MAX, spec.rate_per_s)

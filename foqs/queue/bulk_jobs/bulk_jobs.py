@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from foqs.queue.jobs.bulk_job import Job, JobCommand, JobSpec
+from foqs.queue.bulk_jobs.bulk_job import BulkJobCommand, BulkJobRecord, BulkJobSpec
 
 
 class BulkJobs(Protocol):
@@ -21,7 +21,7 @@ class BulkJobs(Protocol):
         DeadlineExceeded: nothing was changed.
     """
 
-    async def start(self, spec: JobSpec, deadline: float) -> Job:
+    async def start(self, spec: BulkJobSpec, deadline: float) -> BulkJobRecord:
         """Store a new job, which begins at once or as soon as a host has room, and return it.
 
         Raises:
@@ -33,11 +33,11 @@ class BulkJobs(Protocol):
         """
         ...
 
-    async def list_jobs(self, namespace: str, deadline: float) -> list[Job]:
+    async def list_jobs(self, namespace: str, deadline: float) -> list[BulkJobRecord]:
         """Return the live jobs of a namespace and those that ended lately, the newest first."""
         ...
 
-    async def control(self, namespace: str, job_id: str, command: JobCommand, deadline: float) -> Job:
+    async def control(self, namespace: str, job_id: str, command: BulkJobCommand, deadline: float) -> BulkJobRecord:
         """Interrupt, resume or cancel a job, and return it as it is then.
 
         A page in progress ends: items may be changed for about a second after the reply. Until then the job has an owner.

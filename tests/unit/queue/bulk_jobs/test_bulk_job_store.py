@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from foqs.queue.jobs import job_store
-from foqs.queue.jobs.bulk_job import Jobs
-from foqs.queue.jobs.job_changes import start
-from foqs.queue.jobs.job_store import JobStore, LocalDocuments
+from foqs.queue.bulk_jobs import bulk_job_store
+from foqs.queue.bulk_jobs.bulk_job import BulkJobRecords
+from foqs.queue.bulk_jobs.bulk_job_changes import start
+from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore, LocalDocuments
 from foqs_contract.errors import LimitExceeded
 from shardmgr.registry.port import RegistryConflict, RegistryFailed
 from tests.support.aio import run
-from tests.support.job_world import SharedDocuments, job_of
+from tests.support.bulk_job_world import SharedDocuments, job_of
 from tests.support.virtual_time import run_virtual
 
 
 def test_concurrent_changes_of_several_hosts_are_all_kept() -> None:
     async def story() -> None:
         documents = SharedDocuments()
-        stores = [JobStore(documents) for _ in range(4)]
+        stores = [BulkJobStore(documents) for _ in range(4)]
         calls = [
             stores[number % 4].update(lambda jobs, number=number: start(jobs, job_of(number)))  # type: ignore[misc]
             for number in range(4)
@@ -35,9 +35,9 @@ def test_concurrent_changes_of_several_hosts_are_all_kept() -> None:
 def test_change_that_raises_or_changes_nothing_writes_nothing() -> None:
     async def story() -> None:
         documents = SharedDocuments()
-        store = JobStore(documents)
+        store = BulkJobStore(documents)
 
-        def refuse(jobs: Jobs) -> tuple[Jobs, None]:
+        def refuse(jobs: BulkJobRecords) -> tuple[BulkJobRecords, None]:
             raise LimitExceeded("full")
 
         with pytest.raises(LimitExceeded):
@@ -50,8 +50,8 @@ def test_change_that_raises_or_changes_nothing_writes_nothing() -> None:
 
 def test_own_changes_are_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        store = JobStore(SharedDocuments())
-        monkeypatch.setattr(job_store, "parse_jobs", None)
+        store = BulkJobStore(SharedDocuments())
+        monkeypatch.setattr(bulk_job_store, "parse_jobs", None)
         for number in range(3):
             await store.update(lambda jobs, number=number: start(jobs, job_of(number)))  # type: ignore[misc]
         assert len((await store.load()).by_id) == 3
@@ -63,7 +63,7 @@ def test_waiter_wakes_with_a_change_of_another_host_and_else_after_its_time() ->
     async def story() -> None:
         loop = asyncio.get_running_loop()
         documents = SharedDocuments()
-        mine, other = JobStore(documents), JobStore(documents)
+        mine, other = BulkJobStore(documents), BulkJobStore(documents)
         await mine.wait_for_change(5.0)
         assert loop.time() == 5.0
         waiting = asyncio.ensure_future(mine.wait_for_change(1_000.0))
@@ -76,18 +76,18 @@ def test_waiter_wakes_with_a_change_of_another_host_and_else_after_its_time() ->
 
 def test_record_of_a_host_alone_survives_it(tmp_path: Path) -> None:
     async def story() -> None:
-        await JobStore(LocalDocuments(tmp_path)).update(lambda jobs: start(jobs, job_of(1)))
-        again = JobStore(LocalDocuments(tmp_path))
+        await BulkJobStore(LocalDocuments(tmp_path)).update(lambda jobs: start(jobs, job_of(1)))
+        again = BulkJobStore(LocalDocuments(tmp_path))
         assert list((await again.load()).by_id) == [job_of(1).id]
         await again.update(lambda jobs: start(jobs, job_of(2)))
-        assert len((await JobStore(LocalDocuments(tmp_path)).load()).by_id) == 2
+        assert len((await BulkJobStore(LocalDocuments(tmp_path)).load()).by_id) == 2
 
     run(story())
 
 
 def test_record_without_a_folder_lives_in_memory() -> None:
     async def story() -> None:
-        store = JobStore(LocalDocuments(None))
+        store = BulkJobStore(LocalDocuments(None))
         await store.update(lambda jobs: start(jobs, job_of(1)))
         assert len((await store.load()).by_id) == 1
 
@@ -96,7 +96,7 @@ def test_record_without_a_folder_lives_in_memory() -> None:
 
 def test_damaged_record_is_reported_and_not_overwritten(tmp_path: Path) -> None:
     async def story() -> None:
-        store = JobStore(LocalDocuments(tmp_path))
+        store = BulkJobStore(LocalDocuments(tmp_path))
         with pytest.raises(RegistryFailed, match=r"is damaged.*delete it, restart the host"):
             await store.update(lambda jobs: start(jobs, job_of(1)))
 
@@ -107,7 +107,7 @@ def test_damaged_record_is_reported_and_not_overwritten(tmp_path: Path) -> None:
 
 def test_folder_that_cannot_be_written_is_a_failure_and_nothing_is_stored(tmp_path: Path) -> None:
     async def story() -> None:
-        store = JobStore(LocalDocuments(tmp_path / "file" / "folder"))
+        store = BulkJobStore(LocalDocuments(tmp_path / "file" / "folder"))
         with pytest.raises(RegistryFailed, match=r"jobs\.json"):
             await store.update(lambda jobs: start(jobs, job_of(1)))
 

@@ -25,7 +25,7 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
-class JobAction(enum.Enum):
+class BulkJobAction(enum.Enum):
     """What a job does to each item."""
 
     CANCEL = "cancel"
@@ -36,7 +36,7 @@ class JobAction(enum.Enum):
     """Nothing; the job counts the items."""
 
 
-class JobState(enum.Enum):
+class BulkJobState(enum.Enum):
     """The state of a job."""
 
     RUNNING = "running"
@@ -51,10 +51,10 @@ class JobState(enum.Enum):
     @property
     def is_live(self) -> bool:
         """Whether the job has not ended."""
-        return self is JobState.RUNNING or self is JobState.INTERRUPTED
+        return self is BulkJobState.RUNNING or self is BulkJobState.INTERRUPTED
 
 
-class JobCommand(enum.Enum):
+class BulkJobCommand(enum.Enum):
     """What a person can command. Each may be repeated."""
 
     INTERRUPT = "interrupt"
@@ -62,14 +62,14 @@ class JobCommand(enum.Enum):
     CANCEL = "cancel"
 
 
-NEXT_STATE: Final[Mapping[tuple[JobState, JobCommand], JobState]] = {
-    (JobState.RUNNING, JobCommand.INTERRUPT): JobState.INTERRUPTED,
-    (JobState.RUNNING, JobCommand.RESUME): JobState.RUNNING,
-    (JobState.RUNNING, JobCommand.CANCEL): JobState.CANCELLED,
-    (JobState.INTERRUPTED, JobCommand.INTERRUPT): JobState.INTERRUPTED,
-    (JobState.INTERRUPTED, JobCommand.RESUME): JobState.RUNNING,
-    (JobState.INTERRUPTED, JobCommand.CANCEL): JobState.CANCELLED,
-    (JobState.CANCELLED, JobCommand.CANCEL): JobState.CANCELLED,
+NEXT_STATE: Final[Mapping[tuple[BulkJobState, BulkJobCommand], BulkJobState]] = {
+    (BulkJobState.RUNNING, BulkJobCommand.INTERRUPT): BulkJobState.INTERRUPTED,
+    (BulkJobState.RUNNING, BulkJobCommand.RESUME): BulkJobState.RUNNING,
+    (BulkJobState.RUNNING, BulkJobCommand.CANCEL): BulkJobState.CANCELLED,
+    (BulkJobState.INTERRUPTED, BulkJobCommand.INTERRUPT): BulkJobState.INTERRUPTED,
+    (BulkJobState.INTERRUPTED, BulkJobCommand.RESUME): BulkJobState.RUNNING,
+    (BulkJobState.INTERRUPTED, BulkJobCommand.CANCEL): BulkJobState.CANCELLED,
+    (BulkJobState.CANCELLED, BulkJobCommand.CANCEL): BulkJobState.CANCELLED,
 }
 """The state after a command. A pair that is missing is refused."""
 
@@ -84,7 +84,7 @@ def shorten(reason: str | None) -> str | None:
 
 
 @dataclass(slots=True, frozen=True)
-class JobChange:
+class BulkJobChange:
     """The change of each item. Fields that the action does not use are None.
 
     Attributes:
@@ -93,7 +93,7 @@ class JobChange:
         move_to: MOVE; the topic of the new items. The filter then names one topic, another one.
     """
 
-    action: JobAction
+    action: BulkJobAction
     priority: int | None = None
     delay_ms: int | None = None
     deliver_after_ms: int | None = None
@@ -102,7 +102,7 @@ class JobChange:
 
 
 @dataclass(slots=True, frozen=True)
-class JobSpec:
+class BulkJobSpec:
     """What a job shall do. It never changes.
 
     Attributes:
@@ -117,22 +117,22 @@ class JobSpec:
 
     namespace: str
     item_filter: RowFilter
-    change: JobChange
+    change: BulkJobChange
     start_key: str
     rate_per_s: int | None = None
     expected: int | None = None
     started_by: str | None = None
     is_exclusive: bool = False
-    counts_for: JobChange | None = None
+    counts_for: BulkJobChange | None = None
 
     @property
     def is_count(self) -> bool:
         """Whether the job changes nothing."""
-        return self.change.action is JobAction.COUNT
+        return self.change.action is BulkJobAction.COUNT
 
 
 @dataclass(slots=True, frozen=True)
-class JobOwner:
+class BulkJobOwner:
     """The host that works on a job: its name, and the nonce of its run.
 
     Attributes:
@@ -145,7 +145,7 @@ class JobOwner:
 
 
 @dataclass(slots=True, frozen=True)
-class JobCounts:
+class BulkJobCounts:
     """The items of finished pages.
 
     Attributes:
@@ -164,7 +164,7 @@ class JobCounts:
 
 
 @dataclass(slots=True, frozen=True)
-class Job:
+class BulkJobRecord:
     """A job as it is recorded. Times are milliseconds since 1970-01-01 UTC, by the clock of the host that wrote them.
 
     Attributes:
@@ -181,32 +181,32 @@ class Job:
     """
 
     id: str
-    spec: JobSpec
+    spec: BulkJobSpec
     tier: str
     incarnation: int
     started_at_ms: int
     changed_at_ms: int
-    state: JobState = JobState.RUNNING
+    state: BulkJobState = BulkJobState.RUNNING
     cursor: str | None = None
-    counts: JobCounts = JobCounts()
+    counts: BulkJobCounts = BulkJobCounts()
     refusal: str | None = None
     problem: str | None = None
-    owner: JobOwner | None = None
+    owner: BulkJobOwner | None = None
     run: int = 0
     ended_at_ms: int | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
-class Jobs:
+class BulkJobRecords:
     """All jobs of a cluster by id, the oldest first."""
 
-    by_id: Mapping[str, Job] = field(default_factory=dict)
+    by_id: Mapping[str, BulkJobRecord] = field(default_factory=dict)
     unread: Mapping[str, Any] = field(default_factory=dict)
-    """Jobs that only a newer version can read, as it wrote them."""
+    """BulkJobRecords that only a newer version can read, as it wrote them."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """What a newer version has written beside, kept."""
 
-    def of_namespace(self, namespace: str) -> list[Job]:
+    def of_namespace(self, namespace: str) -> list[BulkJobRecord]:
         """Return the jobs of a namespace, the newest first."""
         return [job for job in reversed(list(self.by_id.values())) if job.spec.namespace == namespace]

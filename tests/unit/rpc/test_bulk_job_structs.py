@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
-from foqs.queue.jobs.bulk_job import JobAction, JobChange, JobCommand, JobCounts, JobOwner, JobSpec, JobState
+from foqs.queue.bulk_jobs.bulk_job import (
+    BulkJobAction,
+    BulkJobChange,
+    BulkJobCommand,
+    BulkJobCounts,
+    BulkJobOwner,
+    BulkJobSpec,
+    BulkJobState,
+)
 from foqs.rpc import filters
-from foqs.rpc.job_structs import bulk_request, job_struct, parse_control, parse_start
+from foqs.rpc.bulk_job_structs import bulk_request, job_struct, parse_control, parse_start
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
 from tests.support.builders import NAMESPACE
-from tests.support.job_world import job_of, spec_of
+from tests.support.bulk_job_world import job_of, spec_of
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 PRIORITIES = st.integers(-(2**31), 2**31 - 1)
@@ -42,24 +50,24 @@ def filters_(draw: st.DrawFn) -> RowFilter:
 
 
 @st.composite
-def specs(draw: st.DrawFn) -> JobSpec:
-    action = draw(st.sampled_from(JobAction))
+def specs(draw: st.DrawFn) -> BulkJobSpec:
+    action = draw(st.sampled_from(BulkJobAction))
     only = draw(filters_())
-    change = JobChange(action)
-    if action is JobAction.UPDATE:
-        change = JobChange(
+    change = BulkJobChange(action)
+    if action is BulkJobAction.UPDATE:
+        change = BulkJobChange(
             action, draw(PRIORITIES), draw(st.none() | AGES), None, draw(st.none() | st.binary(max_size=9))
         )
-    if action is JobAction.MOVE:
+    if action is BulkJobAction.MOVE:
         only = replace(only, topic="from", topics=None)
-        change = JobChange(action, move_to=draw(NAMES.filter(lambda name: name != "from")))
-    if action is JobAction.REDRIVE:
+        change = BulkJobChange(action, move_to=draw(NAMES.filter(lambda name: name != "from")))
+    if action is BulkJobAction.REDRIVE:
         only = replace(only, states=(State.DEAD,))
     return spec_of(item_filter=only, change=change)
 
 
 @given(specs())
-def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: JobSpec) -> None:
+def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: BulkJobSpec) -> None:
     request = bulk_request(spec, "cursor", 7, 5_000)
     event, only = filters.parse_bulk(request, spec.namespace, NAMESPACE)
     start = ttypes.StartBulkJobRequest(
@@ -73,16 +81,16 @@ def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: JobSpec) -> None:
     )
     assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
     assert only == spec.item_filter
-    assert (event is None) == (spec.change.action is JobAction.COUNT)
+    assert (event is None) == (spec.change.action is BulkJobAction.COUNT)
     assert event is None or event.namespace == spec.namespace
     assert request.page is not None
     assert (request.page.limit, request.page.cursor, request.timeout_ms) == (7, b"cursor", 5_000)
 
 
-@given(specs().filter(lambda spec: spec.change.action is not JobAction.COUNT))
-def test_count_keeps_the_change_that_it_is_made_for(meant: JobSpec) -> None:
-    spec = replace(meant, change=JobChange(JobAction.COUNT), counts_for=meant.change)
-    shown = job_struct(job_of(1, **{name: getattr(spec, name) for name in JobSpec.__dataclass_fields__}))
+@given(specs().filter(lambda spec: spec.change.action is not BulkJobAction.COUNT))
+def test_count_keeps_the_change_that_it_is_made_for(meant: BulkJobSpec) -> None:
+    spec = replace(meant, change=BulkJobChange(BulkJobAction.COUNT), counts_for=meant.change)
+    shown = job_struct(job_of(1, **{name: getattr(spec, name) for name in BulkJobSpec.__dataclass_fields__}))
     assert shown.count_only
     assert shown.start_key == spec.start_key
     start = ttypes.StartBulkJobRequest(
@@ -173,7 +181,7 @@ def test_page_of_a_count_changes_nothing(field: str) -> None:
 
 def test_commands_are_parsed_and_wrong_ones_refused() -> None:
     commands = [parse_control(ttypes.ControlBulkJobRequest(b"n", b"0" * 16, number))[1] for number in (1, 2, 3)]
-    assert commands == [JobCommand.INTERRUPT, JobCommand.RESUME, JobCommand.CANCEL]
+    assert commands == [BulkJobCommand.INTERRUPT, BulkJobCommand.RESUME, BulkJobCommand.CANCEL]
     for job_id, command, field in (
         (b"0" * 16, None, "command"),
         (b"x", 1, "id"),
@@ -188,9 +196,9 @@ def test_commands_are_parsed_and_wrong_ones_refused() -> None:
 def test_job_is_shown_with_its_counts_owner_and_state() -> None:
     job = job_of(
         1,
-        state=JobState.FAILED,
-        counts=JobCounts(5, 4, 1, at_least=True),
-        owner=JobOwner("host1", "n"),
+        state=BulkJobState.FAILED,
+        counts=BulkJobCounts(5, 4, 1, at_least=True),
+        owner=BulkJobOwner("host1", "n"),
         problem="why",
         started_by="ops",
         ended_at_ms=9,

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from foqs.queue.jobs.bulk_job import JobSpec
-from foqs.queue.jobs.job_worker import JobPages
+from foqs.queue.bulk_jobs.bulk_job import BulkJobSpec
+from foqs.queue.bulk_jobs.bulk_job_worker import BulkJobPages
 from foqs.queue.port import PageResult
+from foqs.rpc.bulk_job_structs import bulk_request
 from foqs.rpc.in_host_calls import InHostCalls
-from foqs.rpc.job_structs import bulk_request
 from foqs_contract.errors import error_from_struct
 
 PAGE_TIMEOUT_S: Final = 10.0
 
 
-class BulkCallPages(JobPages):
-    """See `JobPages`."""
+class BulkCallPages(BulkJobPages):
+    """See `BulkJobPages`."""
 
     def __init__(self, calls: InHostCalls) -> None:
         self._calls = calls
 
-    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> PageResult:
+    async def make_page(self, spec: BulkJobSpec, cursor: str | None, limit: int) -> PageResult:
         request = bulk_request(spec, cursor, limit, int(PAGE_TIMEOUT_S * 1_000))
         reply = await self._calls.call("bulk", request, PAGE_TIMEOUT_S)
         changed, refused = reply.items or 0, reply.refused or 0

@@ -1,6 +1,6 @@
 """Hosts that work on bulk jobs in one process, under virtual time: their record, and items that note each change.
 
-Holds `SharedDocuments`, `NotedItems`, `Member` and `JobWorld`. Always true: an item is
+Holds `SharedDocuments`, `NotedItems`, `Member` and `BulkJobWorld`. Always true: an item is
 changed at most once in a walk, as in a queue; each further walk changes it again, so a
 walk that starts twice is noticed. Knows nothing of the tests.
 """
@@ -14,12 +14,20 @@ from typing import Any
 
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
-from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobOwner, Jobs, JobSpec
-from foqs.queue.jobs.job_changes import control, start
-from foqs.queue.jobs.job_document import parse_jobs
-from foqs.queue.jobs.job_host import JobHost
-from foqs.queue.jobs.job_store import Documents, JobStore
-from foqs.queue.jobs.job_worker import JobObserver, JobPages, JobTools
+from foqs.queue.bulk_jobs.bulk_job import (
+    BulkJobAction,
+    BulkJobChange,
+    BulkJobCommand,
+    BulkJobOwner,
+    BulkJobRecord,
+    BulkJobRecords,
+    BulkJobSpec,
+)
+from foqs.queue.bulk_jobs.bulk_job_changes import control, start
+from foqs.queue.bulk_jobs.bulk_job_document import parse_jobs
+from foqs.queue.bulk_jobs.bulk_job_host import BulkJobHost
+from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore, Documents
+from foqs.queue.bulk_jobs.bulk_job_worker import BulkJobObserver, BulkJobPages, BulkJobTools
 from foqs.queue.port import PageResult
 from foqs_contract.backoff import Backoff
 from foqs_contract.errors import FoqsError, InvalidArgument, UnknownOutcome
@@ -33,19 +41,19 @@ from tests.support.virtual_time import Process, SimulatedLoop
 
 NETWORK_S = 0.001
 PAGE_S = 0.1
-REDRIVE = JobChange(JobAction.REDRIVE)
+REDRIVE = BulkJobChange(BulkJobAction.REDRIVE)
 DEAD = RowFilter("t", (State.DEAD,))
 
 
-def spec_of(**changes: Any) -> JobSpec:
+def spec_of(**changes: Any) -> BulkJobSpec:
     """Return what a job shall do: redrive the dead items of a topic, unless `changes` say otherwise."""
     values: dict[str, Any] = {"namespace": "default", "item_filter": DEAD, "change": REDRIVE, "start_key": "key"}
-    return JobSpec(**{**values, **changes})
+    return BulkJobSpec(**{**values, **changes})
 
 
-def job_of(number: int = 1, **changes: Any) -> Job:
+def job_of(number: int = 1, **changes: Any) -> BulkJobRecord:
     """Return a new job; `changes` are fields of the job or of its spec."""
-    own = {name: changes.pop(name) for name in list(changes) if name in Job.__dataclass_fields__}
+    own = {name: changes.pop(name) for name in list(changes) if name in BulkJobRecord.__dataclass_fields__}
     spec = spec_of(**{"start_key": f"key {number}", **changes})
     values: dict[str, Any] = {
         "id": f"{number:016x}",
@@ -55,7 +63,7 @@ def job_of(number: int = 1, **changes: Any) -> Job:
         "started_at_ms": number,
         "changed_at_ms": number,
     }
-    return Job(**{**values, **own})
+    return BulkJobRecord(**{**values, **own})
 
 
 class SharedDocuments(Documents):
@@ -96,10 +104,10 @@ class SharedDocuments(Documents):
             raise RegistryOutcomeUnknown("the answer is lost")
         return (version or 0) + 1
 
-    def jobs(self) -> Jobs:
+    def jobs(self) -> BulkJobRecords:
         """Return the recorded jobs now."""
         stored = self._stored.get("jobs")
-        return Jobs() if stored is None else parse_jobs(stored.data)
+        return BulkJobRecords() if stored is None else parse_jobs(stored.data)
 
     async def _travel(self) -> None:
         await asyncio.sleep(NETWORK_S)
@@ -107,7 +115,7 @@ class SharedDocuments(Documents):
             raise RegistryUnreachable("nothing answers")
 
 
-class NotedItems(JobPages):
+class NotedItems(BulkJobPages):
     """Items that a job changes, and what happened to them.
 
     Attributes:
@@ -127,7 +135,7 @@ class NotedItems(JobPages):
         self.page_s = PAGE_S
         self._walk_count = 0
 
-    async def make_page(self, spec: JobSpec, cursor: str | None, limit: int) -> PageResult:
+    async def make_page(self, spec: BulkJobSpec, cursor: str | None, limit: int) -> PageResult:
         self.pages.append((asyncio.get_running_loop().time(), cursor, limit))
         await asyncio.sleep(self.page_s / 2)
         if self.errors:
@@ -163,7 +171,7 @@ class NotedItems(JobPages):
         return all(len(walks) == 1 for item, walks in enumerate(self.walks) if item not in self.refused)
 
 
-class _NoObserver(JobObserver):
+class _NoObserver(BulkJobObserver):
     def bulk_items(self, action: str, changed: int, failed: int) -> None:
         """Count nothing."""
 
@@ -172,14 +180,14 @@ class _NoObserver(JobObserver):
 class Member:
     """A host: its process, its own view of the cluster, and the tasks that work on jobs."""
 
-    owner: JobOwner
+    owner: BulkJobOwner
     process: Process
-    host: JobHost
+    host: BulkJobHost
     task: asyncio.Task[None]
 
 
 @dataclass
-class JobWorld:
+class BulkJobWorld:
     """A cluster of hosts with one record.
 
     Attributes:
@@ -193,29 +201,29 @@ class JobWorld:
     view_of: dict[str, Collection[str] | None] = field(default_factory=dict)
     incarnation: int | None = 0
     backoff: Backoff = Backoff(0.1, 2.0)  # noqa: RUF009 - it is frozen
-    store: JobStore = field(init=False)
+    store: BulkJobStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store = JobStore(self.documents)
+        self.store = BulkJobStore(self.documents)
 
     def add(self, name: str, *, tier: str = "default") -> Member:
         """Start a host."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         process = loop.process(name)
-        owner = JobOwner(name, f"{name}-nonce")
+        owner = BulkJobOwner(name, f"{name}-nonce")
         self.members.append(owner.nonce)
 
-        def make() -> JobHost:
-            tools = self.tools(JobStore(self.documents))
-            return JobHost(tools, owner, tier, lambda: self.view_of.get(owner.nonce, self.members))
+        def make() -> BulkJobHost:
+            tools = self.tools(BulkJobStore(self.documents))
+            return BulkJobHost(tools, owner, tier, lambda: self.view_of.get(owner.nonce, self.members))
 
         host = process.run(make)
         return Member(owner, process, host, process.spawn(host.run(), name=name))
 
-    def tools(self, store: JobStore) -> JobTools:
+    def tools(self, store: BulkJobStore) -> BulkJobTools:
         """Return the tools of a host with its own access to the record."""
-        return JobTools(
+        return BulkJobTools(
             store,
             self.items,
             lambda _: self.incarnation,
@@ -229,16 +237,16 @@ class JobWorld:
         member.process.kill()
         self.members.remove(member.owner.nonce)
 
-    async def start(self, number: int = 1, **changes: Any) -> Job:
+    async def start(self, number: int = 1, **changes: Any) -> BulkJobRecord:
         """Record a new job."""
         return await self.store.update(lambda jobs: start(jobs, job_of(number, **changes)))
 
-    async def control(self, command: JobCommand, number: int = 1) -> Job:
+    async def control(self, command: BulkJobCommand, number: int = 1) -> BulkJobRecord:
         """Record a command."""
         now_ms = int(asyncio.get_running_loop().time() * 1_000)
         return await self.store.update(lambda jobs: control(jobs, "default", f"{number:016x}", command, now_ms))
 
-    def job(self, number: int = 1) -> Job:
+    def job(self, number: int = 1) -> BulkJobRecord:
         """Return a job as it is recorded now."""
         return self.documents.jobs().by_id[f"{number:016x}"]
 
@@ -249,7 +257,7 @@ class JobWorld:
             assert asyncio.get_running_loop().time() < end_s, "the condition does not come true"
             await asyncio.sleep(every_s)
 
-    async def ended(self, number: int = 1) -> Job:
+    async def ended(self, number: int = 1) -> BulkJobRecord:
         """Wait until a job has ended and its last page is counted."""
         await self.until(lambda: not self.job(number).state.is_live and self.job(number).owner is None)
         return self.job(number)

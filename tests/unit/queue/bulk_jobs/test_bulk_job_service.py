@@ -13,9 +13,9 @@ from foqs.catalog.document import EMPTY_DOCUMENT
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
-from foqs.queue.jobs.bulk_job import JobAction, JobChange, JobCommand, JobState
-from foqs.queue.jobs.job_service import JobService
-from foqs.queue.jobs.job_store import JobStore
+from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobChange, BulkJobCommand, BulkJobState
+from foqs.queue.bulk_jobs.bulk_job_service import BulkJobService
+from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
 from foqs_contract.errors import (
     DeadlineExceeded,
     FoqsError,
@@ -27,19 +27,19 @@ from foqs_contract.errors import (
     UnknownOutcome,
 )
 from tests.support.builders import NAMESPACE
-from tests.support.job_world import SharedDocuments, spec_of
+from tests.support.bulk_job_world import SharedDocuments, spec_of
 from tests.support.virtual_time import run_virtual
 
-MOVE = JobChange(JobAction.MOVE, move_to="u")
+MOVE = BulkJobChange(BulkJobAction.MOVE, move_to="u")
 
 
-def run_story(story: Callable[[JobService, SharedDocuments], Awaitable[None]]) -> None:
+def run_story(story: Callable[[BulkJobService, SharedDocuments], Awaitable[None]]) -> None:
     async def main() -> None:
         namespaces = Namespaces(NAMESPACE)
         document = changes.create(EMPTY_DOCUMENT, "default", None, {}, incarnation=42)
         namespaces.apply(changes.create(document, "elsewhere", "slow", {}))
         documents = SharedDocuments()
-        await story(JobService(JobStore(documents), namespaces, lambda: 1_000, Random(7)), documents)
+        await story(BulkJobService(BulkJobStore(documents), namespaces, lambda: 1_000, Random(7)), documents)
 
     run_virtual(main)
 
@@ -49,10 +49,10 @@ def in_s(seconds: float = 5.0) -> float:
 
 
 def test_started_job_is_recorded_and_listed() -> None:
-    async def story(service: JobService, documents: SharedDocuments) -> None:
+    async def story(service: BulkJobService, documents: SharedDocuments) -> None:
         spec = spec_of(started_by="ops", expected=5, rate_per_s=10)
         job = await service.start(spec, in_s())
-        assert (job.spec, job.incarnation, job.tier, job.state) == (spec, 42, "default", JobState.RUNNING)
+        assert (job.spec, job.incarnation, job.tier, job.state) == (spec, 42, "default", BulkJobState.RUNNING)
         assert job.started_at_ms == 1_000
         assert await service.list_jobs("default", in_s()) == [job]
         assert documents.jobs().by_id == {job.id: job}
@@ -61,7 +61,7 @@ def test_started_job_is_recorded_and_listed() -> None:
 
 
 def test_newest_job_is_listed_first_and_only_those_of_the_namespace() -> None:
-    async def story(service: JobService, documents: SharedDocuments) -> None:
+    async def story(service: BulkJobService, documents: SharedDocuments) -> None:
         first = await service.start(spec_of(start_key="1"), in_s())
         second = await service.start(spec_of(start_key="2"), in_s())
         assert [job.id for job in await service.list_jobs("default", in_s())] == [second.id, first.id]
@@ -71,7 +71,7 @@ def test_newest_job_is_listed_first_and_only_those_of_the_namespace() -> None:
 
 
 def test_start_can_be_repeated_after_a_lost_answer() -> None:
-    async def story(service: JobService, documents: SharedDocuments) -> None:
+    async def story(service: BulkJobService, documents: SharedDocuments) -> None:
         documents.lost_replies = 1
         with pytest.raises(UnknownOutcome):
             await service.start(spec_of(), in_s())
@@ -82,7 +82,7 @@ def test_start_can_be_repeated_after_a_lost_answer() -> None:
 
 
 def test_redrive_concerns_dead_items_only() -> None:
-    async def story(service: JobService, documents: SharedDocuments) -> None:
+    async def story(service: BulkJobService, documents: SharedDocuments) -> None:
         job = await service.start(spec_of(item_filter=RowFilter("t")), in_s())
         assert job.spec.item_filter.states == (State.DEAD,)
 
@@ -106,7 +106,7 @@ def test_redrive_concerns_dead_items_only() -> None:
     ],
 )
 def test_wrong_job_is_refused_and_not_recorded(changed: dict[str, object], error: type[FoqsError], field: str) -> None:
-    async def story(service: JobService, documents: SharedDocuments) -> None:
+    async def story(service: BulkJobService, documents: SharedDocuments) -> None:
         with pytest.raises(error) as refused:
             await service.start(spec_of(**changed), in_s())
         assert refused.value.field == field
@@ -116,25 +116,25 @@ def test_wrong_job_is_refused_and_not_recorded(changed: dict[str, object], error
 
 
 def test_commands_are_recorded() -> None:
-    async def story(service: JobService, documents: SharedDocuments) -> None:
+    async def story(service: BulkJobService, documents: SharedDocuments) -> None:
         job = await service.start(spec_of(), in_s())
         for command, state in (
-            (JobCommand.INTERRUPT, JobState.INTERRUPTED),
-            (JobCommand.RESUME, JobState.RUNNING),
-            (JobCommand.CANCEL, JobState.CANCELLED),
+            (BulkJobCommand.INTERRUPT, BulkJobState.INTERRUPTED),
+            (BulkJobCommand.RESUME, BulkJobState.RUNNING),
+            (BulkJobCommand.CANCEL, BulkJobState.CANCELLED),
         ):
             assert (await service.control("default", job.id, command, in_s())).state is state
             assert documents.jobs().by_id[job.id].state is state
         with pytest.raises(InvalidArgument):
-            await service.control("default", job.id, JobCommand.RESUME, in_s())
+            await service.control("default", job.id, BulkJobCommand.RESUME, in_s())
         with pytest.raises(NotFound):
-            await service.control("elsewhere", job.id, JobCommand.CANCEL, in_s())
+            await service.control("elsewhere", job.id, BulkJobCommand.CANCEL, in_s())
 
     run_story(story)
 
 
 def test_record_that_does_not_answer_is_unavailable() -> None:
-    async def story(service: JobService, documents: SharedDocuments) -> None:
+    async def story(service: BulkJobService, documents: SharedDocuments) -> None:
         documents.is_down = True
         with pytest.raises(Unavailable):
             await service.start(spec_of(), in_s())
@@ -145,7 +145,7 @@ def test_record_that_does_not_answer_is_unavailable() -> None:
 
 
 def test_call_whose_time_ends_says_whether_it_may_be_recorded() -> None:
-    async def story(service: JobService, documents: SharedDocuments) -> None:
+    async def story(service: BulkJobService, documents: SharedDocuments) -> None:
         with pytest.raises(DeadlineExceeded):
             await service.list_jobs("default", in_s(0.0))
         with pytest.raises(UnknownOutcome):

@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
-from foqs.queue.jobs import job_changes
-from foqs.queue.jobs.bulk_job import Job, JobAction, JobCommand, JobSpec
-from foqs.queue.jobs.bulk_jobs import BulkJobs
-from foqs.queue.jobs.job_document import SPEC_BYTES_MAX, spec_bytes
-from foqs.queue.jobs.job_store import JobStore
+from foqs.queue.bulk_jobs import bulk_job_changes
+from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobCommand, BulkJobRecord, BulkJobSpec
+from foqs.queue.bulk_jobs.bulk_job_document import SPEC_BYTES_MAX, spec_bytes
+from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
+from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
 from foqs_contract.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _RETRY_MS: Final = 1_000
 
 
-class JobService(BulkJobs):
+class BulkJobService(BulkJobs):
     """The calls of one host.
 
     Args:
@@ -37,20 +37,20 @@ class JobService(BulkJobs):
         rng: draws the ids of jobs.
     """
 
-    def __init__(self, store: JobStore, namespaces: Namespaces, now_ms: Callable[[], int], rng: Random) -> None:
+    def __init__(self, store: BulkJobStore, namespaces: Namespaces, now_ms: Callable[[], int], rng: Random) -> None:
         self._store = store
         self._namespaces = namespaces
         self._now_ms = now_ms
         self._rng = rng
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def start(self, spec: JobSpec, deadline: float) -> Job:
+    async def start(self, spec: BulkJobSpec, deadline: float) -> BulkJobRecord:
         name = spec.namespace
         self._namespaces.settings_of(name)
         self._namespaces.check_tier(name)
         spec = _checked(spec)
         now_ms = self._now_ms()
-        job = Job(
+        job = BulkJobRecord(
             id=f"{self._rng.getrandbits(64):016x}",
             spec=spec,
             tier=self._namespaces.tier,
@@ -58,9 +58,9 @@ class JobService(BulkJobs):
             started_at_ms=now_ms,
             changed_at_ms=now_ms,
         )
-        return await self._write(self._store.update(lambda jobs: job_changes.start(jobs, job)), deadline)
+        return await self._write(self._store.update(lambda jobs: bulk_job_changes.start(jobs, job)), deadline)
 
-    async def list_jobs(self, namespace: str, deadline: float) -> list[Job]:
+    async def list_jobs(self, namespace: str, deadline: float) -> list[BulkJobRecord]:
         self._namespaces.settings_of(namespace)
         try:
             async with asyncio.timeout_at(deadline):
@@ -70,10 +70,10 @@ class JobService(BulkJobs):
         except RegistryFailed as error:
             raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
 
-    async def control(self, namespace: str, job_id: str, command: JobCommand, deadline: float) -> Job:
+    async def control(self, namespace: str, job_id: str, command: BulkJobCommand, deadline: float) -> BulkJobRecord:
         self._namespaces.settings_of(namespace)
         now_ms = self._now_ms()
-        changing = self._store.update(lambda jobs: job_changes.control(jobs, namespace, job_id, command, now_ms))
+        changing = self._store.update(lambda jobs: bulk_job_changes.control(jobs, namespace, job_id, command, now_ms))
         return await self._write(changing, deadline)
 
     async def _write(self, changing: Coroutine[Any, Any, _T], deadline: float) -> _T:
@@ -97,18 +97,20 @@ class JobService(BulkJobs):
             task.exception()  # marks it as retrieved: its caller may have left
 
 
-def _checked(spec: JobSpec) -> JobSpec:
+def _checked(spec: BulkJobSpec) -> BulkJobSpec:
     """Return what is recorded of a job. Raises `InvalidArgument`, `LimitExceeded`."""
     item_filter, change = spec.item_filter, spec.counts_for or spec.change
-    if spec.counts_for is not None and (not spec.is_count or change.action is JobAction.COUNT):
+    if spec.counts_for is not None and (not spec.is_count or change.action is BulkJobAction.COUNT):
         raise InvalidArgument("only a count is made for a change", field="counts_for")
-    if change.action is JobAction.MOVE and (item_filter.topic is None or change.move_to in (None, item_filter.topic)):
+    if change.action is BulkJobAction.MOVE and (
+        item_filter.topic is None or change.move_to in (None, item_filter.topic)
+    ):
         raise InvalidArgument("a move needs a topic of the items and another one to move them to", field="move_to")
     if spec.rate_per_s is not None and spec.rate_per_s < 1:
         raise InvalidArgument(f"{spec.rate_per_s} is too low; give at least 1, or leave it out", field="rate_per_s")
     if not spec.start_key:
         raise InvalidArgument("this is empty; draw a random text", field="start_key")
-    if change.action is JobAction.REDRIVE:
+    if change.action is BulkJobAction.REDRIVE:
         spec = replace(spec, item_filter=replace(item_filter, states=(State.DEAD,)))
     length = spec_bytes(spec)
     if length > SPEC_BYTES_MAX:

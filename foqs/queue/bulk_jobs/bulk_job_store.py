@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from foqs.access.secret_files import UnusableFile, read_secret
-from foqs.queue.jobs.bulk_job import Jobs
-from foqs.queue.jobs.job_document import DOCUMENT_NAME, parse_jobs, render_jobs
+from foqs.queue.bulk_jobs.bulk_job import BulkJobRecords
+from foqs.queue.bulk_jobs.bulk_job_document import DOCUMENT_NAME, parse_jobs, render_jobs
 from shardmgr.durable_file import NotSynced, replace_file
 from shardmgr.model import MalformedDocument
 from shardmgr.registry.port import (
@@ -44,7 +44,7 @@ class Documents(Protocol):
     def subscribe(self, on_change: Callable[[], None]) -> None: ...
 
 
-class JobStore:
+class BulkJobStore:
     """The recorded jobs.
 
     Both calls may raise:
@@ -53,15 +53,15 @@ class JobStore:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
-        self._last_parsed: tuple[bytes, Jobs] | None = None
+        self._last_parsed: tuple[bytes, BulkJobRecords] | None = None
         self._changed = asyncio.Event()
         documents.subscribe(self.wake)
 
-    async def load(self) -> Jobs:
+    async def load(self) -> BulkJobRecords:
         """Return the jobs, no older than the call."""
         return (await self._read())[0]
 
-    async def update(self, change: Callable[[Jobs], tuple[Jobs, _T]]) -> _T:
+    async def update(self, change: Callable[[BulkJobRecords], tuple[BulkJobRecords, _T]]) -> _T:
         """Apply a pure change to the recorded jobs, and return what it returns beside them.
 
         The change may be called several times. What it raises is raised, and nothing is written then.
@@ -93,10 +93,10 @@ class JobStore:
                 await self._changed.wait()
         self._changed.clear()
 
-    async def _read(self) -> tuple[Jobs, int | None]:
+    async def _read(self) -> tuple[BulkJobRecords, int | None]:
         document = await self._documents.read(DOCUMENT_NAME)
         if document is None:
-            return Jobs(), None
+            return BulkJobRecords(), None
         if self._last_parsed is None or self._last_parsed[0] != document.data:
             try:
                 self._last_parsed = document.data, parse_jobs(document.data)

@@ -13,10 +13,10 @@ from foqs.catalog.document import EMPTY_DOCUMENT
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
-from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobSpec
-from foqs.queue.jobs.job_service import JobService
-from foqs.queue.jobs.job_store import JobStore, LocalDocuments
-from foqs.rpc.job_handlers import job_handlers
+from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobChange, BulkJobRecord, BulkJobSpec
+from foqs.queue.bulk_jobs.bulk_job_service import BulkJobService
+from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore, LocalDocuments
+from foqs.rpc.bulk_job_handlers import bulk_job_handlers
 from foqs_client import Change, Client, InvalidArgument, ItemFilter, KeyConflict, NotFound, UnknownOutcome
 from tests.support.aio import run
 from tests.support.builders import NAMESPACE
@@ -24,17 +24,17 @@ from tests.support.fake_queue import FakeQueue
 from tests.support.rpc_server import serve_queue
 
 
-class Jobs(JobService):
+class RecordingJobs(BulkJobService):
     """Jobs that are recorded and not worked on; the answers to some starts are lost."""
 
     def __init__(self) -> None:
         namespaces = Namespaces(NAMESPACE)
         namespaces.apply(changes.create(EMPTY_DOCUMENT, "default", None, {}))
-        super().__init__(JobStore(LocalDocuments(None)), namespaces, lambda: 1_700_000_000_000, Random(7))
-        self.specs: list[JobSpec] = []
+        super().__init__(BulkJobStore(LocalDocuments(None)), namespaces, lambda: 1_700_000_000_000, Random(7))
+        self.specs: list[BulkJobSpec] = []
         self.errors: list[Exception] = []
 
-    async def start(self, spec: JobSpec, deadline: float) -> Job:
+    async def start(self, spec: BulkJobSpec, deadline: float) -> BulkJobRecord:
         self.specs.append(spec)
         job = await super().start(spec, deadline)
         if self.errors:
@@ -43,14 +43,14 @@ class Jobs(JobService):
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[Jobs, Client]]:
-    jobs = Jobs()
-    calls = job_handlers(jobs, lambda name: NAMESPACE)
+async def served() -> AsyncIterator[tuple[RecordingJobs, Client]]:
+    jobs = RecordingJobs()
+    calls = bulk_job_handlers(jobs, lambda name: NAMESPACE)
     async with serve_queue(FakeQueue(), calls=calls) as host, Client(host.url, timeout_ms=5_000) as client:
         yield jobs, client
 
 
-def run_story(story: Callable[[Jobs, Client], Awaitable[None]]) -> None:
+def run_story(story: Callable[[RecordingJobs, Client], Awaitable[None]]) -> None:
     async def main() -> None:
         async with served() as (jobs, client):
             await story(jobs, client)
@@ -59,7 +59,7 @@ def run_story(story: Callable[[Jobs, Client], Awaitable[None]]) -> None:
 
 
 def test_job_is_started_listed_and_shown() -> None:
-    async def story(jobs: Jobs, client: Client) -> None:
+    async def story(jobs: RecordingJobs, client: Client) -> None:
         only = ItemFilter("t", ("ready",), priority_max=5, age_min_ms=7)
         change = Change(3, delay_ms=9, metadata=b"m")
         job = await client.start_bulk_job("update", only, change, rate_per_s=4, expected=8)
@@ -73,7 +73,7 @@ def test_job_is_started_listed_and_shown() -> None:
         )
         [spec] = jobs.specs
         assert spec.item_filter == RowFilter("t", (State.READY,), priority_max=5, age_min_ms=7)
-        assert spec.change == JobChange(JobAction.UPDATE, 3, 9, None, b"m")
+        assert spec.change == BulkJobChange(BulkJobAction.UPDATE, 3, 9, None, b"m")
         assert await client.bulk_jobs() == [job]
         assert await client.bulk_job(job.id) == job
         with pytest.raises(NotFound):
@@ -83,20 +83,20 @@ def test_job_is_started_listed_and_shown() -> None:
 
 
 def test_move_has_a_target_and_no_action_of_its_own() -> None:
-    async def story(jobs: Jobs, client: Client) -> None:
+    async def story(jobs: RecordingJobs, client: Client) -> None:
         job = await client.start_bulk_job("move", ItemFilter("t"), move_to="u")
         assert (job.action, job.move_to) == ("move", "u")
-        assert jobs.specs[0].change == JobChange(JobAction.MOVE, move_to="u")
+        assert jobs.specs[0].change == BulkJobChange(BulkJobAction.MOVE, move_to="u")
 
     run_story(story)
 
 
 def test_count_keeps_the_change_that_it_is_made_for() -> None:
-    async def story(jobs: Jobs, client: Client) -> None:
+    async def story(jobs: RecordingJobs, client: Client) -> None:
         job = await client.start_bulk_job("count", ItemFilter("t"), move_to="u", counts_for="move")
         assert (job.action, job.counts_for, job.move_to) == ("count", "move", "u")
-        assert jobs.specs[0].change == JobChange(JobAction.COUNT)
-        assert jobs.specs[0].counts_for == JobChange(JobAction.MOVE, move_to="u")
+        assert jobs.specs[0].change == BulkJobChange(BulkJobAction.COUNT)
+        assert jobs.specs[0].counts_for == BulkJobChange(BulkJobAction.MOVE, move_to="u")
         job = await client.start_bulk_job("count", ItemFilter("t"), Change(4), counts_for="update")
         assert (job.action, job.counts_for, job.change) == ("count", "update", Change(4))
         job = await client.start_bulk_job("count", ItemFilter("t"))
@@ -106,7 +106,7 @@ def test_count_keeps_the_change_that_it_is_made_for() -> None:
 
 
 def test_start_whose_answer_is_lost_is_sent_once_more_with_the_same_key() -> None:
-    async def story(jobs: Jobs, client: Client) -> None:
+    async def story(jobs: RecordingJobs, client: Client) -> None:
         jobs.errors = [UnknownOutcome("lost")]
         job = await client.start_bulk_job("redrive", ItemFilter("t"))
         assert [found.id for found in await client.bulk_jobs()] == [job.id]
@@ -121,7 +121,7 @@ def test_start_whose_answer_is_lost_is_sent_once_more_with_the_same_key() -> Non
 
 
 def test_refused_start_is_not_repeated() -> None:
-    async def story(jobs: Jobs, client: Client) -> None:
+    async def story(jobs: RecordingJobs, client: Client) -> None:
         jobs.errors = [InvalidArgument("no")]
         with pytest.raises(InvalidArgument):
             await client.start_bulk_job("redrive", ItemFilter("t"))
@@ -134,7 +134,7 @@ def test_refused_start_is_not_repeated() -> None:
 
 
 def test_job_is_controlled() -> None:
-    async def story(jobs: Jobs, client: Client) -> None:
+    async def story(jobs: RecordingJobs, client: Client) -> None:
         job = await client.start_bulk_job("redrive", ItemFilter("t"))
         assert (await client.control_bulk_job(job.id, "interrupt")).state == "interrupted"
         assert (await client.control_bulk_job(job.id, "resume")).state == "running"
@@ -150,7 +150,7 @@ def test_job_is_controlled() -> None:
     "call", [lambda c: c.start_bulk_job("explode", ItemFilter()), lambda c: c.control_bulk_job("0" * 16, "stop")]
 )
 def test_unknown_words_are_refused_by_the_client(call: Callable[[Client], Awaitable[object]]) -> None:
-    async def story(jobs: Jobs, client: Client) -> None:
+    async def story(jobs: RecordingJobs, client: Client) -> None:
         with pytest.raises(InvalidArgument):
             await call(client)
         assert jobs.specs == []

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
-from foqs.queue.jobs.bulk_job import (
+from foqs.queue.bulk_jobs.bulk_job import (
     REASON_CHARS_MAX,
-    Job,
-    JobAction,
-    JobChange,
-    JobCounts,
-    JobOwner,
-    Jobs,
-    JobState,
+    BulkJobAction,
+    BulkJobChange,
+    BulkJobCounts,
+    BulkJobOwner,
+    BulkJobRecord,
+    BulkJobRecords,
+    BulkJobState,
 )
-from foqs.queue.jobs.job_changes import ENDED_MAX, LIVE_MAX
-from foqs.queue.jobs.job_document import SPEC_BYTES_MAX, parse_jobs, render_jobs, spec_bytes
+from foqs.queue.bulk_jobs.bulk_job_changes import ENDED_MAX, LIVE_MAX
+from foqs.queue.bulk_jobs.bulk_job_document import SPEC_BYTES_MAX, parse_jobs, render_jobs, spec_bytes
 from shardmgr.model import MalformedDocument
 from shardmgr.registry.port import DOCUMENT_BYTES_MAX
-from tests.support.job_world import job_of
+from tests.support.bulk_job_world import job_of
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 FILTERS = st.builds(
@@ -39,20 +39,20 @@ FILTERS = st.builds(
     topics=st.none() | st.lists(NAMES, min_size=1, max_size=3).map(tuple),
 )
 CHANGES = st.builds(
-    JobChange,
-    action=st.sampled_from(JobAction),
+    BulkJobChange,
+    action=st.sampled_from(BulkJobAction),
     priority=st.none() | st.integers(-(2**31), 2**31 - 1),
     delay_ms=st.none() | st.integers(0, 10**9),
     metadata=st.none() | st.binary(max_size=50),
     move_to=st.none() | NAMES,
 )
 COUNTS = st.builds(
-    JobCounts, st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40), at_least=st.booleans()
+    BulkJobCounts, st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40), at_least=st.booleans()
 )
 
 
 @st.composite
-def jobs(draw: st.DrawFn, number: int = 1) -> Job:
+def jobs(draw: st.DrawFn, number: int = 1) -> BulkJobRecord:
     return job_of(
         number,
         item_filter=draw(FILTERS),
@@ -62,28 +62,28 @@ def jobs(draw: st.DrawFn, number: int = 1) -> Job:
         expected=draw(st.none() | st.integers(0, 10**12)),
         started_by=draw(st.none() | NAMES),
         is_exclusive=draw(st.booleans()),
-        state=draw(st.sampled_from(JobState)),
+        state=draw(st.sampled_from(BulkJobState)),
         cursor=draw(st.none() | NAMES),
         counts=draw(COUNTS),
         refusal=draw(st.none() | NAMES),
         problem=draw(st.none() | NAMES),
-        owner=draw(st.none() | st.builds(JobOwner, NAMES, NAMES)),
+        owner=draw(st.none() | st.builds(BulkJobOwner, NAMES, NAMES)),
         run=draw(st.integers(0, 1_000)),
         ended_at_ms=draw(st.none() | st.integers(0, 10**13)),
     )
 
 
 @given(jobs(1), jobs(2))
-def test_written_jobs_are_read_back(first: Job, second: Job) -> None:
-    before = Jobs({job.id: job for job in (second, first)})
+def test_written_jobs_are_read_back(first: BulkJobRecord, second: BulkJobRecord) -> None:
+    before = BulkJobRecords({job.id: job for job in (second, first)})
     after = parse_jobs(render_jobs(before))
     assert after == before
     assert list(after.by_id) == list(before.by_id)
     assert render_jobs(after) == render_jobs(before)
 
 
-def raw(job: Job) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(render_jobs(Jobs({job.id: job})))
+def raw(job: BulkJobRecord) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(render_jobs(BulkJobRecords({job.id: job})))
     return document
 
 
@@ -136,12 +136,12 @@ def test_as_many_and_as_long_jobs_as_there_may_be_fit_into_one_document() -> Non
         spec=replace(job.spec, item_filter=RowFilter(topics=tuple(topics))),
         tier=longest,
         cursor=f"{10**14}:{2**31}:4:{2**31}:{10**14}:{2**63}:{longest}",
-        counts=JobCounts(2**50, 2**50, 2**50, at_least=True),
+        counts=BulkJobCounts(2**50, 2**50, 2**50, at_least=True),
         refusal=reason,
         problem=reason,
-        owner=JobOwner("h" * 255, "n" * 64),
+        owner=BulkJobOwner("h" * 255, "n" * 64),
         run=2**31,
         ended_at_ms=10**14,
     )
     every = {f"{number:016x}": replace(job, id=f"{number:016x}") for number in range(LIVE_MAX + ENDED_MAX)}
-    assert len(render_jobs(Jobs(every))) <= DOCUMENT_BYTES_MAX
+    assert len(render_jobs(BulkJobRecords(every))) <= DOCUMENT_BYTES_MAX

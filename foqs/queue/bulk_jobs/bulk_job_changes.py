@@ -12,7 +12,17 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobSpec, JobState, shorten
+from foqs.queue.bulk_jobs.bulk_job import (
+    NEXT_STATE,
+    BulkJobCommand,
+    BulkJobCounts,
+    BulkJobOwner,
+    BulkJobRecord,
+    BulkJobRecords,
+    BulkJobSpec,
+    BulkJobState,
+    shorten,
+)
 from foqs_contract.errors import InvalidArgument, KeyConflict, LimitExceeded, NotFound
 
 LIVE_MAX: Final = 64
@@ -22,12 +32,12 @@ ENDED_MAX: Final = 32
 ENDED_PER_NAMESPACE_MAX: Final = 16
 
 
-class JobTaken(Exception):
+class BulkJobTaken(Exception):
     """The host has given the job up, another host has taken it, or its record is gone. Nothing is written; the caller stops its work on it."""
 
 
 @dataclass(slots=True, frozen=True)
-class JobProgress:
+class BulkJobProgress:
     """What the host of one run reports. The values are absolute, so a report may be repeated.
 
     Attributes:
@@ -38,14 +48,14 @@ class JobProgress:
 
     run: int
     cursor: str | None
-    counts: JobCounts
+    counts: BulkJobCounts
     refusal: str | None = None
     problem: str | None = None
-    end: JobState | None = None
+    end: BulkJobState | None = None
     is_leaving: bool = False
 
 
-def start(jobs: Jobs, job: Job) -> tuple[Jobs, Job]:
+def start(jobs: BulkJobRecords, job: BulkJobRecord) -> tuple[BulkJobRecords, BulkJobRecord]:
     """Add a job, and forget the oldest ended ones beyond the limits.
 
     Returns:
@@ -89,18 +99,18 @@ def _check_place(own: int, live: int) -> None:
         )
 
 
-def _work(spec: JobSpec) -> tuple[object, ...]:
+def _work(spec: BulkJobSpec) -> tuple[object, ...]:
     return spec.item_filter, spec.change, spec.counts_for
 
 
-def _is_alike(other: Job, job: Job) -> bool:
+def _is_alike(other: BulkJobRecord, job: BulkJobRecord) -> bool:
     return (
         other.spec.change.action is job.spec.change.action
         and other.spec.item_filter.topic_names == job.spec.item_filter.topic_names
     )
 
 
-def _without_oldest(jobs: Jobs) -> Jobs:
+def _without_oldest(jobs: BulkJobRecords) -> BulkJobRecords:
     """Forget ended jobs beyond the limits: each time the oldest of the namespace that has the most."""
     ended: dict[str, deque[str]] = {}
     """The ids of ended jobs by namespace, the oldest first."""
@@ -120,7 +130,9 @@ def _without_oldest(jobs: Jobs) -> Jobs:
     return replace(jobs, by_id={job_id: job for job_id, job in jobs.by_id.items() if job_id not in forgotten})
 
 
-def control(jobs: Jobs, namespace: str, job_id: str, command: JobCommand, now_ms: int) -> tuple[Jobs, Job]:
+def control(
+    jobs: BulkJobRecords, namespace: str, job_id: str, command: BulkJobCommand, now_ms: int
+) -> tuple[BulkJobRecords, BulkJobRecord]:
     """Apply a command. Returns the jobs, and the job.
 
     Raises:
@@ -140,14 +152,14 @@ def control(jobs: Jobs, namespace: str, job_id: str, command: JobCommand, now_ms
 
 
 def take_jobs(
-    jobs: Jobs,
-    owner: JobOwner,
+    jobs: BulkJobRecords,
+    owner: BulkJobOwner,
     tier: str,
     missing: Collection[str],
     room: int,
     now_ms: int,
     overdue: Collection[str] = (),
-) -> tuple[Jobs, list[Job]]:
+) -> tuple[BulkJobRecords, list[BulkJobRecord]]:
     """Give a host running jobs that have no owner, or a missing one.
 
     The host gets up to `room` of them, those first whose namespaces have the fewest jobs with an owner. Beyond that it
@@ -162,13 +174,13 @@ def take_jobs(
         The jobs, and those that the host has now taken.
     """
     by_id = dict(jobs.by_id)
-    taken: list[Job] = []
-    waiting: list[Job] = []
+    taken: list[BulkJobRecord] = []
+    waiting: list[BulkJobRecord] = []
     working = Counter[str]()
     """By namespace: its running jobs with an owner."""
     for job in jobs.by_id.values():
         is_lost = job.owner is not None and job.owner.nonce in missing
-        is_running = job.state is JobState.RUNNING
+        is_running = job.state is BulkJobState.RUNNING
         if job.owner is not None and not is_lost:
             working[job.spec.namespace] += is_running
         elif job.tier == tier and is_running:
@@ -185,31 +197,33 @@ def take_jobs(
     return (replace(jobs, by_id=by_id), taken) if by_id != jobs.by_id else (jobs, taken)
 
 
-def waiting_jobs(jobs: Jobs, tier: str, missing: Collection[str]) -> set[str]:
+def waiting_jobs(jobs: BulkJobRecords, tier: str, missing: Collection[str]) -> set[str]:
     """Return the ids of the running jobs of a tier that no host works on."""
     return {
         job.id
         for job in jobs.by_id.values()
-        if job.tier == tier and job.state is JobState.RUNNING and (job.owner is None or job.owner.nonce in missing)
+        if job.tier == tier and job.state is BulkJobState.RUNNING and (job.owner is None or job.owner.nonce in missing)
     }
 
 
-def report(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple[Jobs, Job]:
+def report(
+    jobs: BulkJobRecords, job_id: str, progress: BulkJobProgress, now_ms: int
+) -> tuple[BulkJobRecords, BulkJobRecord]:
     """Write the progress of a run. Returns the jobs, and the job: its state may have been changed by a command.
 
     The host gives the job up if it leaves, the job ends, or the job does not run any more. Then it cannot report again.
 
     Raises:
-        JobTaken: the record has another run or no owner, or is gone.
+        BulkJobTaken: the record has another run or no owner, or is gone.
     """
     job = jobs.by_id.get(job_id)
     if job is None or job.owner is None or job.run != progress.run:
-        raise JobTaken(job_id)
+        raise BulkJobTaken(job_id)
     state = job.state
     ended_at_ms = job.ended_at_ms
     if progress.end is not None and state.is_live:
         state, ended_at_ms = progress.end, now_ms
-    is_given_up = progress.is_leaving or progress.end is not None or state is not JobState.RUNNING
+    is_given_up = progress.is_leaving or progress.end is not None or state is not BulkJobState.RUNNING
     written = replace(
         job,
         state=state,
@@ -217,7 +231,7 @@ def report(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple
         cursor=progress.cursor,
         counts=progress.counts,
         refusal=shorten(progress.refusal),
-        problem=shorten(progress.problem) if state in (JobState.RUNNING, JobState.FAILED) else None,
+        problem=shorten(progress.problem) if state in (BulkJobState.RUNNING, BulkJobState.FAILED) else None,
         owner=None if is_given_up else job.owner,
     )
     if written == job:
@@ -226,7 +240,7 @@ def report(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple
     return _without_oldest(_with(jobs, written)), written
 
 
-def release(jobs: Jobs, nonce: str, now_ms: int) -> Jobs:
+def release(jobs: BulkJobRecords, nonce: str, now_ms: int) -> BulkJobRecords:
     """Take from a host that stops all jobs that it has not given up itself: the result of a page may be lost."""
     owned = [job for job in jobs.by_id.values() if job.owner is not None and job.owner.nonce == nonce]
     if not owned:
@@ -235,10 +249,10 @@ def release(jobs: Jobs, nonce: str, now_ms: int) -> Jobs:
     return replace(jobs, by_id={**jobs.by_id, **freed})
 
 
-def _without_last_pages(job: Job) -> JobCounts:
+def _without_last_pages(job: BulkJobRecord) -> BulkJobCounts:
     """Return the counts of a job whose last pages may not be recorded. Only a count finds the same items again."""
     return job.counts if job.spec.is_count else replace(job.counts, at_least=True)
 
 
-def _with(jobs: Jobs, job: Job) -> Jobs:
+def _with(jobs: BulkJobRecords, job: BulkJobRecord) -> BulkJobRecords:
     return replace(jobs, by_id={**jobs.by_id, job.id: job})

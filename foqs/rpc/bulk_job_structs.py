@@ -14,14 +14,14 @@ from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.options.options import NamespaceOptions
-from foqs.queue.jobs.bulk_job import (
+from foqs.queue.bulk_jobs.bulk_job import (
     JOB_ID_CHARS,
-    Job,
-    JobAction,
-    JobChange,
-    JobCommand,
-    JobSpec,
-    JobState,
+    BulkJobAction,
+    BulkJobChange,
+    BulkJobCommand,
+    BulkJobRecord,
+    BulkJobSpec,
+    BulkJobState,
     is_job_id,
 )
 from foqs.rpc import codec, filters
@@ -33,36 +33,36 @@ RATE_MAX: Final = 1_000_000
 _COUNT_MAX: Final = (1 << 63) - 1
 
 _ACTIONS: Final = {
-    JobAction.CANCEL: ttypes.BulkAction.CANCEL,
-    JobAction.UPDATE: ttypes.BulkAction.UPDATE,
-    JobAction.REDRIVE: ttypes.BulkAction.REDRIVE,
-    JobAction.MOVE: None,
-    JobAction.COUNT: None,
+    BulkJobAction.CANCEL: ttypes.BulkAction.CANCEL,
+    BulkJobAction.UPDATE: ttypes.BulkAction.UPDATE,
+    BulkJobAction.REDRIVE: ttypes.BulkAction.REDRIVE,
+    BulkJobAction.MOVE: None,
+    BulkJobAction.COUNT: None,
 }
 _ACTION_OF_KIND: Final = {
-    EventKind.CANCEL: JobAction.CANCEL,
-    EventKind.UPDATE: JobAction.UPDATE,
-    EventKind.REDRIVE: JobAction.REDRIVE,
-    EventKind.MOVE: JobAction.MOVE,
+    EventKind.CANCEL: BulkJobAction.CANCEL,
+    EventKind.UPDATE: BulkJobAction.UPDATE,
+    EventKind.REDRIVE: BulkJobAction.REDRIVE,
+    EventKind.MOVE: BulkJobAction.MOVE,
 }
 _STATES: Final = {
-    JobState.RUNNING: ttypes.BulkJobState.RUNNING,
-    JobState.INTERRUPTED: ttypes.BulkJobState.INTERRUPTED,
-    JobState.DONE: ttypes.BulkJobState.DONE,
-    JobState.FAILED: ttypes.BulkJobState.FAILED,
-    JobState.CANCELLED: ttypes.BulkJobState.CANCELLED,
+    BulkJobState.RUNNING: ttypes.BulkJobState.RUNNING,
+    BulkJobState.INTERRUPTED: ttypes.BulkJobState.INTERRUPTED,
+    BulkJobState.DONE: ttypes.BulkJobState.DONE,
+    BulkJobState.FAILED: ttypes.BulkJobState.FAILED,
+    BulkJobState.CANCELLED: ttypes.BulkJobState.CANCELLED,
 }
-_COMMANDS: Final[Mapping[int | None, JobCommand]] = {
-    ttypes.BulkJobCommand.INTERRUPT: JobCommand.INTERRUPT,
-    ttypes.BulkJobCommand.RESUME: JobCommand.RESUME,
-    ttypes.BulkJobCommand.CANCEL: JobCommand.CANCEL,
+_COMMANDS: Final[Mapping[int | None, BulkJobCommand]] = {
+    ttypes.BulkJobCommand.INTERRUPT: BulkJobCommand.INTERRUPT,
+    ttypes.BulkJobCommand.RESUME: BulkJobCommand.RESUME,
+    ttypes.BulkJobCommand.CANCEL: BulkJobCommand.CANCEL,
 }
 
 
 # ----------------------------------------------------------------- to structs
 
 
-def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int) -> ttypes.BulkRequest:
+def bulk_request(spec: BulkJobSpec, cursor: str | None, limit: int, timeout_ms: int) -> ttypes.BulkRequest:
     """Return the request for a page of a job."""
     return ttypes.BulkRequest(
         namespace_name=spec.namespace.encode(),
@@ -74,7 +74,7 @@ def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int)
     )
 
 
-def job_struct(job: Job) -> ttypes.BulkJob:
+def job_struct(job: BulkJobRecord) -> ttypes.BulkJob:
     """Return a job as replies have it."""
     spec, counts = job.spec, job.counts
     return ttypes.BulkJob(
@@ -102,9 +102,9 @@ def job_struct(job: Job) -> ttypes.BulkJob:
     )
 
 
-def _change_fields(change: JobChange) -> dict[str, Any]:
+def _change_fields(change: BulkJobChange) -> dict[str, Any]:
     """Return the fields that say what is done to each item."""
-    is_update = change.action is JobAction.UPDATE
+    is_update = change.action is BulkJobAction.UPDATE
     return {
         "action": _ACTIONS[change.action],
         "change": ttypes.Change(
@@ -137,12 +137,12 @@ def _filter_struct(only: RowFilter) -> ttypes.ItemFilter:
 
 def parse_start(
     request: ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions, started_by: str | None
-) -> JobSpec:
+) -> BulkJobSpec:
     """Parse a `StartBulkJobRequest`. Raises FoqsError."""
     change, counts_for, item_filter = _parse_work(request, namespace, settings)
     rate = request.rate_per_s
     expected = request.expected
-    return JobSpec(
+    return BulkJobSpec(
         namespace=namespace,
         item_filter=item_filter,
         change=change,
@@ -157,7 +157,7 @@ def parse_start(
 
 def _parse_work(
     request: ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions
-) -> tuple[JobChange, JobChange | None, RowFilter]:
+) -> tuple[BulkJobChange, BulkJobChange | None, RowFilter]:
     """Return what the job does, for which change it counts, and to which items. Raises FoqsError."""
     event, item_filter = filters.parse_bulk(request, namespace, settings)
     meant = request.counts_for
@@ -166,13 +166,13 @@ def _parse_work(
             raise InvalidArgument("only a count is made for another change; leave this out", field="counts_for")
         return _parse_change(event), None, item_filter
     if meant is None:
-        return JobChange(JobAction.COUNT), None, item_filter
-    return JobChange(JobAction.COUNT), *_parse_meant(request.filter, meant, namespace, settings)
+        return BulkJobChange(BulkJobAction.COUNT), None, item_filter
+    return BulkJobChange(BulkJobAction.COUNT), *_parse_meant(request.filter, meant, namespace, settings)
 
 
 def _parse_meant(
     raw_filter: ttypes.ItemFilter | None, meant: ttypes.BulkChange, namespace: str, settings: NamespaceOptions
-) -> tuple[JobChange, RowFilter]:
+) -> tuple[BulkJobChange, RowFilter]:
     """Return a change that is not made yet, and the items that it will have. Raises FoqsError."""
     request = ttypes.BulkRequest(filter=raw_filter, action=meant.action, change=meant.change, move_to=meant.move_to)
     try:
@@ -185,8 +185,8 @@ def _parse_meant(
     return _parse_change(event), item_filter
 
 
-def _parse_change(event: Event) -> JobChange:
-    return JobChange(
+def _parse_change(event: Event) -> BulkJobChange:
+    return BulkJobChange(
         action=_ACTION_OF_KIND[event.kind],
         priority=event.priority,
         delay_ms=event.delay_ms,
@@ -196,7 +196,7 @@ def _parse_change(event: Event) -> JobChange:
     )
 
 
-def parse_control(request: ttypes.ControlBulkJobRequest) -> tuple[str, JobCommand]:
+def parse_control(request: ttypes.ControlBulkJobRequest) -> tuple[str, BulkJobCommand]:
     """Parse (id of the job, command) of a `ControlBulkJobRequest`. Raises FoqsError."""
     command = _COMMANDS.get(request.command)
     if command is None:

@@ -18,15 +18,15 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, Validati
 
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
-from foqs.queue.jobs.bulk_job import (
-    Job,
-    JobAction,
-    JobChange,
-    JobCounts,
-    JobOwner,
-    Jobs,
-    JobSpec,
-    JobState,
+from foqs.queue.bulk_jobs.bulk_job import (
+    BulkJobAction,
+    BulkJobChange,
+    BulkJobCounts,
+    BulkJobOwner,
+    BulkJobRecord,
+    BulkJobRecords,
+    BulkJobSpec,
+    BulkJobState,
     is_job_id,
 )
 from shardmgr.strict_json import Form, build, build_with_unknown, parse_document
@@ -42,18 +42,18 @@ _STATES: Final = {state.name.lower(): state for state in State}
 # ----------------------------------------------------------------- rendering
 
 
-def render_jobs(jobs: Jobs) -> bytes:
+def render_jobs(jobs: BulkJobRecords) -> bytes:
     """See `parse_jobs`."""
     by_id = {job_id: _job_to_json(job) for job_id, job in jobs.by_id.items()}
     return _to_json({"format": FORMAT, "jobs": {**by_id, **jobs.unread}, **jobs.unknown})
 
 
-def spec_bytes(spec: JobSpec) -> int:
+def spec_bytes(spec: BulkJobSpec) -> int:
     """Return the length of what a job shall do, as JSON."""
     return len(_to_json(_spec_to_json(spec)))
 
 
-def _job_to_json(job: Job) -> dict[str, Any]:
+def _job_to_json(job: BulkJobRecord) -> dict[str, Any]:
     counts, owner = job.counts, job.owner
     return _without_none(
         **_spec_to_json(job.spec),
@@ -79,7 +79,7 @@ def _job_to_json(job: Job) -> dict[str, Any]:
     )
 
 
-def _spec_to_json(spec: JobSpec) -> dict[str, Any]:
+def _spec_to_json(spec: BulkJobSpec) -> dict[str, Any]:
     return _without_none(
         namespace=spec.namespace,
         filter=_filter_to_json(spec.item_filter),
@@ -93,7 +93,7 @@ def _spec_to_json(spec: JobSpec) -> dict[str, Any]:
     )
 
 
-def _change_to_json(change: JobChange) -> dict[str, Any]:
+def _change_to_json(change: BulkJobChange) -> dict[str, Any]:
     return _without_none(
         action=change.action.value,
         priority=change.priority,
@@ -173,7 +173,7 @@ class _FilterForm(_KnownForm):
 
 
 class _ChangeForm(_KnownForm):
-    action: Annotated[JobAction, Field(strict=False)]
+    action: Annotated[BulkJobAction, Field(strict=False)]
     priority: _Priority | None = None
     delay_ms: _Time | None = None
     deliver_after_ms: _Time | None = None
@@ -193,11 +193,11 @@ class _OwnerForm(Form):
     nonce: str
 
 
-class _JobForm(Form):
+class _BulkJobForm(Form):
     namespace: str
     filter: _FilterForm
-    change: Annotated[_ChangeForm, build(JobChange)]
-    counts_for: Annotated[_ChangeForm, build(JobChange)] | None = None
+    change: Annotated[_ChangeForm, build(BulkJobChange)]
+    counts_for: Annotated[_ChangeForm, build(BulkJobChange)] | None = None
     start_key: str
     rate_per_s: Annotated[int, Field(ge=1)] | None = None
     expected: _Count | None = None
@@ -208,16 +208,16 @@ class _JobForm(Form):
     started_at_ms: _Time
     changed_at_ms: _Time
     ended_at_ms: _Time | None = None
-    state: Annotated[JobState, Field(strict=False)]
+    state: Annotated[BulkJobState, Field(strict=False)]
     cursor: str | None = None
-    counts: Annotated[_CountsForm, build_with_unknown(JobCounts)]
+    counts: Annotated[_CountsForm, build_with_unknown(BulkJobCounts)]
     refusal: str | None = None
     problem: str | None = None
-    owner: Annotated[_OwnerForm, build_with_unknown(JobOwner)] | None = None
+    owner: Annotated[_OwnerForm, build_with_unknown(BulkJobOwner)] | None = None
     run: _Count
 
 
-class _JobsForm(Form):
+class _BulkJobsForm(Form):
     jobs: dict[Annotated[str, AfterValidator(_check_id)], Any] = Field(default_factory=dict)
 
 
@@ -233,26 +233,26 @@ _SPEC_FIELDS: Final = (
 )
 
 
-def parse_jobs(text: bytes) -> Jobs:
+def parse_jobs(text: bytes) -> BulkJobRecords:
     """Parse the document.
 
     Raises:
         MalformedDocument: the text is no document of jobs; the error names the place.
     """
-    form = parse_document(_JobsForm, text, FORMAT)
-    by_id: dict[str, Job] = {}
+    form = parse_document(_BulkJobsForm, text, FORMAT)
+    by_id: dict[str, BulkJobRecord] = {}
     unread: dict[str, Any] = {}
     for job_id, raw in form.jobs.items():
         try:
-            by_id[job_id] = _build_job(job_id, _JobForm.model_validate(raw))
+            by_id[job_id] = _build_job(job_id, _BulkJobForm.model_validate(raw))
         except ValidationError:
             unread[job_id] = raw
-    return Jobs(by_id, unread, form.unknown)
+    return BulkJobRecords(by_id, unread, form.unknown)
 
 
-def _build_job(job_id: str, form: _JobForm) -> Job:
+def _build_job(job_id: str, form: _BulkJobForm) -> BulkJobRecord:
     fields = dict(vars(form))
     raw_filter: _FilterForm = fields.pop("filter")
     conditions = {name: value for name, value in vars(raw_filter).items() if value is not None}
-    spec = JobSpec(item_filter=RowFilter(**conditions), **{name: fields.pop(name) for name in _SPEC_FIELDS})
-    return Job(id=job_id, spec=spec, unknown=form.unknown, **fields)
+    spec = BulkJobSpec(item_filter=RowFilter(**conditions), **{name: fields.pop(name) for name in _SPEC_FIELDS})
+    return BulkJobRecord(id=job_id, spec=spec, unknown=form.unknown, **fields)

@@ -93,7 +93,7 @@ class BulkJob:
         return self.state != "running" and self.owner is None
 
 
-class JobCalls:
+class BulkJobCalls:
     """The calls about bulk jobs of the client's namespace."""
 
     namespace: str

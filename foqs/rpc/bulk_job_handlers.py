@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from foqs.options.options import NamespaceOptions
-from foqs.queue.jobs.bulk_jobs import BulkJobs
+from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
 from foqs.rpc import codec
+from foqs.rpc.bulk_job_structs import job_struct, parse_control, parse_start
 from foqs.rpc.call import Call, Handler
-from foqs.rpc.job_structs import job_struct, parse_control, parse_start
 from foqs.rpc.methods import task_handler
 from foqs_contract.idl import ttypes
 from foqs_contract.request import RequestOfNamespace
 
 
-def job_handlers(jobs: BulkJobs, settings_of: Callable[[str], NamespaceOptions]) -> Mapping[str, Handler]:
+def bulk_job_handlers(jobs: BulkJobs, settings_of: Callable[[str], NamespaceOptions]) -> Mapping[str, Handler]:
     """Return the handlers by method name. `settings_of` raises `NamespaceNotFound`."""
 
     async def start(call: Call) -> ttypes.BulkJob:

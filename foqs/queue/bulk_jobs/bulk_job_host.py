@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
-from foqs.queue.jobs.bulk_job import Job, JobOwner, Jobs, JobState
-from foqs.queue.jobs.job_changes import release, take_jobs, waiting_jobs
-from foqs.queue.jobs.job_worker import WRITE_INTERVAL_S, JobTools, JobWorker
+from foqs.queue.bulk_jobs.bulk_job import BulkJobOwner, BulkJobRecord, BulkJobRecords, BulkJobState
+from foqs.queue.bulk_jobs.bulk_job_changes import release, take_jobs, waiting_jobs
+from foqs.queue.bulk_jobs.bulk_job_worker import WRITE_INTERVAL_S, BulkJobTools, BulkJobWorker
 from shardmgr.registry.port import RegistryError
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ READ_INTERVAL_S: Final = 0.1
 """The record is not read more often. Each write of each job wakes all hosts, and a full record takes milliseconds to parse."""
 
 
-class JobHost:
+class BulkJobHost:
     """Runs the jobs of one host.
 
     Args:
@@ -42,16 +42,16 @@ class JobHost:
     """
 
     def __init__(
-        self, tools: JobTools, owner: JobOwner, tier: str, members: Callable[[], Collection[str] | None]
+        self, tools: BulkJobTools, owner: BulkJobOwner, tier: str, members: Callable[[], Collection[str] | None]
     ) -> None:
-        self.jobs = Jobs()
+        self.jobs = BulkJobRecords()
         """As they were read last."""
         self._tools = tools
         self._owner = owner
         self._tier = tier
         self._members = members
         self._loop = asyncio.get_running_loop()
-        self._workers: dict[str, tuple[JobWorker, asyncio.Task[None]]] = {}
+        self._workers: dict[str, tuple[BulkJobWorker, asyncio.Task[None]]] = {}
         """By the id of the job."""
         self._started_runs: dict[str, int] = {}
         """By the id of a job of this host: the run of its last worker."""
@@ -112,13 +112,13 @@ class JobHost:
                 )
         for job_id, (worker, _) in self._workers.items():
             job = self.jobs.by_id.get(job_id)
-            if job is None or job.run != worker.run_number or job.state is not JobState.RUNNING:
+            if job is None or job.run != worker.run_number or job.state is not BulkJobState.RUNNING:
                 worker.heed_record()
         for job in self.jobs.by_id.values():
             if job.owner == self._owner and job.id not in working:
                 self._start(job)
 
-    def _take(self, jobs: Jobs, missing: Collection[str], overdue: Collection[str]) -> Jobs:
+    def _take(self, jobs: BulkJobRecords, missing: Collection[str], overdue: Collection[str]) -> BulkJobRecords:
         room = JOBS_PER_HOST_MAX - sum(job.owner == self._owner for job in jobs.by_id.values())
         return take_jobs(jobs, self._owner, self._tier, missing, room, self._tools.now_ms(), overdue)[0]
 
@@ -142,17 +142,17 @@ class JobHost:
     def _is_anything_to_watch(self) -> bool:
         """Return whether a job may need another owner."""
         return any(
-            job.owner != self._owner and (job.owner is not None or job.state is JobState.RUNNING)
+            job.owner != self._owner and (job.owner is not None or job.state is BulkJobState.RUNNING)
             for job in self.jobs.by_id.values()
         )
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: BulkJobRecord) -> None:
         if self._started_runs.get(job.id) == job.run:  # its former worker failed, perhaps after a page
             job = replace(job, counts=replace(job.counts, at_least=True))
         self._started_runs = {job_id: run for job_id, run in self._started_runs.items() if job_id in self.jobs.by_id}
         self._started_runs[job.id] = job.run
-        worker = JobWorker(job, self._tools, self._write_interval_s)
-        if job.state is not JobState.RUNNING:
+        worker = BulkJobWorker(job, self._tools, self._write_interval_s)
+        if job.state is not BulkJobState.RUNNING:
             worker.heed_record()
         task = asyncio.ensure_future(worker.run())
         self._workers[job.id] = worker, task

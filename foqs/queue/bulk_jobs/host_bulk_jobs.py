@@ -11,19 +11,19 @@ from random import Random
 from typing import Final
 
 from foqs.catalog.namespaces import Namespaces
-from foqs.queue.jobs.bulk_job import JobOwner, Jobs
-from foqs.queue.jobs.bulk_jobs import BulkJobs
-from foqs.queue.jobs.job_host import JobHost
-from foqs.queue.jobs.job_service import JobService
-from foqs.queue.jobs.job_store import Documents, JobStore
-from foqs.queue.jobs.job_worker import JobObserver, JobPages, JobTools
+from foqs.queue.bulk_jobs.bulk_job import BulkJobOwner, BulkJobRecords
+from foqs.queue.bulk_jobs.bulk_job_host import BulkJobHost
+from foqs.queue.bulk_jobs.bulk_job_service import BulkJobService
+from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore, Documents
+from foqs.queue.bulk_jobs.bulk_job_worker import BulkJobObserver, BulkJobPages, BulkJobTools
+from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
 from foqs_contract.backoff import Backoff
 
 RETRY_S_MIN: Final = 0.2
 RETRY_S_MAX: Final = 30.0
 
 
-class HostJobs:
+class HostBulkJobs:
     """Serves the calls at once, and works on jobs from `start` to `stop`.
 
     Args:
@@ -37,31 +37,31 @@ class HostJobs:
         namespaces: Namespaces,
         now_ms: Callable[[], int],
         rng: Random,
-        observer: JobObserver,
+        observer: BulkJobObserver,
     ) -> None:
-        self._store = JobStore(documents)
+        self._store = BulkJobStore(documents)
         self._namespaces = namespaces
         self._now_ms = now_ms
         self._rng = rng
         self._observer = observer
-        self.calls: BulkJobs = JobService(self._store, namespaces, now_ms, rng)
-        self._host: JobHost | None = None
+        self.calls: BulkJobs = BulkJobService(self._store, namespaces, now_ms, rng)
+        self._host: BulkJobHost | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def jobs(self) -> Jobs:
+    def jobs(self) -> BulkJobRecords:
         """The jobs as they were read last."""
-        return Jobs() if self._host is None else self._host.jobs
+        return BulkJobRecords() if self._host is None else self._host.jobs
 
-    def start(self, pages: JobPages, owner: JobOwner, members: Callable[[], Collection[str] | None]) -> None:
-        """Take and work on jobs; see `JobHost`."""
+    def start(self, pages: BulkJobPages, owner: BulkJobOwner, members: Callable[[], Collection[str] | None]) -> None:
+        """Take and work on jobs; see `BulkJobHost`."""
         backoff = Backoff(RETRY_S_MIN, RETRY_S_MAX, self._rng)
-        tools = JobTools(self._store, pages, self._incarnation_of, self._now_ms, backoff, self._observer)
-        self._host = JobHost(tools, owner, self._namespaces.tier, members)
+        tools = BulkJobTools(self._store, pages, self._incarnation_of, self._now_ms, backoff, self._observer)
+        self._host = BulkJobHost(tools, owner, self._namespaces.tier, members)
         self._task = asyncio.ensure_future(self._host.run())
 
     async def stop(self, timeout_s: float) -> None:
-        """Give the jobs up; see `JobHost.stop`."""
+        """Give the jobs up; see `BulkJobHost.stop`."""
         if self._task is None or self._host is None:
             return
         self._task.cancel()
