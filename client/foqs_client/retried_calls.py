@@ -36,7 +36,7 @@ R = TypeVar("R", bound=EntryResult)
 
 
 class RetriedCall(Generic[E, R]):
-    """The attempts of one call.
+    """Collects the results of a call over its attempts, and says which entries the next attempt holds.
 
     Args:
         entries: the entries of the first attempt.

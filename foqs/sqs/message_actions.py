@@ -83,7 +83,7 @@ class MessageActions:
     """Serves the actions about messages.
 
     Args:
-        timeout_s: of each call inside the host; a receive that waits has the time of its wait more.
+        timeout_s: the time limit of each internal call; a receive adds its wait.
         now_s: seconds since 1970-01-01 UTC.
         waiting: the places of receives that wait. Each of them occupies a connection.
     """

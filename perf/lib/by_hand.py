@@ -288,7 +288,10 @@ async def mariadb_caller(place: str, *, prebuilt: bool, lease_s: float) -> Calle
         await connection.run(query("SET NAMES binary", _READ_COMMITTED))
         return PrebuiltCaller(connection, lease_s)
     import aiomysql
+    from pymysql.converters import escape_bytes
 
+    if not callable(aiomysql.connection.escape_bytes_prefixed):
+        aiomysql.connection.escape_bytes_prefixed = escape_bytes  # PyMySQL 1.2.3 left a placeholder
     found = await aiomysql.connect(unix_socket=place, user="root", db="perf", autocommit=True)
     async with found.cursor() as cursor:
         await cursor.execute(_READ_COMMITTED)
