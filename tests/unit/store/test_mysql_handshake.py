@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import aiomysql.connection
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,3 +58,8 @@ def test_the_reply_asks_for_bulk_execution_and_says_the_rest_as_before(rest: byt
 )
 def test_other_packets_of_the_handshake_stay_as_they_are(packet: bytes) -> None:
     assert asking_for_bulk(packet) == packet
+
+
+def test_aiomysql_still_imports_what_pymysql_1_3_removes() -> None:
+    """When this fails, the bound of PyMySQL in pyproject.toml can go; see docs/decisions/0003-own-mysql-protocol.md."""
+    assert hasattr(aiomysql.connection, "escape_bytes_prefixed")
