@@ -80,7 +80,7 @@ class OrderMeter:
         self._due_s = now_s + SAMPLE_PAUSE_S
         unsampled.pop(topic, None)
         self._rotation += 1
-        keys = [key for _, part in parts for key in part]
-        priority, after_ms, _ = unpack_order_key(keys[self._rotation % len(keys)])
+        order_keys = [key for _, part in parts for key in part]
+        priority, after_ms, _ = unpack_order_key(order_keys[self._rotation % len(order_keys)])
         here = self._ranking.passed_over(topic, priority, after_ms)
         self._sink.on_sample(topic, priority, after_ms, here, deliveries)

@@ -78,7 +78,7 @@ class FanOutCall:
         """Reply with the outcomes of all entries."""
         self._deadlines.remove(self._deadline_bucket, self)
         for operation, positions, shard in self._operations:
-            if self.on_repeats is not None and isinstance(operation, Inserts) and operation.has_keys:
+            if self.on_repeats is not None and isinstance(operation, Inserts) and operation.has_idempotency_keys:
                 self.on_repeats(operation.repeat_count)
             outcomes = operation.outcomes(shard)
             if len(outcomes) == len(self.outcomes):

@@ -106,9 +106,11 @@ class Placement:
     def _bindings_of(self, items: Sequence[NewItem]) -> Sequence[Bindings]:
         """Return what binds each item to its shard. Items that are bound alike get the same object."""
         keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]
-        keys = [items[i].idempotency_key for i in keyed]  # type: ignore[attr-defined]
+        idempotency_keys = [items[i].idempotency_key for i in keyed]  # type: ignore[attr-defined]
         found: list[Bindings] = [UNBOUND] * len(items)
-        for i, key, shard in zip(keyed, keys, self.shards_for_keys(keys), strict=True):
+        for i, key, shard in zip(
+            keyed, idempotency_keys, self.shards_for_idempotency_keys(idempotency_keys), strict=True
+        ):
             found[i] = self._key_bindings[self._assigned_number(key) if shard is None else shard.number]
         return found
 
@@ -207,9 +209,9 @@ class Placement:
         self._slots_seen = []
         self._shard_by_slot = [None] * KEY_SLOT_COUNT
 
-    def shards_for_keys(self, keys: Sequence[bytes]) -> list[OwnedShard | None]:
+    def shards_for_idempotency_keys(self, idempotency_keys: Sequence[bytes]) -> list[OwnedShard | None]:
         """Return the shard for each key; None if no available shard holds its slot."""
-        slots = key_slots_of(keys)
+        slots = key_slots_of(idempotency_keys)
         if any(shard is None or not shard.is_answering for shard in {self._shard_by_slot[slot] for slot in slots}):
             seen = [(shard, shard.key_slots) for shard in self._answering_shards()]
             if seen != self._slots_seen:  # else every call would rebuild the list while a shard is missing

@@ -95,7 +95,7 @@ class QueueService:
         self.availability = state.availability
         self.outage = state.availability.outage
         """Returns the shards that cannot deliver; see `Availability.outage`."""
-        self._replay_lookups = ReplayLookups(limits.replay_lookup_items_max, self.placement.shards_for_keys)
+        self._replay_lookups = ReplayLookups(limits.replay_lookup_items_max, self.placement.shards_for_idempotency_keys)
 
     def drain(self) -> None:
         """Stop long polls, because the host is stopping: replies to those that wait, and lets no other wait."""
@@ -336,10 +336,10 @@ class QueueService:
             reserved_count = 0
             shards = shards_by_topic[topic]
             parts = self._reserve_of_topic(topic, count, shards, rooms, skip_refilling=skip_refilling)
-            for shard, keys in parts:
-                rooms[shard] -= len(keys)
-                reserved.setdefault(shard, []).append((topic, keys))
-                reserved_count += len(keys)
+            for shard, order_keys in parts:
+                rooms[shard] -= len(order_keys)
+                reserved.setdefault(shard, []).append((topic, order_keys))
+                reserved_count += len(order_keys)
             if reserved_count:
                 items_max -= reserved_count
                 self.order_meter.record(topic, parts, reserved_count, now_s)
@@ -361,15 +361,17 @@ class QueueService:
             shard = shards[0]
             if skip_refilling and shard.index.needs_refill(topic):
                 return ()
-            keys = shard.index.reserve(topic, min(count, rooms[shard]))
-            return ((shard, keys),) if keys else ()
+            order_keys = shard.index.reserve(topic, min(count, rooms[shard]))
+            return ((shard, order_keys),) if order_keys else ()
         shards = [shard for shard in shards if rooms[shard]]
         indexes = [shard.index for shard in shards]
         sources = (
             [_EMPTY_INDEX if index.needs_refill(topic) else index for index in indexes] if skip_refilling else indexes
         )
-        keys_by_shard = reserve_best(sources, topic, count, [rooms[shard] for shard in shards])
-        return [(shard, keys) for shard, keys in zip(shards, keys_by_shard, strict=True) if keys]
+        order_keys_by_shard = reserve_best(sources, topic, count, [rooms[shard] for shard in shards])
+        return [
+            (shard, order_keys) for shard, order_keys in zip(shards, order_keys_by_shard, strict=True) if order_keys
+        ]
 
     def _prefetch(self, shards: Sequence[OwnedShard], topic: TopicName, now_s: float) -> None:
         """Read more of a topic if less is in memory than its demand needs."""
@@ -382,9 +384,9 @@ class QueueService:
                 shard.start_refill(topic)
         if sum([shard.index.prefetched_count(topic) for shard in shards]) * 2 < target:
             plan = plan_prefetch([shard.index for shard in shards], topic, target)
-            for shard, keys in zip(shards, plan, strict=True):
-                if keys:
-                    shard.start_prefetch(topic, keys)
+            for shard, order_keys in zip(shards, plan, strict=True):
+                if order_keys:
+                    shard.start_prefetch(topic, order_keys)
 
     def start_refills(self, topics: Collection[TopicName]) -> bool:
         """Start the refills that these topics need. Returns whether items may come: from a refill, or once a shard has room."""

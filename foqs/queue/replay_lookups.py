@@ -24,14 +24,14 @@ class ReplayLookups:
 
     Args:
         items_max: limit for each namespace.
-        shards_for_keys: returns the shard of each key; None if no available shard holds its slot.
+        shards_for_idempotency_keys: returns the shard of each key; None if no available shard holds its slot.
     """
 
     def __init__(
-        self, items_max: int, shards_for_keys: Callable[[Sequence[bytes]], Sequence[OwnedShard | None]]
+        self, items_max: int, shards_for_idempotency_keys: Callable[[Sequence[bytes]], Sequence[OwnedShard | None]]
     ) -> None:
         self._items_max = items_max
-        self._shards_for_keys = shards_for_keys
+        self._shards_for_idempotency_keys = shards_for_idempotency_keys
         self._items_in_flight: Counter[str] = Counter()
 
     def can_start(self, namespace: str, items: Sequence[NewItem]) -> bool:
@@ -49,7 +49,7 @@ class ReplayLookups:
             return
         keyed = {position: item for position in limit_errors if isinstance(item := items[position], KeyedItem)}
         groups: dict[OwnedShard | None, list[int]] = {}
-        shards = self._shards_for_keys([item.idempotency_key for item in keyed.values()])
+        shards = self._shards_for_idempotency_keys([item.idempotency_key for item in keyed.values()])
         for position, shard in zip(keyed, shards, strict=True):
             groups.setdefault(shard, []).append(position)
         for shard, positions in groups.items():

@@ -45,14 +45,14 @@ class RefillRead:
             return
         try:
             purged_up_to = self._memory.purge_markers.last_number(self._topic)
-            keys = await reads.ready_keys(committed, self._topic, refill.after, refill.limit, purged_up_to)
+            order_keys = await reads.ready_keys(committed, self._topic, refill.after, refill.limit, purged_up_to)
         except BaseException:
             index.cancel_refill(refill)
             raise
-        self._run_between_flushes(lambda: self._apply(refill, keys))
+        self._run_between_flushes(lambda: self._apply(refill, order_keys))
 
-    def _apply(self, refill: Refill, keys: Sequence[OrderKey]) -> None:
-        self._memory.index.finish_refill(refill, keys, complete=len(keys) < refill.limit)
+    def _apply(self, refill: Refill, order_keys: Sequence[OrderKey]) -> None:
+        self._memory.index.finish_refill(refill, order_keys, complete=len(order_keys) < refill.limit)
         self._on_ended()
 
     def on_failed(self, error: Unavailable) -> None:

@@ -38,7 +38,7 @@ class FlushReads:
     find: FindRow
     rows: list[int]
     payloads: dict[int, int]
-    keys: list[KeyName]
+    key_names: list[KeyName]
     has_own_keys: bool
 
 
@@ -80,21 +80,21 @@ class FlushPlanner:
         The payloads of due items may have to be read: they are limited to `flush_bytes_max`.
         """
         now_ms = self._now_ms()
-        found = self._new_keys(batch, now_ms)
-        due_bytes = self._add_due_keys(batch, now_ms, found) if batch.dues else {}
+        found = self._new_order_keys(batch, now_ms)
+        due_bytes = self._add_due_order_keys(batch, now_ms, found) if batch.dues else {}
         deliveries: list[Part[Leases]] = []
         bytes_left = self._waiter_payload_bytes_max
-        for topic, keys in found.items():
-            keys.sort()
+        for topic, order_keys in found.items():
+            order_keys.sort()
             assigned = self._delivery_port.assign_to_waiters(
-                self._shard, topic, _prefix_within_bytes(keys, due_bytes, bytes_left)
+                self._shard, topic, _prefix_within_bytes(order_keys, due_bytes, bytes_left)
             )
             if due_bytes:
                 bytes_left -= sum([due_bytes.get(number, 0) for delivery in assigned for number in delivery.numbers])
             deliveries += [Part(delivery, 0, len(delivery)) for delivery in assigned]
         return deliveries
 
-    def _new_keys(self, batch: Batch, now_ms: int) -> dict[TopicName, list[OrderKey]]:
+    def _new_order_keys(self, batch: Batch, now_ms: int) -> dict[TopicName, list[OrderKey]]:
         """Return the keys of new items without delay, by topic, where dequeues wait for topics of their namespace."""
         found: dict[TopicName, list[OrderKey]] = {}
         for part in batch.inserts:
@@ -109,7 +109,7 @@ class FlushPlanner:
                     found.setdefault((namespace, item.topic), []).append(key)
         return found
 
-    def _add_due_keys(self, batch: Batch, now_ms: int, found: dict[TopicName, list[OrderKey]]) -> dict[int, int]:
+    def _add_due_order_keys(self, batch: Batch, now_ms: int, found: dict[TopicName, list[OrderKey]]) -> dict[int, int]:
         """Add the keys of due items that become READY to `found`. Returns their payload bytes by number.
 
         Items whose row is unknown are left out: they were changed since the timers read them.
@@ -155,22 +155,22 @@ class FlushPlanner:
                 bytes_max = part.operation.read_bytes
                 payloads.update([(number, bytes_max) for number in part.numbers if number in payloads])
         own = batch.key_names() if with_own_keys else []
-        keys = own + batch.lookup_key_names() if batch.replay_lookups or batch.moves else own
-        return FlushReads(find, rows, payloads, keys, bool(own))
+        key_names = own + batch.lookup_key_names() if batch.replay_lookups or batch.moves else own
+        return FlushReads(find, rows, payloads, key_names, bool(own))
 
     def plan(
         self,
         batch: Batch,
         find: FindRow,
         rows: Mapping[int, Row],
-        keys: Mapping[KeyName, IdempotencyKey],
+        idempotency_keys: Mapping[KeyName, IdempotencyKey],
         context: FlushContext,
     ) -> FlushPlan:
-        """Return what a flush of the batch does. `rows` and `keys` were read; `find` returns other rows."""
+        """Return what a flush of the batch does. `rows` and `idempotency_keys` were read; `find` returns other rows."""
         memory = self._memory
         if rows:
             find = chain_finders(rows, find)
-        plan = plan_flush(batch, find, context, memory.timers, keys, memory.purge_markers)
+        plan = plan_flush(batch, find, context, memory.timers, idempotency_keys, memory.purge_markers)
         table = memory.topic_table
         plan.topics_added = table.to_add(plan.topics)
         if table.has_empty_topics and not memory.counts.is_lagging:

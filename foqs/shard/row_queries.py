@@ -97,10 +97,10 @@ class RowQueries:
         remaining = limit + 1 - count
         if after is not None and remaining > 0:
             purged_up_to = self._memory.purge_markers.last_number(topic)
-            keys = await self._reader.read(
+            order_keys = await self._reader.read(
                 topic[0],
                 lambda reads, committed: reads.ready_keys(committed, topic, after, remaining, purged_up_to),
                 remaining / KEYS_PER_ROW,
             )
-            count += bisect_left(keys, order_key)
+            count += bisect_left(order_keys, order_key)
         return min(count, limit + 1)

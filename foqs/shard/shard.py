@@ -349,7 +349,7 @@ class OwnedShard:
         numbers = self.numbers
         self._check_numbers_left(len(items))
         accepted_ms = self._database_clock.arrival_ms()
-        operation = Inserts(namespace, items, numbers.next_number, accepted_ms, caller, has_keys=keyed)
+        operation = Inserts(namespace, items, numbers.next_number, accepted_ms, caller, has_idempotency_keys=keyed)
         self._writer.submit(operation)
         numbers.assign(operation)
         if in_flight is not None:
@@ -419,22 +419,22 @@ class OwnedShard:
 
     def cancel_lease(self, operation: Leases) -> None:
         """Cancel a lease that its dequeue no longer waits for. Items that are being written are released afterwards."""
-        self.release_reservation(operation.keys_at(operation.abandon()))
+        self.release_reservation(operation.order_keys_at(operation.abandon()))
 
     def release_reservation(self, spans: Iterable[tuple[TopicName, Sequence[OrderKey]]]) -> None:
         """Release reserved items that are not delivered, and notify the delivery port: others may wait for them."""
         if self.memory.purge_markers:
-            spans = [(topic, self._not_purged(topic, keys)) for topic, keys in spans]
-        topics = [topic for topic, keys in spans if self.index.release_reservations(topic, keys)]
+            spans = [(topic, self._not_purged(topic, order_keys)) for topic, order_keys in spans]
+        topics = [topic for topic, order_keys in spans if self.index.release_reservations(topic, order_keys)]
         if topics:
             self.counts.mark_changed(topics)
             self._delivery_port.on_items_ready(topics)
 
-    def _not_purged(self, topic: TopicName, keys: Sequence[OrderKey]) -> Sequence[OrderKey]:
+    def _not_purged(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> Sequence[OrderKey]:
         """Return the keys that are not purged, and end the reservations of the others."""
         last = self.memory.purge_markers.last_number(topic)
-        self.index.confirm_reservations([number for key in keys if (number := order_key_number(key)) <= last])
-        return [key for key in keys if order_key_number(key) > last]
+        self.index.confirm_reservations([number for key in order_keys if (number := order_key_number(key)) <= last])
+        return [key for key in order_keys if order_key_number(key) > last]
 
     def release(self, leased: Sequence[Row]) -> None:
         """Release leased items that no consumer received."""

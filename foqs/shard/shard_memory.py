@@ -197,7 +197,7 @@ class ShardMemory:
         self._report_next_due(plan)
         for part, place, row in plan.unread:
             self.cache.longest_payloads.record(row.namespace, row.payload_bytes)
-            self._shard.release_reservation(part.operation.keys_at(range(place, part.stop)))
+            self._shard.release_reservation(part.operation.order_keys_at(range(place, part.stop)))
 
     def _add_rows(self, rows: Sequence[Row]) -> dict[TopicName, None]:
         """Add new rows. Returns the topics that have READY ones."""
@@ -207,20 +207,20 @@ class ShardMemory:
         self.counts.add_all(counts, 1)
         self._topic_rates.on_items_ready(counts, self._stopwatch_s())
         self.usage.on_rows_inserted(rows)
-        keys: dict[TopicName, list[OrderKey]] = {}
+        order_keys: dict[TopicName, list[OrderKey]] = {}
         for row in rows:
             if row.state is State.READY:
                 topic = (row.namespace, row.topic)
-                found = keys.get(topic)
+                found = order_keys.get(topic)
                 if found is None:
-                    keys[topic] = [row.order_key]
+                    order_keys[topic] = [row.order_key]
                 else:
                     found.append(row.order_key)
-        for topic, found in keys.items():
+        for topic, found in order_keys.items():
             found.sort()
             self.index.add_many(topic, found)
         self._remember(rows)
-        return dict.fromkeys(keys)
+        return dict.fromkeys(order_keys)
 
     def _remember(self, rows: Sequence[Row]) -> None:
         """Cache rows that were just written, except those that cannot be delivered soon: they would evict others."""
@@ -346,7 +346,7 @@ class ShardMemory:
         tried again at full speed and does not block the others.
         """
         if isinstance(part.operation, Leases):
-            self._shard.on_leases_refused(part.operation.keys_at([part.start]))
+            self._shard.on_leases_refused(part.operation.order_keys_at([part.start]))
 
     def on_callers_notified(self) -> None:
         """Callers were notified of a commit before `apply`."""

@@ -522,7 +522,7 @@ class Writer:
 
         self._breaker.on_wait_started(has_new_items=bool(batch.inserts))
         try:
-            await self._store.flush(fence, reads.rows, reads.payloads, reads.keys, decide)
+            await self._store.flush(fence, reads.rows, reads.payloads, reads.key_names, decide)
             self._breaker.on_flush_succeeded()
         except WriteRefused as refused:
             self._keys_expired_by_ms = None  # perhaps it was refused because of them

@@ -292,9 +292,9 @@ def no_refill() -> None:
 def boundary_kept() -> None:
     """A window that drops its worst keys keeps its boundary, as if it still had them."""
 
-    def lower(self: ReadyIndex, window: Any, keys_max: int) -> None:
+    def lower(self: ReadyIndex, window: Any, order_keys_max: int) -> None:
         boundary = window.boundary
-        original(self, window, keys_max)
+        original(self, window, order_keys_max)
         window.boundary = boundary
 
     original = plant(ReadyIndex, "_lower_boundary", lower)

@@ -113,7 +113,7 @@ def any_shard_accepts_any_key() -> None:
         serving = self._answering_shards()
         return [holder or (serving[0] if serving else None) for holder in original(self, keys)]
 
-    original = plant(Placement, "shards_for_keys", holders_of)
+    original = plant(Placement, "shards_for_idempotency_keys", holders_of)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -15,10 +15,10 @@ from foqs.core.memory.ready_index import BELOW_ALL
 
 
 class PlainReady:
-    """The READY keys of one shard, at most `window_keys_max` per topic."""
+    """The READY keys of one shard, at most `window_order_keys_max` per topic."""
 
-    def __init__(self, window_keys_max: int) -> None:
-        self._window_keys_max = window_keys_max
+    def __init__(self, window_order_keys_max: int) -> None:
+        self._window_order_keys_max = window_order_keys_max
         self.windows: dict[TopicName, list[OrderKey]] = {}
         self.boundaries: dict[TopicName, OrderKey | None] = {}
         self.reserved: dict[int, OrderKey] = {}
@@ -37,7 +37,7 @@ class PlainReady:
         if key in window or order_key_number(key) in self.reserved or (boundary is not None and key > boundary):
             return
         insort(window, key)
-        if len(window) > self._window_keys_max:
+        if len(window) > self._window_order_keys_max:
             window.pop()
             self.boundaries[topic] = window[-1]
 
@@ -65,7 +65,7 @@ class PlainReady:
     def best_key(self, topic: TopicName, ready: Iterable[OrderKey]) -> OrderKey | None:
         """Return the best key, after as many refills from the topic's `ready` keys as needed."""
         while not self.windows.get(topic) and (boundary := self.boundaries.get(topic)) is not None:
-            read = sorted(key for key in ready if key > boundary)[: self._window_keys_max]
+            read = sorted(key for key in ready if key > boundary)[: self._window_order_keys_max]
             self.windows[topic] = [key for key in read if order_key_number(key) not in self.reserved]
-            self.boundaries[topic] = read[-1] if len(read) == self._window_keys_max else None
+            self.boundaries[topic] = read[-1] if len(read) == self._window_order_keys_max else None
         return next(iter(self.windows.get(topic, [])), None)

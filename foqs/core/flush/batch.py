@@ -157,8 +157,8 @@ class Batch:
         return [
             (part.operation.namespace, key)
             for part in self.inserts
-            if part.operation.has_keys
-            for key in part.operation.keys(part.start, part.stop)
+            if part.operation.has_idempotency_keys
+            for key in part.operation.idempotency_keys(part.start, part.stop)
         ]
 
     def lookup_key_names(self) -> list[KeyName]:

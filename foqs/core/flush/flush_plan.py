@@ -64,8 +64,8 @@ class FlushPlan:
         markers_set, markers_cleared: purge markers to set and to clear.
         topics: topics of the inserted and moved items, by namespace.
         topics_added, topics_removed: changes of the topics table.
-        keys: new records of keys, by namespace and key.
-        keys_replaced: records in place of ones whose key window has ended.
+        idempotency_keys: new records of keys, by namespace and key.
+        idempotency_keys_replaced: records in place of ones whose key window has ended.
         key_repeat_count: repeats: new items that were not inserted, because their key names the same item.
         key_conflict_count: new items that were not inserted, because their key names a different item.
     """
@@ -90,8 +90,8 @@ class FlushPlan:
     topics: dict[str, set[str]] = field(default_factory=dict)
     topics_added: list[TopicName] = field(default_factory=list)
     topics_removed: list[TopicName] = field(default_factory=list)
-    keys: dict[str, dict[bytes, IdempotencyKey]] = field(default_factory=dict)
-    keys_replaced: dict[str, dict[bytes, IdempotencyKey]] = field(default_factory=dict)
+    idempotency_keys: dict[str, dict[bytes, IdempotencyKey]] = field(default_factory=dict)
+    idempotency_keys_replaced: dict[str, dict[bytes, IdempotencyKey]] = field(default_factory=dict)
     key_repeat_count: int = field(default=0, compare=False)
     key_conflict_count: int = field(default=0, compare=False)
 
@@ -112,8 +112,8 @@ class FlushPlan:
             ],
             topics_added=self.topics_added,
             topics_removed=self.topics_removed,
-            idempotency_keys_added=_idempotency_key_rows(self.keys),
-            idempotency_keys_replaced=_idempotency_key_rows(self.keys_replaced),
+            idempotency_keys_added=_idempotency_key_rows(self.idempotency_keys),
+            idempotency_keys_replaced=_idempotency_key_rows(self.idempotency_keys_replaced),
             key_slots_added=self.batch.key_slots,
             purge_markers_added=self.markers_set,
             purge_markers_removed=self.markers_cleared,
@@ -158,10 +158,10 @@ def plan_flush(
     find_row: FindRow,
     context: FlushContext,
     timers: DueTimers,
-    keys: Mapping[KeyName, IdempotencyKey] = NO_KEYS,
+    idempotency_keys: Mapping[KeyName, IdempotencyKey] = NO_KEYS,
     purge_markers: PurgeMarkers = NO_PURGE_MARKERS,
 ) -> FlushPlan:
-    """Apply every event to the row that `find_row` returns, and insert every new item whose key is not in use in `keys`.
+    """Apply every event to the row that `find_row` returns, and insert every new item whose key is not in `idempotency_keys`.
 
     Items that `purge_markers` cover count as gone. A marker that this batch sets counts from the next batch on.
     """
@@ -179,17 +179,17 @@ def plan_flush(
             (part, [entry_result(_decide_event(event, find_row(event.id), context, timers, plan)) for event in events])
         )
     if batch.moves:
-        _decide_moves(batch.moves, find_row, context, timers, keys, plan)
+        _decide_moves(batch.moves, find_row, context, timers, idempotency_keys, plan)
     if batch.dues:
         _remove_stale_timers(batch.dues, find_row, plan)
     if batch.leases:
         _decide_leases(batch.leases, find_row, context, timers, plan)
     if batch.inserts:
-        _decide_inserts(batch, context, timers, keys, purge_markers, plan)
+        _decide_inserts(batch, context, timers, idempotency_keys, purge_markers, plan)
     if batch.direct_deliveries:
         _decide_direct_deliveries(batch.direct_deliveries, context, timers, plan)
     if batch.replay_lookups:
-        _decide_replay_lookups(batch.replay_lookups, context, keys, plan)
+        _decide_replay_lookups(batch.replay_lookups, context, idempotency_keys, plan)
     if batch.purges:
         _decide_purges(batch, plan)
     return plan
@@ -250,7 +250,7 @@ def _decide_moves(
     find_row: FindRow,
     context: FlushContext,
     timers: DueTimers,
-    keys: Mapping[KeyName, IdempotencyKey],
+    idempotency_keys: Mapping[KeyName, IdempotencyKey],
     plan: FlushPlan,
 ) -> None:
     for part in parts:
@@ -262,7 +262,7 @@ def _decide_moves(
             event = operation.events[place]
             row, key = find_row(event.id), move_key(event.id)
             digest = move_digest(event.topic, policy.incarnation)
-            record = keys.get((namespace, key))
+            record = idempotency_keys.get((namespace, key))
             if row is None and record is not None and _counts(record, context, policy.incarnation):
                 results.append(_repeat_result(record, digest, plan, "this item was moved to another topic"))
                 continue
@@ -276,7 +276,7 @@ def _decide_moves(
                     new.due_ms = timers.raise_to_watermark(new.due_ms)
                 plan.moved.append((row, new))
                 plan.topics.setdefault(namespace, set()).add(new.topic)
-                records = plan.keys if record is None else plan.keys_replaced
+                records = plan.idempotency_keys if record is None else plan.idempotency_keys_replaced
                 records.setdefault(namespace, {})[key] = IdempotencyKey(namespace, key, new.id, digest, until_ms)
                 _change_timer(timer_entry(row), timer_entry(new), plan)
         plan.results.append((part, results))
@@ -370,7 +370,7 @@ def _decide_inserts(
     batch: Batch,
     context: FlushContext,
     timers: DueTimers,
-    keys: Mapping[KeyName, IdempotencyKey],
+    idempotency_keys: Mapping[KeyName, IdempotencyKey],
     purge_markers: PurgeMarkers,
     plan: FlushPlan,
 ) -> None:
@@ -383,8 +383,10 @@ def _decide_inserts(
         part_items = operation.items if part.count == len(operation.items) else operation.items[part.start : part.stop]
         part_numbers = part.numbers
         results: list[Any] = [None] * part.count
-        if operation.has_keys and not _add_keys_if_all_new(part, context, keys, plan):
-            results = _add_keys(part, context, keys, plan)
+        if operation.has_idempotency_keys and not _add_idempotency_keys_if_all_new(
+            part, context, idempotency_keys, plan
+        ):
+            results = _add_idempotency_keys(part, context, idempotency_keys, plan)
             part_items = [item for item, result in zip(part_items, results, strict=True) if result is None]
             part_numbers = [number for number, result in zip(part_numbers, results, strict=True) if result is None]
         plan.results.append((part, results))
@@ -423,16 +425,16 @@ def _not_purged(
     return [item for item, _ in kept], [number for _, number in kept]
 
 
-def _add_keys_if_all_new(
-    part: Part[Inserts], context: FlushContext, keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
+def _add_idempotency_keys_if_all_new(
+    part: Part[Inserts], context: FlushContext, idempotency_keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
 ) -> bool:
     """Add all keys of a part at once if each is new and occurs in the flush once; else do nothing and return False."""
     operation = part.operation
     namespace = operation.namespace
-    new = plan.keys.setdefault(namespace, {})
-    names = operation.keys(part.start, part.stop)
+    new = plan.idempotency_keys.setdefault(namespace, {})
+    names = operation.idempotency_keys(part.start, part.stop)
     distinct = set(names)
-    if keys or len(distinct) < len(names) or not distinct.isdisjoint(new):
+    if idempotency_keys or len(distinct) < len(names) or not distinct.isdisjoint(new):
         return False
     until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
     digests = operation.digests(part.start, part.stop)
@@ -441,20 +443,20 @@ def _add_keys_if_all_new(
     return True
 
 
-def _add_keys(
-    part: Part[Inserts], context: FlushContext, keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
+def _add_idempotency_keys(
+    part: Part[Inserts], context: FlushContext, idempotency_keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
 ) -> list[Any]:
     """Add the keys that are free. Return None for each of them; else the number of the key's first item, or a conflict."""
     operation = part.operation
     namespace = operation.namespace
-    new = plan.keys.setdefault(namespace, {})
-    replaced = plan.keys_replaced.setdefault(namespace, {})
+    new = plan.idempotency_keys.setdefault(namespace, {})
+    replaced = plan.idempotency_keys_replaced.setdefault(namespace, {})
     policy = context.retry_policies[namespace]
     until_ms = context.now_ms + policy.key_window_ms
-    names, digests = operation.keys(part.start, part.stop), operation.digests(part.start, part.stop)
+    names, digests = operation.idempotency_keys(part.start, part.stop), operation.digests(part.start, part.stop)
     results: list[Any] = []
     for key, number, digest in zip(names, part.numbers, digests, strict=True):
-        old = keys.get((namespace, key))
+        old = idempotency_keys.get((namespace, key))
         record = new.get(key) or replaced.get(key)
         if record is None and old is not None and _counts(old, context, policy.incarnation):
             record = old
@@ -488,19 +490,19 @@ def _repeat_result(
 def _decide_replay_lookups(
     parts: Sequence[Part[ReplayLookup]],
     context: FlushContext,
-    keys: Mapping[KeyName, IdempotencyKey],
+    idempotency_keys: Mapping[KeyName, IdempotencyKey],
     plan: FlushPlan,
 ) -> None:
     # Called after the inserts, because their keys count as in use.
     for part in parts:
         operation = part.operation
-        new = plan.keys.get(operation.namespace, {})
-        replaced = plan.keys_replaced.get(operation.namespace, {})
+        new = plan.idempotency_keys.get(operation.namespace, {})
+        replaced = plan.idempotency_keys_replaced.get(operation.namespace, {})
         incarnation = context.retry_policies[operation.namespace].incarnation
         results: list[Any] = []
         for place in range(part.start, part.stop):
-            key = operation.keys[place]
-            record = new.get(key) or replaced.get(key) or keys.get((operation.namespace, key))
+            key = operation.idempotency_keys[place]
+            record = new.get(key) or replaced.get(key) or idempotency_keys.get((operation.namespace, key))
             if record is None or not _counts(record, context, incarnation):
                 results.append(operation.refusals[place])
             else:
@@ -588,5 +590,5 @@ def _group_equal_changes(changed: Sequence[tuple[EventKind, Row, Row]]) -> tuple
     return leases, updates
 
 
-def _idempotency_key_rows(keys: Mapping[str, Mapping[bytes, IdempotencyKey]]) -> list[IdempotencyKey]:
-    return [row for found in keys.values() for row in found.values()]
+def _idempotency_key_rows(idempotency_keys: Mapping[str, Mapping[bytes, IdempotencyKey]]) -> list[IdempotencyKey]:
+    return [row for found in idempotency_keys.values() for row in found.values()]

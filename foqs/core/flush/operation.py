@@ -261,19 +261,19 @@ class Leases(Operation):
         read_bytes: int,
         caller: OperationCaller | None,
     ) -> None:
-        numbers = [key & NUMBER_MAX for _, keys in spans for key in keys]
+        numbers = [key & NUMBER_MAX for _, order_keys in spans for key in order_keys]
         super().__init__(Lane.LEASE, namespace, numbers, caller)
         self.spans = spans
         self.lease_ms = lease_ms
         self.read_bytes = read_bytes
 
-    def keys_at(self, places: Sequence[int]) -> list[tuple[TopicName, list[OrderKey]]]:
+    def order_keys_at(self, places: Sequence[int]) -> list[tuple[TopicName, list[OrderKey]]]:
         """Return the keys at these places, by topic and in order."""
         found: list[tuple[TopicName, list[OrderKey]]] = []
         selected, start = set(places), 0
-        for topic, keys in self.spans:
-            part = [key for place, key in enumerate(keys, start) if place in selected]
-            start += len(keys)
+        for topic, order_keys in self.spans:
+            part = [key for place, key in enumerate(order_keys, start) if place in selected]
+            start += len(order_keys)
             if part:
                 found.append((topic, part))
         return found
@@ -287,13 +287,13 @@ class Inserts(Operation):
 
     Args:
         accepted_ms: the time at which they were accepted, on the arrival clock: their place in the order.
-        has_keys: all items have idempotency keys; otherwise none has.
+        has_idempotency_keys: all items have idempotency keys; otherwise none has.
 
     Attributes:
         in_flight: counts the entries that have no result yet; None if they are not counted.
     """
 
-    __slots__ = ("accepted_ms", "has_keys", "in_flight", "items")
+    __slots__ = ("accepted_ms", "has_idempotency_keys", "in_flight", "items")
 
     def __init__(
         self,
@@ -303,12 +303,12 @@ class Inserts(Operation):
         accepted_ms: int,
         caller: OperationCaller | None,
         *,
-        has_keys: bool = False,
+        has_idempotency_keys: bool = False,
     ) -> None:
         super().__init__(Lane.INSERT, namespace, range(first_number, first_number + len(items)), caller)
         self.items = items
         self.accepted_ms = accepted_ms
-        self.has_keys = has_keys
+        self.has_idempotency_keys = has_idempotency_keys
         self.in_flight: InFlight | None = None
         self.bytes = self.size(0, len(items))
 
@@ -316,7 +316,11 @@ class Inserts(Operation):
         items = self.items[start:stop]
         items_bytes = sum([len(item.payload) + len(item.metadata) for item in items])
         items_bytes += sum([len(item.trace_context) for item in items if item.trace_context is not None])
-        return items_bytes + sum(map(len, self.keys(start, stop))) if self.has_keys else items_bytes
+        return (
+            items_bytes + sum(map(len, self.idempotency_keys(start, stop)))
+            if self.has_idempotency_keys
+            else items_bytes
+        )
 
     def settle(self, start: int, results: Sequence[Any]) -> bool:
         if self.in_flight is not None:
@@ -325,7 +329,7 @@ class Inserts(Operation):
 
     def outcomes(self, shard: int) -> list[Any]:
         """Return an id for each committed item, `Repeated` for each repeat, or an error."""
-        if self.has_keys:
+        if self.has_idempotency_keys:
             return [
                 f"{shard}-{number}"
                 if result is None
@@ -359,10 +363,10 @@ class Inserts(Operation):
         entries = zip(self.items[start:stop], self.results[start:stop], strict=True)
         in_flight.remove([item for item, result in entries if result in _PENDING])
 
-    def keys(self, start: int, stop: int) -> list[bytes]:
-        """Return the idempotency keys of these entries. Only if `has_keys`."""
+    def idempotency_keys(self, start: int, stop: int) -> list[bytes]:
+        """Return the idempotency keys of these entries. Only if `has_idempotency_keys`."""
         return [item.idempotency_key for item in cast("Sequence[KeyedItem]", self.items[start:stop])]
 
     def digests(self, start: int, stop: int) -> list[bytes]:
-        """Return the digests of these entries. Only if `has_keys`."""
+        """Return the digests of these entries. Only if `has_idempotency_keys`."""
         return [item.digest for item in cast("Sequence[KeyedItem]", self.items[start:stop])]

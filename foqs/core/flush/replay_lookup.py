@@ -29,7 +29,7 @@ class ReplayLookup(Operation):
         refusals: why each of them cannot be inserted.
     """
 
-    __slots__ = ("digests", "keys", "refusals")
+    __slots__ = ("digests", "idempotency_keys", "refusals")
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class ReplayLookup(Operation):
         caller: OperationCaller | None,
     ) -> None:
         super().__init__(Lane.INSERT, namespace, range(len(items)), caller)
-        self.keys = [item.idempotency_key for item in items]
+        self.idempotency_keys = [item.idempotency_key for item in items]
         self.digests = [item.digest for item in items]
         self.refusals = refusals
         self.bytes = self.size(0, len(items))
 
     def size(self, start: int, stop: int) -> int:
-        return sum(map(len, self.keys[start:stop]))
+        return sum(map(len, self.idempotency_keys[start:stop]))
 
     def seal(self, start: int, stop: int) -> None:
         """Leave the entries open: they write nothing, so their outcome is never unknown."""
@@ -56,4 +56,4 @@ class ReplayLookup(Operation):
 
     def key_names(self, start: int, stop: int) -> list[KeyName]:
         """Return the keys of these entries, with the namespace."""
-        return [(self.namespace, key) for key in self.keys[start:stop]]
+        return [(self.namespace, key) for key in self.idempotency_keys[start:stop]]

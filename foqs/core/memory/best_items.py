@@ -40,8 +40,8 @@ def reserve_best(
     parts: list[list[int]] = []
     rank_max: int | None = None
     for index in indexes:
-        keys, boundary = index.peek_with_boundary(topic, peek_count)
-        ranks = arrival_ranks(keys)
+        order_keys, boundary = index.peek_with_boundary(topic, peek_count)
+        ranks = arrival_ranks(order_keys)
         parts.append(ranks)
         if boundary is not None:
             rank_max = _lower(rank_max, boundary, ranks[-1] if ranks else None)
@@ -67,8 +67,8 @@ def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list
     best: int | None = None
     best_at = 0
     for at, index in enumerate(indexes):
-        keys, boundary = index.peek_with_boundary(topic, 1)
-        rank = arrival_rank(keys[0]) if keys else None
+        order_keys, boundary = index.peek_with_boundary(topic, 1)
+        rank = arrival_rank(order_keys[0]) if order_keys else None
         if boundary is not None:
             rank_max = _lower(rank_max, boundary, rank)
         if rank is not None and (best is None or rank < best):

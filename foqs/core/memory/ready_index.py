@@ -26,38 +26,40 @@ _COMPACT_FRACTION: Final = 4
 """A window's list is compacted when more than 1 slot in this many is unused, so a key costs few moves."""
 
 _REFILL_KEYS_MIN: Final = 500
-"""A refill reads this many keys if the window has room, even if all topics together exceed `keys_max`."""
+"""A refill reads this many keys if the window has room, even if all topics together exceed `order_keys_max`."""
 
 
 class _Window:
     """Holds the keys `keys[start:]`. The keys before `start` were reserved, and remain until the list is compacted."""
 
-    __slots__ = ("boundary", "is_evictable", "keys", "prefetched_to", "refill", "start", "topic")
+    __slots__ = ("boundary", "is_evictable", "order_keys", "prefetched_to", "refill", "start", "topic")
 
-    def __init__(self, topic: TopicName, boundary: OrderKey | None, keys: Iterable[OrderKey] = ()) -> None:
+    def __init__(self, topic: TopicName, boundary: OrderKey | None, order_keys: Iterable[OrderKey] = ()) -> None:
         self.topic = topic
         self.boundary = boundary
-        self.keys: list[OrderKey] = [*keys]
+        self.order_keys: list[OrderKey] = [*order_keys]
         self.start = 0
         self.prefetched_to: OrderKey = BELOW_ALL
         self.refill: Refill | None = None
         self.is_evictable = False
 
     def __len__(self) -> int:
-        return len(self.keys) - self.start
+        return len(self.order_keys) - self.start
 
     def __bool__(self) -> bool:
         return len(self) > 0
 
     def check(self) -> None:
         """Assert that its keys are in order and at or below its boundary, and that its refill begins there."""
-        keys, boundary, topic = self.keys[self.start :], self.boundary, self.topic
-        assert all(map(lt, keys, keys[1:])), f"invariant 13: the window of {topic} is not in order: {keys}"
+        order_keys, boundary, topic = self.order_keys[self.start :], self.boundary, self.topic
+        assert all(map(lt, order_keys, order_keys[1:])), (
+            f"invariant 13: the window of {topic} is not in order: {order_keys}"
+        )
         if boundary is None:
-            assert keys, f"invariant 13: the window of {topic} is empty and has no boundary"
+            assert order_keys, f"invariant 13: the window of {topic} is empty and has no boundary"
         else:
-            assert not keys or keys[-1] <= boundary, (
-                f"invariant 13: the window of {topic} has {keys[-1]} above {boundary}"
+            assert not order_keys or order_keys[-1] <= boundary, (
+                f"invariant 13: the window of {topic} has {order_keys[-1]} above {boundary}"
             )
         refill = self.refill
         assert refill is None or (refill.topic, refill.after) == (topic, boundary), (
@@ -88,9 +90,9 @@ class Refill:
         self.changes_max = changes_max
         self._window = window
 
-    def record_changes(self, numbers: Iterable[int], keys: Iterable[OrderKey | None]) -> None:
+    def record_changes(self, numbers: Iterable[int], order_keys: Iterable[OrderKey | None]) -> None:
         """Record items that changed since the read began. The refill is void if there are too many."""
-        self.changes.update(zip(numbers, keys, strict=False))
+        self.changes.update(zip(numbers, order_keys, strict=False))
         if len(self.changes) > self.changes_max:
             self._window.refill = None
 
@@ -102,13 +104,13 @@ class ReadyIndex:
     ends of their windows.
 
     Args:
-        window_keys_max: keys held per topic.
-        keys_max: keys held of all topics; one per topic is always kept.
+        window_order_keys_max: keys held per topic.
+        order_keys_max: keys held of all topics; one per topic is always kept.
     """
 
-    def __init__(self, window_keys_max: int, keys_max: int) -> None:
-        self._window_keys_max = window_keys_max
-        self._keys_max = keys_max
+    def __init__(self, window_order_keys_max: int, order_keys_max: int) -> None:
+        self._window_order_keys_max = window_order_keys_max
+        self._order_keys_max = order_keys_max
         self._windows: dict[TopicName, _Window] = {}
         self._evictable: OrderedDict[_Window, None] = OrderedDict()
         """All windows with more than one key, and perhaps others; the least recently used first."""
@@ -153,14 +155,14 @@ class ReadyIndex:
     def best_key(self, topic: TopicName) -> OrderKey | None:
         """Return the best key of the window; None if the window is empty."""
         window = self._windows.get(topic)
-        return window.keys[window.start] if window else None
+        return window.order_keys[window.start] if window else None
 
     def best_key_bound(self, topic: TopicName) -> OrderKey | None:
         """Return a lower bound of the READY keys that are not reserved; None if there are none."""
         window = self._windows.get(topic)
         if window is None:
             return None
-        return window.keys[window.start] if window else window.boundary
+        return window.order_keys[window.start] if window else window.boundary
 
     def __contains__(self, topic: TopicName) -> bool:
         """Return whether the topic has, or may have, READY items that are not reserved."""
@@ -169,12 +171,14 @@ class ReadyIndex:
     def peek(self, topic: TopicName, count: int) -> list[OrderKey]:
         """Return at most `count` best keys of the window, in order."""
         window = self._windows.get(topic)
-        return [] if window is None else window.keys[window.start : window.start + count]
+        return [] if window is None else window.order_keys[window.start : window.start + count]
 
     def peek_with_boundary(self, topic: TopicName, count: int) -> tuple[list[OrderKey], OrderKey | None]:
         """Return the results of `peek` and `boundary`."""
         window = self._windows.get(topic)
-        return ([], None) if window is None else (window.keys[window.start : window.start + count], window.boundary)
+        return (
+            ([], None) if window is None else (window.order_keys[window.start : window.start + count], window.boundary)
+        )
 
     def boundary(self, topic: TopicName) -> OrderKey | None:
         """Return the greatest key that the window covers; None if the table holds no READY key beyond the window."""
@@ -190,28 +194,28 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is None:
             return 0, None
-        better = bisect_left(window.keys, key, window.start) - window.start
+        better = bisect_left(window.order_keys, key, window.start) - window.start
         boundary = window.boundary
         return better, boundary if boundary is not None and boundary < key else None
 
-    def oldest_ms(self, keys_max: int, topic: TopicName | None = None) -> int | None:
+    def oldest_ms(self, order_keys_max: int, topic: TopicName | None = None) -> int | None:
         """Return the lowest deliver_after_ms in all windows, or in a topic's.
 
-        Examines the first key of each window and at most `keys_max` other keys, so the result is approximate.
+        Examines the first key of each window and at most `order_keys_max` other keys, so the result is approximate.
         """
         oldest: int | None = None
         windows = self._windows.values() if topic is None else filter(None, [self._windows.get(topic)])
         for window in windows:
-            at, keys = window.start, window.keys
+            at, order_keys = window.start, window.order_keys
             # The first key of each priority is the oldest one.
-            while at < len(keys):
-                priority, after_ms, _ = unpack_order_key(keys[at])
+            while at < len(order_keys):
+                priority, after_ms, _ = unpack_order_key(order_keys[at])
                 if oldest is None or after_ms < oldest:
                     oldest = after_ms
-                if keys_max <= 0 or at + 1 == len(keys):
+                if order_keys_max <= 0 or at + 1 == len(order_keys):
                     break
-                at = bisect_left(keys, pack_order_key(priority + 1, 0, 0), at)
-                keys_max -= 1
+                at = bisect_left(order_keys, pack_order_key(priority + 1, 0, 0), at)
+                order_keys_max -= 1
         return oldest
 
     # ---------------------------------------------------- changes of the table
@@ -239,13 +243,13 @@ class ReadyIndex:
         """Add an item that became READY, or got a new key. Does nothing if it is in the window or reserved."""
         self.add_many(topic, (key,))
 
-    def add_many(self, topic: TopicName, keys: Sequence[OrderKey]) -> None:
+    def add_many(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         """Do as `add`, for keys in ascending order."""
-        if keys and keys[0] <= self._reserved_key_max:
+        if order_keys and order_keys[0] <= self._reserved_key_max:
             reserved = self._reserved
-            keys = [key for key in keys if key & NUMBER_MAX not in reserved]
-        if keys:
-            self._add_ready(topic, keys)
+            order_keys = [key for key in order_keys if key & NUMBER_MAX not in reserved]
+        if order_keys:
+            self._add_ready(topic, order_keys)
 
     def discard(self, topic: TopicName, key: OrderKey) -> None:
         """Remove an item that is no longer READY, and its reservation. Unknown keys are ignored."""
@@ -256,10 +260,10 @@ class ReadyIndex:
             return
         if window.refill is not None:
             window.refill.record_changes((number,), (None,))
-        keys = window.keys
-        at = bisect_left(keys, key, window.start)
-        if at < len(keys) and keys[at] == key:
-            del keys[at]
+        order_keys = window.order_keys
+        at = bisect_left(order_keys, key, window.start)
+        if at < len(order_keys) and order_keys[at] == key:
+            del order_keys[at]
             self._size -= 1
             self._compact(window)
 
@@ -270,18 +274,18 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is None or count <= 0:
             return []
-        keys, start = window.keys, window.start
-        if len(keys) == 1 and window.boundary is None and not start:
+        order_keys, start = window.order_keys, window.start
+        if len(order_keys) == 1 and window.boundary is None and not start:
             # A fast path: with many topics, most windows hold one key.
-            key = keys[0]
+            key = order_keys[0]
             self._reserved[key & NUMBER_MAX] = key
             if key > self._reserved_key_max:
                 self._reserved_key_max = key
             self._size -= 1
             self._remove_window(window)
-            return keys
-        end = min(start + count, len(keys))
-        best = keys[start:end]
+            return order_keys
+        end = min(start + count, len(order_keys))
+        best = order_keys[start:end]
         if not best:
             return best
         self._reserved.update([(key & NUMBER_MAX, key) for key in best])
@@ -307,11 +311,11 @@ class ReadyIndex:
             self._reserved_key_max = BELOW_ALL
         return before - len(reserved)
 
-    def release_reservations(self, topic: TopicName, keys: Iterable[OrderKey]) -> bool:
+    def release_reservations(self, topic: TopicName, order_keys: Iterable[OrderKey]) -> bool:
         """Return reserved items that were not delivered to their window. Return whether any of them was still reserved."""
         reserved = self._reserved
         # If the reservation of a number has another key, this key is outdated.
-        released = [key for key in keys if reserved.get(key & NUMBER_MAX) == key]
+        released = [key for key in order_keys if reserved.get(key & NUMBER_MAX) == key]
         if not released:
             return False
         for key in released:
@@ -326,10 +330,10 @@ class ReadyIndex:
         """Return whether the window is empty and the table may hold more keys."""
         return self.is_low(topic, 1)
 
-    def is_low(self, topic: TopicName, keys_min: int) -> bool:
-        """Return whether the window holds fewer than `keys_min` keys and the table may hold more."""
+    def is_low(self, topic: TopicName, order_keys_min: int) -> bool:
+        """Return whether the window holds fewer than `order_keys_min` keys and the table may hold more."""
         window = self._windows.get(topic)
-        return window is not None and window.boundary is not None and len(window) < keys_min
+        return window is not None and window.boundary is not None and len(window) < order_keys_min
 
     def start_refill(self, topic: TopicName) -> Refill | None:
         """Return the read that extends the window; None if there is nothing to read, no room, or a refill in progress.
@@ -339,22 +343,26 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is None or window.boundary is None or window.refill is not None:
             return None
-        half = max(1, self._window_keys_max // 2)
+        half = max(1, self._window_order_keys_max // 2)
         # The refills of topics in use must not evict each other, or each dequeue would need a read.
-        share = max(_REFILL_KEYS_MIN, self._keys_max // (2 * max(1, len(self._evictable))), self._keys_max - self._size)
-        limit = min(half, share, self._keys_max, self._window_keys_max - len(window))
+        share = max(
+            _REFILL_KEYS_MIN,
+            self._order_keys_max // (2 * max(1, len(self._evictable))),
+            self._order_keys_max - self._size,
+        )
+        limit = min(half, share, self._order_keys_max, self._window_order_keys_max - len(window))
         if limit <= 0:
             return None
         # Keys that are reserved now may lie above the boundary, and be leased while the read runs.
         changes: dict[int, OrderKey | None] = dict.fromkeys(self._reserved)
-        window.refill = Refill(window, window.boundary, limit, changes, len(changes) + self._keys_max)
+        window.refill = Refill(window, window.boundary, limit, changes, len(changes) + self._order_keys_max)
         return window.refill
 
-    def finish_refill(self, refill: Refill, keys: Sequence[OrderKey], complete: bool) -> None:
+    def finish_refill(self, refill: Refill, order_keys: Sequence[OrderKey], complete: bool) -> None:
         """Add the keys that the read found. Only between two flushes, when the index knows all commits.
 
         Args:
-            keys: READY keys of the table above `refill.after`, in order and
+            order_keys: READY keys of the table above `refill.after`, in order and
                 without a gap, as they were at some moment since `start_refill`.
             complete: the table held no READY key beyond them.
         """
@@ -363,18 +371,18 @@ class ReadyIndex:
             return
         window.refill = None
         self.refill_count += 1
-        boundary = None if complete else keys[-1] if keys else refill.after
+        boundary = None if complete else order_keys[-1] if order_keys else refill.after
         changes = refill.changes
         # Keys at or below the old boundary are in the window already, or were reserved.
         changed = [key for key in changes.values() if key is not None and key > refill.after]
-        found = [key for key in keys if key & NUMBER_MAX not in changes] if changes else list(keys)
+        found = [key for key in order_keys if key & NUMBER_MAX not in changes] if changes else list(order_keys)
         if changed:
             found += changed
             found.sort()
         window.boundary = boundary
         self._mark_recently_used(window)
         if found:
-            self._insert_keys(window, found)
+            self._insert_order_keys(window, found)
         self._compact(window)
 
     def cancel_refill(self, refill: Refill) -> None:
@@ -388,14 +396,18 @@ class ReadyIndex:
     def prefetched_count(self, topic: TopicName) -> int:
         """Return how many of the window's first keys are prefetched."""
         window = self._windows.get(topic)
-        return 0 if window is None else bisect_right(window.keys, window.prefetched_to, window.start) - window.start
+        return (
+            0 if window is None else bisect_right(window.order_keys, window.prefetched_to, window.start) - window.start
+        )
 
     def not_prefetched(self, topic: TopicName, count: int) -> list[OrderKey]:
         """Return those of the first `count` keys of the window that are not prefetched."""
         window = self._windows.get(topic)
         if window is None:
             return []
-        return window.keys[bisect_right(window.keys, window.prefetched_to, window.start) : window.start + count]
+        return window.order_keys[
+            bisect_right(window.order_keys, window.prefetched_to, window.start) : window.start + count
+        ]
 
     def set_prefetched(self, topic: TopicName, key: OrderKey) -> None:
         """Note that the rows of the window's keys up to `key` are prefetched, or will be."""
@@ -408,19 +420,21 @@ class ReadyIndex:
     def check(self) -> None:
         """Assert what the keys alone show of what is always true. `ShardMemory` compares them with counts and rows."""
         windows = self._windows.values()
-        keys = [key for window in windows for key in window.keys[window.start :]]
+        order_keys = [key for window in windows for key in window.order_keys[window.start :]]
         for window in windows:
             window.check()
-            assert len(window) <= self._window_keys_max, f"invariant 18: the window of {window.topic} is too long"
+            assert len(window) <= self._window_order_keys_max, f"invariant 18: the window of {window.topic} is too long"
             assert len(window) <= 1 or window.is_evictable, f"invariant 18: {window.topic} cannot be evicted"
-        assert self._size == len(keys), f"invariant 13: the index has {len(keys)} keys and counts {self._size}"
-        assert self._size <= self._keys_max or self._size == sum(map(bool, windows)), (
+        assert self._size == len(order_keys), (
+            f"invariant 13: the index has {len(order_keys)} keys and counts {self._size}"
+        )
+        assert self._size <= self._order_keys_max or self._size == sum(map(bool, windows)), (
             "invariant 18: the index is too long"
         )
         evictable = {window for window in windows if window.is_evictable}
         assert self._evictable.keys() == evictable, "invariant 18: another set of windows can be evicted"
-        numbers = {key & NUMBER_MAX for key in keys}
-        assert len(numbers) == len(keys), "invariant 13: an item is in the index twice"
+        numbers = {key & NUMBER_MAX for key in order_keys}
+        assert len(numbers) == len(order_keys), "invariant 13: an item is in the index twice"
         assert numbers.isdisjoint(self._reserved), "invariant 13: an item is in a window and reserved"
         assert max(self._reserved.values(), default=BELOW_ALL) <= self._reserved_key_max, (
             "invariant 13: a reserved key is above the bound of the reserved keys"
@@ -450,39 +464,39 @@ class ReadyIndex:
         return key & NUMBER_MAX in self._reserved or (window is not None and self._holds(window, key))
 
     def _holds(self, window: _Window, key: OrderKey) -> bool:
-        at = bisect_left(window.keys, key, window.start)
-        return at < len(window.keys) and window.keys[at] == key
+        at = bisect_left(window.order_keys, key, window.start)
+        return at < len(window.order_keys) and window.order_keys[at] == key
 
     # ---------------------------------------------------------------- inside
 
-    def _add_ready(self, topic: TopicName, keys: Sequence[OrderKey]) -> None:
+    def _add_ready(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         window = self._windows.get(topic)
         if window is None:
-            window = self._windows[topic] = _Window(topic, None, keys)
-            self._on_window_grown(window, len(keys))
+            window = self._windows[topic] = _Window(topic, None, order_keys)
+            self._on_window_grown(window, len(order_keys))
             return
         if window.refill is not None:
-            window.refill.record_changes([key & NUMBER_MAX for key in keys], keys)
-        self._insert_keys(window, keys)
+            window.refill.record_changes([key & NUMBER_MAX for key in order_keys], order_keys)
+        self._insert_order_keys(window, order_keys)
 
-    def _insert_keys(self, window: _Window, keys: Sequence[OrderKey]) -> None:
-        """Insert ascending `keys` into the window, up to its boundary and the limits."""
+    def _insert_order_keys(self, window: _Window, order_keys: Sequence[OrderKey]) -> None:
+        """Insert ascending `order_keys` into the window, up to its boundary and the limits."""
         boundary = window.boundary
-        if boundary is not None and keys[-1] > boundary:
-            keys = keys[: bisect_right(keys, boundary)]
-            if not keys:
+        if boundary is not None and order_keys[-1] > boundary:
+            order_keys = order_keys[: bisect_right(order_keys, boundary)]
+            if not order_keys:
                 return
-        window_keys, start = window.keys, window.start
-        size_before = len(window_keys) - start
-        if not size_before or keys[0] > window_keys[-1]:
-            window_keys.extend(keys)
-        elif keys[-1] < window_keys[start] and len(keys) <= start:
+        window_order_keys, start = window.order_keys, window.start
+        size_before = len(window_order_keys) - start
+        if not size_before or order_keys[0] > window_order_keys[-1]:
+            window_order_keys.extend(order_keys)
+        elif order_keys[-1] < window_order_keys[start] and len(order_keys) <= start:
             # Released keys usually fit where they were before.
-            window.start -= len(keys)
-            window_keys[window.start : start] = keys
+            window.start -= len(order_keys)
+            window_order_keys[window.start : start] = order_keys
         else:
-            _merge_into(window_keys, start, keys)
-        self._on_window_grown(window, len(window_keys) - window.start - size_before)
+            _merge_into(window_order_keys, start, order_keys)
+        self._on_window_grown(window, len(window_order_keys) - window.start - size_before)
 
     def _on_window_grown(self, window: _Window, added: int) -> None:
         """Count the keys added to a window, and enforce the limits."""
@@ -491,28 +505,28 @@ class ReadyIndex:
         if size > 1 and not window.is_evictable:
             window.is_evictable = True
             self._evictable[window] = None
-        if size > self._window_keys_max:
-            self._lower_boundary(window, self._window_keys_max)
-        if self._size > self._keys_max:
+        if size > self._window_order_keys_max:
+            self._lower_boundary(window, self._window_order_keys_max)
+        if self._size > self._order_keys_max:
             self._evict()
 
     def _evict(self) -> None:
         """Drop keys from the least recently used windows until the rest fits. A window keeps at least one key."""
-        while self._size > self._keys_max and self._evictable:
+        while self._size > self._order_keys_max and self._evictable:
             window = next(iter(self._evictable))
-            self._lower_boundary(window, max(1, len(window) - (self._size - self._keys_max)))
+            self._lower_boundary(window, max(1, len(window) - (self._size - self._order_keys_max)))
             if len(window) <= 1:
                 del self._evictable[window]
                 window.is_evictable = False
 
-    def _lower_boundary(self, window: _Window, keys_max: int) -> None:
-        """Keep the best `keys_max` keys, at least one, and drop the rest from memory."""
-        if len(window) <= keys_max:
+    def _lower_boundary(self, window: _Window, order_keys_max: int) -> None:
+        """Keep the best `order_keys_max` keys, at least one, and drop the rest from memory."""
+        if len(window) <= order_keys_max:
             return
-        self._size -= len(window) - keys_max
-        self.evicted_count += len(window) - keys_max
-        del window.keys[window.start + keys_max :]
-        window.boundary = window.keys[-1]
+        self._size -= len(window) - order_keys_max
+        self.evicted_count += len(window) - order_keys_max
+        del window.order_keys[window.start + order_keys_max :]
+        window.boundary = window.order_keys[-1]
         window.prefetched_to = min(window.prefetched_to, window.boundary)
         window.refill = None
 
@@ -522,11 +536,11 @@ class ReadyIndex:
 
     def _compact(self, window: _Window) -> None:
         """Compact the list after keys were removed. Drop the window if it is empty and cannot be refilled."""
-        keys, start = window.keys, window.start
-        if start * _COMPACT_FRACTION > len(keys):
-            del keys[:start]
+        order_keys, start = window.order_keys, window.start
+        if start * _COMPACT_FRACTION > len(order_keys):
+            del order_keys[:start]
             window.start = 0
-        if not keys and window.boundary is None:
+        if not order_keys and window.boundary is None:
             self._remove_window(window)
 
     def _remove_window(self, window: _Window) -> None:
@@ -535,21 +549,21 @@ class ReadyIndex:
             del self._evictable[window]
 
 
-def _merge_into(target: list[OrderKey], start: int, keys: Sequence[OrderKey]) -> None:
-    """Insert ascending `keys` into the ascending, not empty `target[start:]`. Keys that are there already are left out.
+def _merge_into(target: list[OrderKey], start: int, order_keys: Sequence[OrderKey]) -> None:
+    """Insert ascending `order_keys` into the ascending, not empty `target[start:]`. Keys that are there already are left out.
 
     Keys that belong between the same two neighbours are inserted together.
     """
     at, place = 0, start
-    while at < len(keys):
-        place = bisect_left(target, keys[at], place)
+    while at < len(order_keys):
+        place = bisect_left(target, order_keys[at], place)
         if place == len(target):
-            target.extend(keys[at:])
+            target.extend(order_keys[at:])
             return
-        if target[place] == keys[at]:
+        if target[place] == order_keys[at]:
             at += 1
             continue
-        end = bisect_left(keys, target[place], at + 1)
-        target[place:place] = keys[at:end]
+        end = bisect_left(order_keys, target[place], at + 1)
+        target[place:place] = order_keys[at:end]
         place += end - at
         at = end

@@ -62,7 +62,7 @@ class Explainer:
                 ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=self._why_not_served(shard_number)),
                 None,
             )
-        keys: dict[int, bytes] = {}
+        idempotency_keys: dict[int, bytes] = {}
         now = asyncio.get_running_loop().time()
         read_deadline = now + (deadline - now) * _READ_TIME_FRACTION
         is_written = not shard.numbers.unresolved([number])
@@ -71,7 +71,7 @@ class Explainer:
                 rows = await shard.queries.by_number(namespace, [number]) if is_written else []
                 row = rows[0] if rows and rows[0].namespace == namespace else None
                 if row is not None:
-                    keys = await shard.queries.idempotency_keys(namespace, [row])
+                    idempotency_keys = await shard.queries.idempotency_keys(namespace, [row])
         except (TimeoutError, Unavailable) as error:
             reason = _read_failure(error, shard)
             return _item_explanation(ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=reason), None)
@@ -100,7 +100,7 @@ class Explainer:
             breaker=shard.breaker_state,
             rate_wait_ms=self._quota.rate_wait_ms(namespace, settings),
         )
-        item = None if row is None else ItemDetails(shard_number, row, snapshot.now_ms, keys.get(number))
+        item = None if row is None else ItemDetails(shard_number, row, snapshot.now_ms, idempotency_keys.get(number))
         return _item_explanation(snapshot, item)
 
     async def _count_better_items(self, row: Row, read_deadline: float) -> int | None:
@@ -122,8 +122,8 @@ class Explainer:
         return better
 
     def _best_priority(self, topic: TopicName) -> int | None:
-        keys = [key for shard in self._shards.served.values() if (key := shard.index.best_key(topic)) is not None]
-        return unpack_order_key(min(keys))[0] if keys else None
+        order_keys = [key for shard in self._shards.served.values() if (key := shard.index.best_key(topic)) is not None]
+        return unpack_order_key(min(order_keys))[0] if order_keys else None
 
     def _why_not_served(self, shard_number: int) -> str:
         status = self._shards.statuses.get(shard_number)

@@ -82,8 +82,10 @@ async def list_shard(shard: OwnedShard, listing: ShardListing, bytes_max: int, d
 
 
 async def _with_keys(shard: OwnedShard, namespace: str, items: Sequence[RowView]) -> list[RowView]:
-    keys = await shard.queries.idempotency_keys(namespace, [item.row for item in items])
+    idempotency_keys = await shard.queries.idempotency_keys(namespace, [item.row for item in items])
     return [
-        ItemDetails(item.shard, item.row, item.now_ms, keys.get(item.row.id), real_wait_ms=item.real_wait_ms)
+        ItemDetails(
+            item.shard, item.row, item.now_ms, idempotency_keys.get(item.row.id), real_wait_ms=item.real_wait_ms
+        )
         for item in items
     ]

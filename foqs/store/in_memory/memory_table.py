@@ -129,8 +129,8 @@ class ShardTables:
         if row is None:
             return
         if row.state is State.READY:
-            keys = self.ready[row.namespace, row.topic]
-            del keys[bisect_right(keys, row.order_key) - 1]
+            order_keys = self.ready[row.namespace, row.topic]
+            del order_keys[bisect_right(order_keys, row.order_key) - 1]
 
     def add_timer(self, entry: TimerEntry) -> None:
         """Add an entry of the timer table, if it does not exist."""
@@ -178,9 +178,9 @@ class ShardTables:
 
     def ready_keys(self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int) -> list[OrderKey]:
         """See `Reads.ready_keys`."""
-        keys = self.ready.get(topic, [])
-        start = 0 if after is None else bisect_right(keys, after)
-        return list(islice((key for key in keys[start:] if order_key_number(key) > purged_up_to), limit))
+        order_keys = self.ready.get(topic, [])
+        start = 0 if after is None else bisect_right(order_keys, after)
+        return list(islice((key for key in order_keys[start:] if order_key_number(key) > purged_up_to), limit))
 
     def list_rows(
         self,

@@ -354,8 +354,8 @@ class Statements:
         select = f"SELECT {_KEY_COLUMNS} FROM {self._key} FORCE INDEX (PRIMARY) WHERE namespace = "
         return [
             b"%b%b AND name IN (%b)" % (select.encode(), name_literal(namespace).encode(), b",".join(part))
-            for namespace, keys in names.items()
-            for part in chunked(keys, INSERT_BYTES_MAX, IDS_PER_STATEMENT)
+            for namespace, named in names.items()
+            for part in chunked(named, INSERT_BYTES_MAX, IDS_PER_STATEMENT)
         ]
 
     def next_key_expiry(self, from_ms: int) -> bytes:

@@ -467,9 +467,9 @@ class MysqlStore:
             found += await link.run(*packet)
         self._faults("fenced")
         rows = {row.id: row for row in decode_rows(found[: len(reads)])}
-        keys = decode_idempotency_keys(found[len(reads) :])
+        idempotency_keys = decode_idempotency_keys(found[len(reads) :])
         self._faults("read")
-        writes = [*self._split_into_packets(self._statements_of(link, decide(rows, keys)))]
+        writes = [*self._split_into_packets(self._statements_of(link, decide(rows, idempotency_keys)))]
         if writes:
             await self._send_packets(link, writes, commit)
         else:

@@ -24,7 +24,7 @@ from tests.support.plain_intake import (
 
 def test_idempotency_keys_count_among_the_bytes_of_new_items() -> None:
     items = [make_keyed_item(b"k" * 3, payload=b"p" * 10), make_keyed_item(b"k" * 5, payload=b"p" * 20)]
-    operation = Inserts("n", items, 5, 0, None, has_keys=True)
+    operation = Inserts("n", items, 5, 0, None, has_idempotency_keys=True)
     assert (operation.bytes, operation.size(1, 2)) == (38, 25)
     batch = Batch([Part(operation, 0, 1), Part(operation, 1, 2), Part(Caller().inserts(9, 1), 0, 1)])
     assert batch.key_names() == [("n", b"kkk"), ("n", b"kkkkk")]
@@ -143,8 +143,8 @@ def test_sizes_count_payloads_metadata_and_trace_contexts() -> None:
 def test_a_delivery_returns_its_keys_by_topic() -> None:
     operation = Leases("n", [(("n", "t"), keys_of([1, 2])), (("n", "u"), keys_of([3, 4, 5]))], None, 0, None)
     assert operation.numbers == [1, 2, 3, 4, 5]
-    assert operation.keys_at([0, 3, 4]) == [(("n", "t"), keys_of([1])), (("n", "u"), keys_of([4, 5]))]
-    assert operation.keys_at([2]) == [(("n", "u"), keys_of([3]))]
+    assert operation.order_keys_at([0, 3, 4]) == [(("n", "t"), keys_of([1])), (("n", "u"), keys_of([4, 5]))]
+    assert operation.order_keys_at([2]) == [(("n", "u"), keys_of([3]))]
 
 
 # ----------------------------------------------------------------------- a batch

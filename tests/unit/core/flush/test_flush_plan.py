@@ -173,7 +173,7 @@ def a_batch(draw: st.DrawFn) -> Batch:
             items = [
                 KeyedItem(**asdict(item), idempotency_key=draw(some_keys), digest=draw(some_digests)) for item in items
             ]
-        inserts = Inserts(namespace, items, first, 0, None, has_keys=keyed)
+        inserts = Inserts(namespace, items, first, 0, None, has_idempotency_keys=keyed)
         start = draw(st.integers(0, len(items) - 1))
         inserted = Part(inserts, start, draw(st.integers(start + 1, len(items))))
         batch.add([inserted])
@@ -414,14 +414,14 @@ def test_a_batch_uses_only_the_rows_of_its_own_dues() -> None:
 
 
 def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> Inserts:
-    return Inserts(namespace, items, first, 0, None, has_keys=True)
+    return Inserts(namespace, items, first, 0, None, has_idempotency_keys=True)
 
 
 def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> None:
     operations = keyed(make_keyed_item(b"a"), make_keyed_item(b"b", b"two")), keyed(make_keyed_item(b"c"), first=200)
     plan = decide(batch_of(*operations), [])
     until_ms = NOW + POLICIES["n"].key_window_ms
-    assert plan.keys["n"] == {
+    assert plan.idempotency_keys["n"] == {
         b"a": IdempotencyKey("n", b"a", FIRST_NEW, b"one", until_ms),
         b"b": IdempotencyKey("n", b"b", FIRST_NEW + 1, b"two", until_ms),
         b"c": IdempotencyKey("n", b"c", 200, b"one", until_ms),
@@ -455,8 +455,8 @@ def test_a_key_record_counts_until_its_time() -> None:
     ((_, results),) = plan.results
     assert results[:3] == [7, None, None]
     assert isinstance(results[3], KeyConflict)
-    assert (list(plan.keys["n"]), list(plan.keys_replaced["n"])) == ([b"new"], [b"over"])
-    assert plan.keys_replaced["n"][b"over"].item_id == FIRST_NEW + 1
+    assert (list(plan.idempotency_keys["n"]), list(plan.idempotency_keys_replaced["n"])) == ([b"new"], [b"over"])
+    assert plan.idempotency_keys_replaced["n"][b"over"].item_id == FIRST_NEW + 1
 
 
 def test_a_key_in_use_at_the_first_attempt_of_a_flush_stays_in_use_for_later_attempts() -> None:

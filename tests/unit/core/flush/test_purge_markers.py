@@ -109,11 +109,11 @@ def test_a_covered_item_is_gone_for_every_event() -> None:
 
 def test_a_covered_new_item_is_not_inserted_but_its_key_is_used() -> None:
     items = [keyed_item("a"), keyed_item("b", "u"), keyed_item("c")]
-    operation = Inserts("default", items, 3, 0, None, has_keys=True)
+    operation = Inserts("default", items, 3, 0, None, has_idempotency_keys=True)
     plan, results = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), operation)
     assert results[0] == [None] * 3
     assert [(new.id, new.topic) for new in plan.inserted] == [(4, "u"), (5, "t")]
-    assert set(plan.keys["default"]) == {b"a", b"b", b"c"}
+    assert set(plan.idempotency_keys["default"]) == {b"a", b"b", b"c"}
     plan, _ = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Inserts("default", [new_item()], 4, 0, None))
     assert (plan.inserted, plan.topics) == ([], {"default": set()})
 
