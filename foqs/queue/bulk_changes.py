@@ -3,7 +3,7 @@
 A page is read outside of the flushes (`reads.filter_walk`). A change submits an
 ordinary event per item, which carries the filter: the flush checks the filter
 again, so an item that no longer matches is not changed. Always true: times in a
-change are absolute from the start of the walk, so that an item is changed once,
+change are absolute from the start of the filter walk, so that an item is changed once,
 wherever the change moves it, and a page can be repeated safely; the events of a
 page belong to one shard, so all or none are queued.
 """
@@ -20,7 +20,7 @@ from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import RowFilter
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import Outcome, PageResult, PendingCall, RowView
-from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
+from foqs.queue.reads.filter_walk import FilterWalk, FilterWalkCursor, parse_filter_walk_cursor, read_deadline
 from foqs.queue.topic_purge import purge_topic
 from foqs_contract.errors import InvalidArgument, LimitExceeded, NotFound, UnknownOutcome
 
@@ -52,8 +52,8 @@ class HostBulkChanges:
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> PageResult:
-        start = None if cursor is None else parse_walk_cursor(cursor)
-        walk = Walk(self._shards.get_all(shards), namespace, item_filter, start)
+        start = None if cursor is None else parse_filter_walk_cursor(cursor)
+        walk = FilterWalk(self._shards.get_all(shards), namespace, item_filter, start)
         event = _with_absolute_time(change, walk.item_filter)
         async with read_deadline(deadline):
             page = await walk.read_page(limit, in_one_shard=True)
@@ -80,7 +80,7 @@ class HostBulkChanges:
         return await purge_topic(self._shards.get_all(shards), (namespace, topic), deadline)
 
 
-def _bulk_page(change: Event, items: Sequence[RowView], outcomes: Sequence[Outcome], walk: Walk) -> PageResult:
+def _bulk_page(change: Event, items: Sequence[RowView], outcomes: Sequence[Outcome], walk: FilterWalk) -> PageResult:
     """Return the result of a page. Raises `UnknownOutcome`, or the error if nothing was changed."""
     changed, matched, refusals, failure, next_cursor = 0, 0, [], None, walk.cursor
     for item, outcome in zip(items, outcomes, strict=True):
@@ -131,5 +131,5 @@ def _is_already_changed(item: RowView, event: Event) -> bool:
     )
 
 
-def _format_cursor(cursor: WalkCursor | None) -> str | None:
+def _format_cursor(cursor: FilterWalkCursor | None) -> str | None:
     return None if cursor is None else str(cursor)

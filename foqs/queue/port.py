@@ -259,7 +259,7 @@ class QueueReads(Protocol):
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> PageResult:
-        """Count a page of the items that match, as `matched`. It ends after a bounded time; a limit of 0 only starts the walk."""
+        """Count a page of the items that match, as `matched`. It ends after a bounded time; a limit of 0 only starts the filter walk."""
         ...
 
     async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
@@ -286,7 +286,7 @@ class BulkChanges(Protocol):
     ) -> PageResult:
         """Apply `change` to a page of the items that match. The id of `change` is not used.
 
-        Items that have the result already, and those that this walk has redriven before, are skipped.
+        Items that have the result already, and those that this filter walk has redriven before, are skipped.
 
         An empty page holds the cursor at which the next one starts.
 

@@ -69,7 +69,7 @@ class Audit:
         )
         # A cursor proves nothing: its caller may have made it up. What is denied is always noted.
         is_denied = outcome == PermissionDenied.code
-        if is_denied or not (_is_later_page(request) and self._is_walk_noted(entry)):
+        if is_denied or not (_is_later_page(request) and self._is_filter_walk_noted(entry)):
             self._trail.record(entry)
 
     def _entry(
@@ -85,7 +85,7 @@ class Audit:
             outcome=outcome,
         )
 
-    def _is_walk_noted(self, page: AuditRecord) -> bool:
+    def _is_filter_walk_noted(self, page: AuditRecord) -> bool:
         """Return whether an earlier page of the same change is in the trail."""
         return any(_change_of(entry) == _change_of(page) for entry in self._trail.newest())
 

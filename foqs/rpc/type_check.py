@@ -21,7 +21,7 @@ from foqs.rpc.messages import MessageHead, encode_struct
 from foqs_contract.contract_version import CONTRACT_VERSION
 
 VALUES_MAX: Final = 20_000
-"""A message with more values is refused by the walk; each value costs a few microseconds."""
+"""A message with more values is refused; the check of each value costs a few microseconds."""
 
 _LONG_MESSAGE_BYTES: Final = 1_024
 _SHORT_FIELD_DELTA_MAX: Final = 16

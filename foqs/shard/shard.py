@@ -222,7 +222,7 @@ class OwnedShard:
             self._timer_service.run_scans(),
             self._timer_service.run_clock_sync(),
             self._timer_service.run_looks(),
-            self._timer_service.run_walks(),
+            self._timer_service.run_lease_walks(),
             self._timer_service.run_sweeps(),
             self._timer_service.run_ownership_checks(),
             run_key_expiry(self._writer, self._shard_clock, self._settings.sweep_interval_ms),

@@ -46,7 +46,7 @@ class ShardSnapshot:
     sweep_age_ms: int | None
     lease_ranges: int
     lease_ranges_max: int
-    is_walking_leases: bool
+    is_lease_walk_running: bool
     lease_walks: int
     due_counts: Mapping[str, int]
     keys_repeated: int
@@ -86,8 +86,8 @@ def take_snapshot(
         sweep_age_ms=None if timers.last_sweep_ms is None else now_ms - timers.last_sweep_ms,
         lease_ranges=timers.leases.cost,
         lease_ranges_max=timers.leases.ranges_max,
-        is_walking_leases=timers.leases.is_walking,
-        lease_walks=timers.leases.walk_count,
+        is_lease_walk_running=timers.leases.is_lease_walk_running,
+        lease_walks=timers.leases.lease_walk_count,
         due_counts=report.due_counts,
         keys_repeated=report.keys_repeated,
         keys_in_conflict=report.keys_in_conflict,

@@ -1,8 +1,8 @@
 """The timers of one shard and its clock: finds due rows, submits their transitions, and compares clocks.
 
 Delays, TTLs and retention are found by *scans* of the timer table. Lease ends are found
-by *looks* at the rows of remembered numbers, and by *walks* over all LEASED rows.
-Always true: the watermark rises only when all rows that a scan, a look or a walk found
+by *looks* at the rows of remembered numbers, and by *lease walks* over all LEASED rows.
+Always true: the watermark rises only when all rows that a scan, a look or a lease walk found
 are committed. Due rows are written by the writer like all others, and the flush applies
 the event to the row as it is then. Knows nothing of the transitions of a due row.
 """
@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 LOOK_NUMBERS_MAX: Final = 4_000
 LOOK_RANGES_MAX: Final = 200
 """The limits of one statement of a look: numbers and ranges. Most of the rows are gone."""
-WALK_TOPICS: Final = 100
-"""The number of topics whose first leases a walk reads at once."""
-WALK_FIRST_ROWS: Final = 20
-"""The number of leases of a topic that a walk reads together with other topics. The rest of the topic has pages of its own."""
+LEASE_WALK_TOPICS: Final = 100
+"""The number of topics whose first leases a lease walk reads at once."""
+LEASE_WALK_FIRST_ROWS: Final = 20
+"""The number of leases of a topic that a lease walk reads together with other topics. The rest of the topic has pages of its own."""
 
 SWEEP_PAUSES: Final = 99
 """The pause after a sweep is at least as many times as long as the sweep was, so sweeps take a hundredth of the time."""
@@ -95,7 +95,7 @@ class _Alarm:
 class TimerService:
     """Six tasks of a shard: four for its timers, `run_clock_sync` and `run_ownership_checks`.
 
-    The four are `run_scans`, `run_looks`, `run_walks` and `run_sweeps`. None waits for another one.
+    The four are `run_scans`, `run_looks`, `run_lease_walks` and `run_sweeps`. None waits for another one.
 
     Args:
         sample_clock: compares the database's clock, over this store, with what is known of it.
@@ -125,8 +125,8 @@ class TimerService:
         tick_ms = settings.timer_tick_ms_min
         self._scan_alarm = _Alarm(shard_clock, self._timers.next_table_scan_ms, tick_ms)
         self._look_alarm = _Alarm(shard_clock, lambda: self._leases.next_look_ms, tick_ms)
-        self._walk_alarm = _Alarm(shard_clock, lambda: self._leases.next_walk_ms, 1)
-        self._alarms = (self._scan_alarm, self._look_alarm, self._walk_alarm)
+        self._lease_walk_alarm = _Alarm(shard_clock, lambda: self._leases.next_lease_walk_ms, 1)
+        self._alarms = (self._scan_alarm, self._look_alarm, self._lease_walk_alarm)
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:
         """Timer entries with these dues, leases, given by their ends, and deletions of rows with these numbers were committed."""
@@ -264,7 +264,7 @@ class TimerService:
             self._leases.end_look()
 
     def _fail_look(self) -> None:
-        """Look again after a pause. If there is no room to remember it, a walk may be needed earlier."""
+        """Look again after a pause. If there is no room to remember it, a lease walk may be needed earlier."""
         self._leases.fail_look(self._retry_at_ms())
         self._wake_if_earlier()
 
@@ -308,16 +308,16 @@ class TimerService:
             self._leases.remember_failed(due_ms, numbers, self._retry_at_ms())
         self._wake_if_earlier()
 
-    async def run_walks(self) -> None:
+    async def run_lease_walks(self) -> None:
         """Walk over all LEASED rows after a takeover, and when a lease end that was forgotten may come."""
         while True:
-            while self._leases.next_walk_ms > self._shard_clock.now_ms():
-                await self._walk_alarm.wait()
+            while self._leases.next_lease_walk_ms > self._shard_clock.now_ms():
+                await self._lease_walk_alarm.wait()
             reads = self._open_reads()
             try:
-                await self._walk(reads)
+                await self._walk_leases(reads)
             except StoreLost as lost:
-                log.warning("shard %d: a walk over the leases failed and is tried again: %s", self._shard, lost)
+                log.warning("shard %d: a lease walk failed and is tried again: %s", self._shard, lost)
                 await asyncio.sleep(self._settings.retry_ms_max / 1000)
             except (NotOwner, Unavailable):
                 if self._writer.is_ended:
@@ -326,42 +326,42 @@ class TimerService:
             finally:
                 await reads.close()
 
-    async def _walk(self, reads: Reads) -> None:
+    async def _walk_leases(self, reads: Reads) -> None:
         """Apply all leases that have ended, and remember the others as far as there is room.
 
         Leases that are written meanwhile are remembered by their flushes. Raises `StoreLost`.
         """
-        self._leases.begin_walk()
+        self._leases.begin_lease_walk()
         complete = False
         try:
             async for leases in self._leased_rows(reads):
                 await self._apply_leases(leases, self._shard_clock.now_ms())
             complete = True
         finally:
-            self._leases.end_walk(complete=complete)
+            self._leases.end_lease_walk(complete=complete)
             self._wake_if_earlier()
 
     async def _leased_rows(self, reads: Reads) -> AsyncIterator[list[DueRow]]:
         """Yield the LEASED rows of the shard: first some of each topic, many topics at once, then the rest of each."""
         async for some in self._topics_with_leases():
             first: list[tuple[TopicName, OrderKey | None]] = [(topic, None) for topic in some]
-            found = await reads.leases_of(self._writer.last_committed, first, WALK_FIRST_ROWS)
+            found = await reads.leases_of(self._writer.last_committed, first, LEASE_WALK_FIRST_ROWS)
             yield [DueRow(due_ms, order_key_number(key)) for page in found for key, due_ms in page]
             for topic, page in zip(some, found, strict=True):
-                limit = WALK_FIRST_ROWS
+                limit = LEASE_WALK_FIRST_ROWS
                 while len(page) >= limit:
                     limit = self._settings.timer_page_items
                     (page,) = await reads.leases_of(self._writer.last_committed, [(topic, page[-1][0])], limit)
                     yield [DueRow(due_ms, order_key_number(key)) for key, due_ms in page]
 
     async def _topics_with_leases(self) -> AsyncIterator[list[TopicName]]:
-        """Yield the topics that may have leases, `WALK_TOPICS` at once. Other tasks run between the steps."""
+        """Yield the topics that may have leases, `LEASE_WALK_TOPICS` at once. Other tasks run between the steps."""
         found: list[TopicName] = []
         for step in self._memory.topics_with_leases():
             found += step
-            while len(found) >= WALK_TOPICS:
-                yield found[:WALK_TOPICS]
-                del found[:WALK_TOPICS]
+            while len(found) >= LEASE_WALK_TOPICS:
+                yield found[:LEASE_WALK_TOPICS]
+                del found[:LEASE_WALK_TOPICS]
             await asyncio.sleep(0)
         if found:
             yield found
@@ -380,7 +380,7 @@ class TimerService:
     async def run_sweeps(self) -> None:
         """From time to time look for due rows below the watermark, so that a bug makes an item late, not lost.
 
-        Beside an old snapshot a sweep walks over all rows that were deleted since, so it
+        Beside an old snapshot a sweep reads past all rows that were deleted since, so it
         takes longer each time. Then sweeps become rarer.
         """
         clock = asyncio.get_running_loop().time
@@ -402,7 +402,7 @@ class TimerService:
     async def _sweep(self, reads: Reads) -> None:
         """Apply all timer entries below the watermark, and all leases that ended before it. Raises `StoreLost`.
 
-        They are read beside the flushes, because the walk over the table may take
+        They are read beside the flushes, because reading the table may take
         seconds. A row may have changed meanwhile; the flush reads it again.
         """
         watermark_ms = self._timers.watermark_ms

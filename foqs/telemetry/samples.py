@@ -65,7 +65,7 @@ _SNAPSHOT_METRICS: Final[dict[str, Callable[[ShardSnapshot], float | None]]] = {
     "foqs_timer_sweep_age_seconds": lambda shard: _seconds(shard.sweep_age_ms),
     "foqs_lease_ranges": lambda shard: shard.lease_ranges,
     "foqs_lease_ranges_limit": lambda shard: shard.lease_ranges_max,
-    "foqs_lease_walk_running": lambda shard: float(shard.is_walking_leases),
+    "foqs_lease_walk_running": lambda shard: float(shard.is_lease_walk_running),
     "foqs_lease_walks": lambda shard: shard.lease_walks,
     "foqs_repeated_enqueues": lambda shard: shard.keys_repeated,
     "foqs_key_conflicts": lambda shard: shard.keys_in_conflict,

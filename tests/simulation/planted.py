@@ -31,7 +31,7 @@ from foqs.core.timing.due_timers import DueTimers
 from foqs.queue.bulk_changes import HostBulkChanges
 from foqs.queue.port import PageResult
 from foqs.queue.reads import counting
-from foqs.queue.reads.filter_walk import Walk
+from foqs.queue.reads.filter_walk import FilterWalk
 from foqs.shard import flush_planner
 from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_memory import ShardMemory
@@ -350,13 +350,13 @@ def dead_uncounted() -> None:
 def walk_ends_early() -> None:
     """A filter finds only the first item of a topic in each state."""
 
-    async def read(self: Walk, limit: int) -> list[Any]:
+    async def read(self: FilterWalk, limit: int) -> list[Any]:
         seen = await original(self, limit)
         if self.cursor is not None and self.cursor.after_key != self._first_key:
             await self._advance()
         return seen
 
-    original = plant(Walk, "read", read)
+    original = plant(FilterWalk, "read", read)
     plant(counting, "COUNT_ROWS_PER_READ", 1)
 
 

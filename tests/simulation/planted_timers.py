@@ -94,8 +94,8 @@ def no_walk_after_a_takeover() -> None:
 
     def init(self: LeaseEnds, ranges_max: int) -> None:
         original(self, ranges_max)
-        self.begin_walk()
-        self.end_walk(complete=True)
+        self.begin_lease_walk()
+        self.end_lease_walk(complete=True)
 
     original = plant(LeaseEnds, "__init__", init)
 
@@ -115,7 +115,7 @@ def leases_written_during_a_walk_forgotten() -> None:
     """Leases that are written during a walk are left to it, though it may have passed their topic."""
 
     def add(self: LeaseEnds, *arguments: Any) -> None:
-        if not self._is_walking:
+        if not self._is_lease_walk_running:
             original(self, *arguments)
 
     original = plant(LeaseEnds, "_add", add)

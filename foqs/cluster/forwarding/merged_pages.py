@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from foqs.queue.port import ITEM_OVERHEAD_BYTES
-from foqs.queue.reads.filter_walk import WalkCursor, parse_walk_cursor
+from foqs.queue.reads.filter_walk import FilterWalkCursor, parse_filter_walk_cursor
 from foqs.queue.reads.listings import parse_cursor
 from foqs_contract.idl import ttypes
 
@@ -24,16 +24,16 @@ peek_order: Final[CursorOrder] = parse_cursor
 """The order of the cursors of `peek`."""
 
 
-def walk_order(cursor: str) -> tuple[int, str, int, int]:
-    """Return a walk cursor's sort key: shard, topic, state and order key; see `foqs.queue.reads.filter_walk`."""
-    place = parse_walk_cursor(cursor)
+def filter_walk_order(cursor: str) -> tuple[int, str, int, int]:
+    """Return a filter walk cursor's sort key: shard, topic, state and order key; see `foqs.queue.reads.filter_walk`."""
+    place = parse_filter_walk_cursor(cursor)
     return place.shard, place.topic, int(place.state), place.after_key
 
 
-def first_place(cursors: Sequence[str]) -> WalkCursor:
-    """Return the first of several hosts' walk cursors, with the latest start time of all."""
-    places = [parse_walk_cursor(cursor) for cursor in cursors]
-    nearest = min(places, key=lambda place: walk_order(str(place)))
+def first_place(cursors: Sequence[str]) -> FilterWalkCursor:
+    """Return the first of several hosts' filter walk cursors, with the latest start time of all."""
+    places = [parse_filter_walk_cursor(cursor) for cursor in cursors]
+    nearest = min(places, key=lambda place: filter_walk_order(str(place)))
     return replace(nearest, started_ms=max(place.started_ms for place in places))
 
 
@@ -72,16 +72,16 @@ def merge_pages(
     return ttypes.ItemsReply(items, end)
 
 
-def merge_walk_pages(
+def merge_filter_walk_pages(
     replies: Sequence[ttypes.ItemsReply], limit: int, bytes_max: int, cursor: str | None
 ) -> ttypes.ItemsReply:
     """Merge pages of a walk. The whole walk keeps one start time: the latest of the hosts' first pages."""
-    page = merge_pages(replies, walk_order, limit, bytes_max)
+    page = merge_pages(replies, filter_walk_order, limit, bytes_max)
     if page.next_cursor is not None:
         if cursor is None:
             cursors = [c for reply in replies for c in (*(reply.cursors or ()), reply.next_cursor) if c is not None]
         else:
             cursors = [cursor]
-        started_ms = max(parse_walk_cursor(c).started_ms for c in cursors)
-        page.next_cursor = str(replace(parse_walk_cursor(page.next_cursor), started_ms=started_ms))
+        started_ms = max(parse_filter_walk_cursor(c).started_ms for c in cursors)
+        page.next_cursor = str(replace(parse_filter_walk_cursor(page.next_cursor), started_ms=started_ms))
     return page

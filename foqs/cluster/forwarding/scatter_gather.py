@@ -14,7 +14,7 @@ from copy import copy
 from functools import cache
 from typing import Any, Final, NoReturn, Protocol
 
-from foqs.cluster.forwarding.merged_pages import first_place, merge_pages, merge_walk_pages, peek_order
+from foqs.cluster.forwarding.merged_pages import first_place, merge_filter_walk_pages, merge_pages, peek_order
 from foqs.cluster.peers import Peer, Peers
 from foqs.queue.port import PendingCall
 from foqs.queue.reads.filter_walk import start_of_shard
@@ -104,7 +104,7 @@ class ScatterGather:
     async def _list_dead(self, call: Call) -> ttypes.ItemsReply:
         request: ttypes.ListDeadRequest = call.request
         limit, cursor = parse_page(request.page)
-        return merge_walk_pages(await self._ask_owners(call, request), limit, self._bytes_max, cursor)
+        return merge_filter_walk_pages(await self._ask_owners(call, request), limit, self._bytes_max, cursor)
 
     async def _count_items(self, call: Call) -> ttypes.CountItemsReply:
         replies = await self._ask_owners(call, call.request)
@@ -121,7 +121,7 @@ class ScatterGather:
         )
 
     async def _bulk(self, call: Call) -> ttypes.BulkReply:
-        """Change a page of items of one shard: the first shard at which any host's walk has items left."""
+        """Change a page of items of one shard: the first shard at which any host's filter walk has items left."""
         part: ttypes.BulkRequest = copy(call.request)
         limit, cursor = parse_page(part.page, limit_min=0)
         part.page = ttypes.Page(0, None if cursor is None else cursor.encode())

@@ -11,7 +11,7 @@ bound. Lease ends are not in the table: `lease_ends` has them. The watermark is 
 of the two. Reads no clock and no table.
 
 An acked item with a TTL leaves a deleted entry in the table until the database removes
-it, which a snapshot can prevent for hours. So no read may walk all entries of the time
+it, which a snapshot can prevent for hours. So no read may pass all entries of the time
 ahead. The timers remember when the dues of each second begin, and a scan asks the table
 only for dues before the next remembered one, and before the next scan in any case.
 """

@@ -7,8 +7,8 @@ the numbers that are known to be deleted, mostly all of them: beside an old snap
 database still has those rows, and reading them would be dear.
 
 Always true between two flushes: a lease that ends before `unread_from_ms` is in a slot,
-or is being looked at. Leases that end later may be unknown here; a *walk* over all
-LEASED rows finds them. A takeover begins with a walk, because nothing is known. If there
+or is being looked at. Leases that end later may be unknown here; a *lease walk* over all
+LEASED rows finds them. A takeover begins with a lease walk, because nothing is known. If there
 are more ranges than fit, those that end last are forgotten, an eighth at once, and `unread_from_ms` falls to
 the earliest end that was forgotten. Reads no clock and no table.
 """
@@ -87,13 +87,13 @@ class LeaseEnds:
         self._cost = 0
         self._next_ms = NEVER_MS
         self._look: Look | None = None
-        self._is_walking = False
+        self._is_lease_walk_running = False
         self._forgotten_from_ms = 0
-        """The earliest end that the walk under way may miss, because it was forgotten since it began; else `unread_from_ms`."""
-        self.walk_count = 0
-        """Ended walks."""
+        """The earliest end that the lease walk under way may miss, because it was forgotten since it began; else `unread_from_ms`."""
+        self.lease_walk_count = 0
+        """Ended lease walks."""
         self.unread_from_ms = 0
-        """A lease that ends at this moment or later may be unknown here, until a walk has read it."""
+        """A lease that ends at this moment or later may be unknown here, until a lease walk has read it."""
 
     @property
     def next_look_ms(self) -> int:
@@ -101,9 +101,9 @@ class LeaseEnds:
         return self._next_ms
 
     @property
-    def next_walk_ms(self) -> int:
-        """When the next walk is needed."""
-        return NEVER_MS if self._is_walking else self.unread_from_ms
+    def next_lease_walk_ms(self) -> int:
+        """When the next lease walk is needed."""
+        return NEVER_MS if self._is_lease_walk_running else self.unread_from_ms
 
     @property
     def cost(self) -> int:
@@ -111,9 +111,9 @@ class LeaseEnds:
         return self._cost
 
     @property
-    def is_walking(self) -> bool:
-        """Whether a walk is under way."""
-        return self._is_walking
+    def is_lease_walk_running(self) -> bool:
+        """Whether a lease walk is under way."""
+        return self._is_lease_walk_running
 
     def unapplied_from_ms(self) -> int:
         """Return a moment before which no lease ends that is still to be applied."""
@@ -138,7 +138,7 @@ class LeaseEnds:
 
     def _add(self, due_ms: int, last_ms: int, look_ms: int, ranges: Sequence[Range], now_ms: int) -> None:
         if due_ms >= self._forgotten_from_ms:
-            return  # the next walk finds them
+            return  # the next lease walk finds them
         shift = min(max((look_ms - now_ms).bit_length() - _SLOTS_PER_LEASE_BITS, 0), _SHIFT_MAX)
         key = look_ms >> shift << 4 | shift
         slot = self._slots.get(key)
@@ -163,7 +163,7 @@ class LeaseEnds:
             self._forget_last()
 
     def _forget_last(self) -> None:
-        """Forget the slots that end last. The next walk finds their leases, and all that end later.
+        """Forget the slots that end last. The next lease walk finds their leases, and all that end later.
 
         An eighth of the room becomes free, so that many slots share the cost of the sort.
         """
@@ -216,17 +216,17 @@ class LeaseEnds:
         if look is not None:
             self._add(look.due_ms, look.last_ms, retry_ms, look.ranges, retry_ms)
 
-    # ----------------------------------------------------------------- walking
+    # ----------------------------------------------------------------- lease walks
 
-    def begin_walk(self) -> None:
-        """A walk over all LEASED rows begins. It must remember or apply each of them. `end_walk` must follow."""
-        self._is_walking = True
+    def begin_lease_walk(self) -> None:
+        """A lease walk over all LEASED rows begins. It must remember or apply each of them. `end_lease_walk` must follow."""
+        self._is_lease_walk_running = True
         self._forgotten_from_ms = NEVER_MS
 
-    def end_walk(self, *, complete: bool) -> None:
-        """The walk has ended; `complete` if it read all LEASED rows."""
-        self._is_walking = False
-        self.walk_count += 1
+    def end_lease_walk(self, *, complete: bool) -> None:
+        """The lease walk has ended; `complete` if it read all LEASED rows."""
+        self._is_lease_walk_running = False
+        self.lease_walk_count += 1
         if not complete:
             self._forgotten_from_ms = min(self._forgotten_from_ms, self.unread_from_ms)
         self.unread_from_ms = self._forgotten_from_ms
@@ -244,13 +244,15 @@ class LeaseEnds:
         assert self._next_ms == next_ms, f"invariant 10: the next look is at {self._next_ms} instead of {next_ms}"
         for slot in slots:
             slot.check()
-        assert self.unread_from_ms <= self._forgotten_from_ms, "invariant 10: a walk will not read what was forgotten"
-        assert self._is_walking or self.unread_from_ms == self._forgotten_from_ms, (
-            "invariant 10: leases are left to a walk that does not begin in time"
+        assert self.unread_from_ms <= self._forgotten_from_ms, (
+            "invariant 10: a lease walk will not read what was forgotten"
+        )
+        assert self._is_lease_walk_running or self.unread_from_ms == self._forgotten_from_ms, (
+            "invariant 10: leases are left to a lease walk that does not begin in time"
         )
 
     def covers(self, number: int, due_ms: int) -> bool:
-        """Return whether this lease is looked at when it ends, or found by a walk."""
+        """Return whether this lease is looked at when it ends, or found by a lease walk."""
         if due_ms >= self.unread_from_ms:
             return True
         if not self._deleted.others([(number, number)]):

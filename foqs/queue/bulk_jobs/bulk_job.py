@@ -106,7 +106,7 @@ class BulkJobSpec:
     """What a job shall do. It never changes.
 
     Attributes:
-        item_filter: the items. Its ages count from the start of the walk; its `at_ms` is not used.
+        item_filter: the items. Its ages count from the start of its filter walk; its `at_ms` is not used.
         rate_per_s: the maximum number of items to change in a second; None: as fast as the shards allow.
         expected: the number of matching items that the caller counted before; for people. None: not counted.
         started_by: the principal; None if the host does not authenticate.
@@ -171,7 +171,7 @@ class BulkJobRecord:
         id: 16 hexadecimal digits.
         tier: the hosts that may work on it.
         incarnation: that of the namespace; another one means that it was deleted and created again.
-        cursor: the pages before it are done; None: the walk has not started.
+        cursor: the pages before it are done; None: the filter walk has not started.
         refusal: why the first of the failed items refused the change.
         problem: FAILED: why; RUNNING: what the job waits for, if it cannot go on now.
         owner: None: nobody works on it. A job that has ended has an owner until its last page is counted.

@@ -35,7 +35,7 @@ class BulkJobPages(Protocol):
     """Changes or counts the items of a job, in all shards of the tier."""
 
     async def make_page(self, spec: BulkJobSpec, cursor: str | None, limit: int) -> PageResult:
-        """Change or count a page of at most `limit` items, and return the result. A limit of 0 only starts the walk.
+        """Change or count a page of at most `limit` items, and return the result. A limit of 0 only starts the filter walk.
 
         A page of a count has as many items as can be read in about half a second.
 

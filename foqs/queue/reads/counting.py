@@ -1,4 +1,4 @@
-"""Counts the items that match a filter: in memory, or by a walk that reads the rows.
+"""Counts the items that match a filter: in memory, or by a filter walk that reads the rows.
 
 Always true: a count by topic and state alone reads no row while the owner's counts are
 complete; a page of a count ends after a bounded time, and from its cursor another host
@@ -15,7 +15,7 @@ from typing import Final
 from foqs.core.items.item import PRIORITY_MIN, Row, State, pack_order_key, unpack_order_key
 from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import ItemTotals, PageResult
-from foqs.queue.reads.filter_walk import Walk, WalkCursor, parse_walk_cursor, read_deadline
+from foqs.queue.reads.filter_walk import FilterWalk, FilterWalkCursor, parse_filter_walk_cursor, read_deadline
 from foqs.shard.shard import OwnedShard
 from foqs.store.port import IdRange
 
@@ -27,8 +27,8 @@ COUNT_PAGE_S_MAX: Final = 0.5
 """A page of a count ends with the first read after this time."""
 
 
-class CountWalk(Walk):
-    """A walk that counts. It may read a shard by id, which needs few reads where a topic has few items.
+class CountingFilterWalk(FilterWalk):
+    """A filter walk that counts. It may read a shard by id, which needs few reads where a topic has few items.
 
     The cursor of a shard that is read by id is before all topics; its order key holds the last id that was read.
     """
@@ -43,7 +43,7 @@ class CountWalk(Walk):
             rows = await self._read_by_id(self.cursor)
         return len(rows), sum([row.payload_bytes for row in rows])
 
-    async def _read_by_id(self, cursor: WalkCursor) -> Sequence[Row]:
+    async def _read_by_id(self, cursor: FilterWalkCursor) -> Sequence[Row]:
         shard = self._shard
         assert shard is not None
         _, _, after = unpack_order_key(cursor.after_key)
@@ -56,8 +56,12 @@ class CountWalk(Walk):
             self.cursor = replace(cursor, after_key=pack_order_key(PRIORITY_MIN, 0, page.last_id))
         return page.rows
 
-    def _ranges_of(self, shard: OwnedShard, start: WalkCursor | None) -> Iterator[tuple[OwnedShard, WalkCursor] | None]:
-        place = WalkCursor(self.item_filter.at_ms, shard.number, min(State), pack_order_key(PRIORITY_MIN, 0, 0), "")
+    def _ranges_of(
+        self, shard: OwnedShard, start: FilterWalkCursor | None
+    ) -> Iterator[tuple[OwnedShard, FilterWalkCursor] | None]:
+        place = FilterWalkCursor(
+            self.item_filter.at_ms, shard.number, min(State), pack_order_key(PRIORITY_MIN, 0, 0), ""
+        )
         if start is not None and not start.topic and start.after_key > place.after_key:
             yield shard, replace(place, after_key=start.after_key)
         elif (start is None or not start.topic) and (yield from self._is_faster_by_id(shard)):
@@ -96,7 +100,7 @@ async def count_matching(
     if item_filter.is_by_topic_and_state and not any(shard.counts.is_lagging for shard in shards):
         async with read_deadline(deadline):
             return ItemTotals(sum([await _sum_counts(shard, namespace, item_filter) for shard in shards]), None)
-    walk = CountWalk(shards, namespace, item_filter, None)
+    walk = CountingFilterWalk(shards, namespace, item_filter, None)
     items = payload_bytes = 0
     async with read_deadline(deadline):
         await walk.start()
@@ -116,7 +120,9 @@ async def count_page(
     deadline: float,
 ) -> PageResult:
     """See `QueueReads.count_page`."""
-    walk = CountWalk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
+    walk = CountingFilterWalk(
+        shards, namespace, item_filter, None if cursor is None else parse_filter_walk_cursor(cursor)
+    )
     loop = asyncio.get_running_loop()
     ends_at_s = loop.time() + COUNT_PAGE_S_MAX
     items = 0

@@ -1,4 +1,4 @@
-"""A walk over the items of a namespace that match a filter.
+"""A filter walk: one pass over the items of a namespace that match a filter.
 
 It visits shards by number, their topics by name, then states, then rows by
 order key. Always true: a read looks at a limited number of rows, whether they
@@ -38,7 +38,7 @@ READS_MAX: Final = 20
 
 
 @dataclass(slots=True, frozen=True)
-class WalkCursor:
+class FilterWalkCursor:
     """The position of a walk: before the rows above `after_key`, of one topic in one state on one shard.
 
     `started_ms`: when the whole walk started, by the shard clock that was furthest ahead.
@@ -55,12 +55,12 @@ class WalkCursor:
         return ":".join([*map(str, numbers), self.topic])
 
 
-def parse_walk_cursor(cursor: str) -> WalkCursor:
+def parse_filter_walk_cursor(cursor: str) -> FilterWalkCursor:
     """Parse the text of a cursor. Raises `InvalidArgument`."""
     parts = cursor.split(":", 6)
     try:
         started_ms, shard, state, priority, after_ms, number = map(int, parts[:6])
-        parsed = WalkCursor(started_ms, shard, State(state), pack_order_key(priority, after_ms, number), parts[6])
+        parsed = FilterWalkCursor(started_ms, shard, State(state), pack_order_key(priority, after_ms, number), parts[6])
     except (ValueError, IndexError):
         parsed = None
     if (
@@ -78,18 +78,18 @@ def parse_walk_cursor(cursor: str) -> WalkCursor:
     return parsed
 
 
-def start_of_shard(started_ms: int, shard: int) -> WalkCursor:
+def start_of_shard(started_ms: int, shard: int) -> FilterWalkCursor:
     """Return the cursor before all rows of a shard."""
-    return WalkCursor(started_ms, shard, min(State), pack_order_key(PRIORITY_MIN, 0, 0), "")
+    return FilterWalkCursor(started_ms, shard, min(State), pack_order_key(PRIORITY_MIN, 0, 0), "")
 
 
 def cursor_after(item: RowView) -> str:
     """Return the cursor after this item. The walk must have started when the item was read."""
     row: Row = item.row
-    return str(WalkCursor(item.now_ms, item.shard, row.state, row.order_key, row.topic))
+    return str(FilterWalkCursor(item.now_ms, item.shard, row.state, row.order_key, row.topic))
 
 
-class Walk:
+class FilterWalk:
     """One walk, or one page of it.
 
     Args:
@@ -99,7 +99,7 @@ class Walk:
     """
 
     def __init__(
-        self, shards: Sequence[OwnedShard], namespace: str, item_filter: RowFilter, cursor: WalkCursor | None
+        self, shards: Sequence[OwnedShard], namespace: str, item_filter: RowFilter, cursor: FilterWalkCursor | None
     ) -> None:
         started_ms = cursor.started_ms if cursor else max([shard.now_ms() for shard in shards], default=0)
         self.item_filter = replace(item_filter, at_ms=started_ms)
@@ -107,7 +107,7 @@ class Walk:
         self._first_key = pack_order_key(item_filter.priority_min, 0, 0)
         self._ranges = self._ranges_from(shards, cursor)
         self._shard: OwnedShard | None = None
-        self.cursor: WalkCursor | None = None
+        self.cursor: FilterWalkCursor | None = None
         """The position; None before the start and at the end."""
 
     async def start(self) -> None:
@@ -155,10 +155,10 @@ class Walk:
             found += await self.read(limit - len(found))
         return found
 
-    def cursor_before(self, item: RowView) -> WalkCursor:
+    def cursor_before(self, item: RowView) -> FilterWalkCursor:
         """Return the cursor just before this item."""
         row: Row = item.row
-        return WalkCursor(self.item_filter.at_ms, item.shard, row.state, row.order_key - 1, row.topic)
+        return FilterWalkCursor(self.item_filter.at_ms, item.shard, row.state, row.order_key - 1, row.topic)
 
     async def _advance(self) -> None:
         """Go to the next rows. Yields to the event loop while it skips many topics."""
@@ -170,15 +170,17 @@ class Walk:
         self._shard = self.cursor = None
 
     def _ranges_from(
-        self, shards: Sequence[OwnedShard], cursor: WalkCursor | None
-    ) -> Iterator[tuple[OwnedShard, WalkCursor] | None]:
+        self, shards: Sequence[OwnedShard], cursor: FilterWalkCursor | None
+    ) -> Iterator[tuple[OwnedShard, FilterWalkCursor] | None]:
         """Yield the start of each range of rows that may match; None to let other tasks run."""
         for shard in shards:
             if cursor is not None and shard.number < cursor.shard:
                 continue
             yield from self._ranges_of(shard, cursor if cursor is not None and shard.number == cursor.shard else None)
 
-    def _ranges_of(self, shard: OwnedShard, start: WalkCursor | None) -> Iterator[tuple[OwnedShard, WalkCursor] | None]:
+    def _ranges_of(
+        self, shard: OwnedShard, start: FilterWalkCursor | None
+    ) -> Iterator[tuple[OwnedShard, FilterWalkCursor] | None]:
         """Yield the ranges of one shard, from a place on."""
         for topic in self._topics_from(shard, "" if start is None else start.topic):
             if topic is None:
@@ -192,7 +194,7 @@ class Walk:
                     if (topic, state) == (start.topic, start.state):
                         after = max(after, start.after_key)
                 if shard.counts.is_lagging or shard.counts.count((self._namespace, topic), state):
-                    yield shard, WalkCursor(self.item_filter.at_ms, shard.number, state, after, topic)
+                    yield shard, FilterWalkCursor(self.item_filter.at_ms, shard.number, state, after, topic)
 
     def _topics_from(self, shard: OwnedShard, first_name: str) -> Iterator[str | None]:
         names = self.item_filter.topic_names

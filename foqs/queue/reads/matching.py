@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import RowView
-from foqs.queue.reads.filter_walk import Walk, parse_walk_cursor, read_deadline
+from foqs.queue.reads.filter_walk import FilterWalk, parse_filter_walk_cursor, read_deadline
 from foqs.queue.reads.payload_pages import count_fitting, load_payloads
 from foqs.shard.shard import OwnedShard
 
@@ -24,7 +24,7 @@ async def list_matching(
     deadline: float,
 ) -> tuple[list[RowView], str | None]:
     """See `QueueReads.list_matching`. `bytes_max` limits a page with payloads; None reads no payloads."""
-    walk = Walk(shards, namespace, item_filter, None if cursor is None else parse_walk_cursor(cursor))
+    walk = FilterWalk(shards, namespace, item_filter, None if cursor is None else parse_filter_walk_cursor(cursor))
     async with read_deadline(deadline):
         found = await walk.read_page(limit)
         end = walk.cursor

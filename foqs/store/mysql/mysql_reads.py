@@ -122,7 +122,7 @@ class MysqlReads:
         return found
 
     async def _read_long(self, committed: Fence, statements: Sequence[bytes]) -> list[Result]:
-        """Read what may take long: it walks over the entries of all deleted rows that a snapshot holds.
+        """Read what may take long: it reads past the entries of all deleted rows that a snapshot holds.
 
         Later reads over this connection have the usual time limit again.
         """

@@ -482,7 +482,7 @@ class Statements:
         ).encode()
 
     def next_due_ms(self, above_ms: int, below_ms: int, *, is_filled: bool) -> bytes:
-        """Read the next timer entry's due. It walks over deleted entries between the bounds.
+        """Read the next timer entry's due. It reads past deleted entries between the bounds.
 
         Until the timer table is filled the result may be the end of a lease: excluding leases would mean reading their rows.
         """

@@ -85,7 +85,7 @@ def next_page_rows(rows: int, took_ms: float) -> int:
 class _Pages:
     """The pages of one run of the filling.
 
-    Each is read without a lock: a read may walk over many deleted rows that a snapshot needs. Under the lock only the
+    Each is read without a lock: a read may pass many deleted rows that a snapshot needs. Under the lock only the
     rows and entries that it found are touched, by their keys. A flush that changes them meanwhile writes their entries.
 
     Attributes:

@@ -25,8 +25,8 @@ from foqs.queue.bulk_jobs.bulk_job import (
 from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
 from foqs.queue.bulk_jobs.host_bulk_jobs import HostBulkJobs
 from foqs.queue.reads import counting
-from foqs.queue.reads.counting import CountWalk
-from foqs.queue.reads.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
+from foqs.queue.reads.counting import CountingFilterWalk
+from foqs.queue.reads.filter_walk import FilterWalkCursor, parse_filter_walk_cursor, start_of_shard
 from foqs.rpc.bulk_job_pages import BulkCallPages
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs_contract.call_table import FIRST_VERSION
@@ -176,19 +176,19 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
     monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 2)
     monkeypatch.setattr(bulk_job_host, "WRITE_INTERVAL_S", 0.0)
-    read_by_id = CountWalk._read_by_id
-    reads_by_id: list[WalkCursor] = []
+    read_by_id = CountingFilterWalk._read_by_id
+    reads_by_id: list[FilterWalkCursor] = []
 
-    async def noted(walk: CountWalk, cursor: WalkCursor) -> Sequence[Row]:
+    async def noted(walk: CountingFilterWalk, cursor: FilterWalkCursor) -> Sequence[Row]:
         reads_by_id.append(cursor)
         return await read_by_id(walk, cursor)
 
-    monkeypatch.setattr(CountWalk, "_read_by_id", noted)
+    monkeypatch.setattr(CountingFilterWalk, "_read_by_id", noted)
 
     def is_within_a_shard(job: BulkJobRecord, seen_min: int) -> bool:
         if job.cursor is None or job.counts.seen < seen_min:
             return False
-        cursor = parse_walk_cursor(job.cursor)
+        cursor = parse_filter_walk_cursor(job.cursor)
         return not cursor.topic and cursor.after_key > start_of_shard(cursor.started_ms, cursor.shard).after_key
 
     async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
@@ -200,7 +200,7 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
         await world.kill(host_of(hosts, job))
         job = await world.job()
         assert job.cursor is not None
-        recorded = parse_walk_cursor(job.cursor)
+        recorded = parse_filter_walk_cursor(job.cursor)
         reads_before = len(reads_by_id)
         job = await world.seen(lambda job: not job.state.is_live)
         assert (job.state, job.run, job.counts) == (BulkJobState.DONE, 2, BulkJobCounts(seen=80 + 12 * 8))

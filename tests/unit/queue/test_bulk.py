@@ -13,8 +13,8 @@ from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import PageResult, RowView
 from foqs.queue.reads import counting, filter_walk
-from foqs.queue.reads.counting import CountWalk
-from foqs.queue.reads.filter_walk import parse_walk_cursor
+from foqs.queue.reads.counting import CountingFilterWalk
+from foqs.queue.reads.filter_walk import parse_filter_walk_cursor
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings
@@ -134,7 +134,7 @@ def test_pages_of_a_count_find_each_matching_item_once(
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 2)
     by_id = MethodCount(monkeypatch, MemoryReads, "rows_by_id")
     if only.topic is None:
-        monkeypatch.setattr(CountWalk, "_is_faster_by_id", lambda self, shard: _answer(is_by_id))
+        monkeypatch.setattr(CountingFilterWalk, "_is_faster_by_id", lambda self, shard: _answer(is_by_id))
 
     async def story(world: World) -> None:
         engine = await world.counted_engine(engine_settings(1, 2))
@@ -437,13 +437,13 @@ def test_slow_read_ends_the_call_at_its_deadline_and_changes_nothing(
 )  # fmt: skip
 def test_malformed_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        parse_walk_cursor(cursor)
+        parse_filter_walk_cursor(cursor)
     assert caught.value.field == "page.cursor"
 
 
 def test_cursor_round_trips_as_text() -> None:
     text = "17:3:2:-5:99:8796093022209:a:b\n "
-    place = parse_walk_cursor(text)
+    place = parse_filter_walk_cursor(text)
     assert (place.started_ms, place.shard, place.state, place.topic) == (17, 3, State.READY, "a:b\n ")
     assert str(place) == text
 

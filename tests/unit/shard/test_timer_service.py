@@ -14,7 +14,7 @@ from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
 from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_memory import TOPICS_PER_STEP
-from foqs.shard.timer_service import SWEEP_PAUSES, WALK_TOPICS
+from foqs.shard.timer_service import LEASE_WALK_TOPICS, SWEEP_PAUSES
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import DueRow, StoreLost, WriteRefused
 from tests.support.builders import ROW_CACHE, changed, engine_settings
@@ -420,8 +420,8 @@ def test_a_walk_inspects_the_topics_in_steps_and_reads_many_at_once(monkeypatch:
             return await leases_of(self, committed, topics, limit)
 
         monkeypatch.setattr(MemoryReads, "leases_of", noted)
-        await timer_service_of(shard)._walk(store_of(shard).reads())
-        assert read == [WALK_TOPICS, WALK_TOPICS, 50]
+        await timer_service_of(shard)._walk_leases(store_of(shard).reads())
+        assert read == [LEASE_WALK_TOPICS, LEASE_WALK_TOPICS, 50]
 
     run_in_world(story)
 
@@ -431,7 +431,7 @@ def test_leases_for_which_there_is_no_room_end_in_time() -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS, lease_ranges_max=64))
         caller = Caller(world, engine)
         leases = engine.shards[1].memory.timers.leases
-        walks_before = leases.walk_count
+        walks_before = leases.lease_walk_count
         for number in range(60):
             await caller.put(f"t{number}", lease_ms=1_000 + 200 * number)
             await caller.one(f"t{number}")
@@ -441,7 +441,7 @@ def test_leases_for_which_there_is_no_room_end_in_time() -> None:
             ended = sum(state is State.READY for _, state in world.rows())
             assert abs(ended - 5 * (second - 1)) <= 8 or ended in (0, 60), (second, ended)
         assert [state for _, state in world.rows()] == [State.READY] * 60
-        assert 2 <= leases.walk_count - walks_before <= 60
+        assert 2 <= leases.lease_walk_count - walks_before <= 60
 
     run_in_world(story)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from foqs.cluster.forwarding.merged_pages import first_place, merge_pages, merge_walk_pages, peek_order
+from foqs.cluster.forwarding.merged_pages import first_place, merge_filter_walk_pages, merge_pages, peek_order
 from foqs.core.items.item import State, pack_order_key
-from foqs.queue.reads.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
+from foqs.queue.reads.filter_walk import FilterWalkCursor, parse_filter_walk_cursor, start_of_shard
 from foqs.queue.reads.listings import format_cursor
 from foqs_contract.idl import ttypes
 
@@ -93,27 +93,27 @@ def test_pages_of_any_hosts_show_everything_once() -> None:
         assert seen == [f"{shard}-{number}" for number, shard in everything]
 
 
-def walk_reply(begun_ms: int, places: Sequence[WalkCursor], end: WalkCursor | None = None) -> Any:
+def walk_reply(begun_ms: int, places: Sequence[FilterWalkCursor], end: FilterWalkCursor | None = None) -> Any:
     cursors = [str(place) for place in places]
     views = [ttypes.ItemView(id=str(place.after_key)) for place in places]
     return ttypes.ItemsReply(views, None if end is None else str(end), cursors)
 
 
-def place(begun_ms: int, shard: int, topic: str, number: int = 1) -> WalkCursor:
-    return WalkCursor(begun_ms, shard, State.DEAD, pack_order_key(*AT, number), topic)
+def place(begun_ms: int, shard: int, topic: str, number: int = 1) -> FilterWalkCursor:
+    return FilterWalkCursor(begun_ms, shard, State.DEAD, pack_order_key(*AT, number), topic)
 
 
 def test_walk_is_ordered_by_shard_then_topic_and_keeps_the_latest_beginning() -> None:
     early = walk_reply(7, [place(7, 1, "b"), place(7, 3, "a")], place(7, 3, "c"))
     late = walk_reply(9, [place(9, 2, "z"), place(9, 4, "a")])
-    page = merge_walk_pages([early, late], 10, BYTES_MAX, None)
+    page = merge_filter_walk_pages([early, late], 10, BYTES_MAX, None)
     assert len(page.items or ()) == 3
-    assert parse_walk_cursor(page.next_cursor or "") == place(9, 3, "c")
+    assert parse_filter_walk_cursor(page.next_cursor or "") == place(9, 3, "c")
 
 
 def test_continued_walk_keeps_its_beginning() -> None:
-    page = merge_walk_pages([walk_reply(7, [], place(7, 3, "c"))], 10, BYTES_MAX, str(place(6, 1, "a")))
-    assert parse_walk_cursor(page.next_cursor or "").started_ms == 6
+    page = merge_filter_walk_pages([walk_reply(7, [], place(7, 3, "c"))], 10, BYTES_MAX, str(place(6, 1, "a")))
+    assert parse_filter_walk_cursor(page.next_cursor or "").started_ms == 6
 
 
 def test_walks_of_several_hosts_begin_with_the_first_shard_and_the_latest_moment() -> None:
@@ -122,6 +122,6 @@ def test_walks_of_several_hosts_begin_with_the_first_shard_and_the_latest_moment
 
 def test_the_beginning_of_a_shard_is_before_all_that_it_can_hold() -> None:
     start = start_of_shard(5, 2)
-    assert parse_walk_cursor(str(start)) == start
+    assert parse_filter_walk_cursor(str(start)) == start
     assert start.topic < "a"
     assert start.after_key < pack_order_key(-(1 << 31), 0, 1)

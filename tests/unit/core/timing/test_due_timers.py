@@ -15,8 +15,8 @@ HOUR_MS = 3_600_000
 def walked(scan_interval_ms: int) -> DueTimers:
     """Return timers of an owner that has read all leases: there were none."""
     timers = DueTimers(scan_interval_ms)
-    timers.leases.begin_walk()
-    timers.leases.end_walk(complete=True)
+    timers.leases.begin_lease_walk()
+    timers.leases.end_lease_walk(complete=True)
     return timers
 
 

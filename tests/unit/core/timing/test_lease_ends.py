@@ -16,23 +16,23 @@ NOW = 1_700_000_000_000
 def walked(ranges_max: int = 10_000) -> LeaseEnds:
     """Return the lease ends of an owner that has read all leases: there were none."""
     leases = LeaseEnds(ranges_max)
-    leases.begin_walk()
-    leases.end_walk(complete=True)
+    leases.begin_lease_walk()
+    leases.end_lease_walk(complete=True)
     return leases
 
 
 def test_a_new_owner_knows_nothing_until_it_has_walked() -> None:
     leases = LeaseEnds(100)
     leases.remember(NOW + 10, [1], NOW)
-    assert (leases.next_walk_ms, leases.next_look_ms, leases.cost) == (0, NEVER_MS, 0)
-    leases.begin_walk()
-    assert leases.next_walk_ms == NEVER_MS
+    assert (leases.next_lease_walk_ms, leases.next_look_ms, leases.cost) == (0, NEVER_MS, 0)
+    leases.begin_lease_walk()
+    assert leases.next_lease_walk_ms == NEVER_MS
     leases.remember(NOW + 10, [1], NOW)
-    leases.end_walk(complete=False)
-    assert leases.next_walk_ms == 0
-    leases.begin_walk()
-    leases.end_walk(complete=True)
-    assert (leases.next_walk_ms, leases.next_look_ms) == (NEVER_MS, NOW + 10)
+    leases.end_lease_walk(complete=False)
+    assert leases.next_lease_walk_ms == 0
+    leases.begin_lease_walk()
+    leases.end_lease_walk(complete=True)
+    assert (leases.next_lease_walk_ms, leases.next_look_ms) == (NEVER_MS, NOW + 10)
 
 
 def test_consecutive_numbers_of_many_flushes_are_one_range() -> None:
@@ -108,12 +108,12 @@ def test_the_leases_that_end_last_are_forgotten_and_walked() -> None:
     leases = walked(3 * SLOT_COST)
     for second in (1, 9, 5):
         leases.remember(NOW + 1_000 * second, [second], NOW)
-    assert leases.next_walk_ms == NOW + 9_000
+    assert leases.next_lease_walk_ms == NOW + 9_000
     leases.remember(NOW + 9_500, [10], NOW)
-    assert (leases.next_walk_ms, leases.cost) == (NOW + 9_000, 2 * (SLOT_COST + 1))
+    assert (leases.next_lease_walk_ms, leases.cost) == (NOW + 9_000, 2 * (SLOT_COST + 1))
     leases.remember(NOW + 2_000, [*range(100, 200, 2)], NOW)
     assert leases.cost <= 3 * SLOT_COST
-    assert leases.next_walk_ms <= NOW + 5_000
+    assert leases.next_lease_walk_ms <= NOW + 5_000
 
 
 def test_an_eighth_of_the_room_becomes_free_at_once() -> None:
@@ -121,21 +121,21 @@ def test_an_eighth_of_the_room_becomes_free_at_once() -> None:
     leases = walked(64 * (SLOT_COST + 1))
     for second in range(65):
         leases.remember(NOW + 10_000 * (200 - second), [second * 10], NOW)
-    forgotten_from_ms = leases.next_walk_ms
+    forgotten_from_ms = leases.next_lease_walk_ms
     assert leases.cost == 56 * (SLOT_COST + 1)
     for second in range(65, 73):
         leases.remember(NOW + 10_000 * (200 - second), [second * 10], NOW)
-    assert leases.next_walk_ms == forgotten_from_ms == NOW + 10_000 * (200 - 8)
+    assert leases.next_lease_walk_ms == forgotten_from_ms == NOW + 10_000 * (200 - 8)
 
 
 def test_what_is_forgotten_during_a_walk_needs_another_walk() -> None:
     leases = walked(2 * SLOT_COST)
     leases.remember(NOW + 1_000, [1], NOW)
-    leases.begin_walk()
+    leases.begin_lease_walk()
     leases.remember(NOW + 500, [2], NOW)
     assert leases.unread_from_ms == NOW + 1_000
-    leases.end_walk(complete=True)
-    assert leases.next_walk_ms == NOW + 1_000
+    leases.end_lease_walk(complete=True)
+    assert leases.next_lease_walk_ms == NOW + 1_000
     assert leases.covers(1, NOW + 1_000)
     assert leases.covers(2, NOW + 500)
     assert not leases.covers(3, NOW + 500)
@@ -220,8 +220,8 @@ def test_no_lease_is_forgotten_whatever_happens(ranges_max: int, steps: list[tup
                         else:
                             del table[number]
                 leases.end_look()
-        elif kind == "begin walk" and unread is None and leases.next_walk_ms <= now_ms:
-            leases.begin_walk()
+        elif kind == "begin walk" and unread is None and leases.next_lease_walk_ms <= now_ms:
+            leases.begin_lease_walk()
             unread = sorted(table)
         elif kind == "read page" and unread:
             for number in unread[:10]:
@@ -234,7 +234,7 @@ def test_no_lease_is_forgotten_whatever_happens(ranges_max: int, steps: list[tup
                     del table[number]
             del unread[:10]
         elif kind == "end walk" and unread is not None:
-            leases.end_walk(complete=value and not unread)
+            leases.end_lease_walk(complete=value and not unread)
             unread = None
         leases.check()
         for number, due_ms in table.items():
