@@ -371,7 +371,7 @@ class ComposedHost:
             await self._jobs.stop(max(0.0, min(_JOBS_STOP_S, deadline - loop.time())))
 
         async def long_polls() -> None:
-            self._engine.queue.drain()
+            self._engine.queue.stop_long_polls()
 
         async def shards() -> None:
             self._engine.on_release_requested()

@@ -109,7 +109,7 @@ class Assignment:
         name, nonce: those of the member.
         epoch: the epoch for the takeover; higher than any issued for the shard before.
         database: the shard's database at the assignment; empty if it is not known any more.
-        leaving: the member shall drain the shard and hand it over.
+        leaving: the member shall hand the shard over.
         unknown: what a newer version has written beside, kept while the assignment lasts.
     """
 

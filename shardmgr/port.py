@@ -51,7 +51,7 @@ class AssignmentListener(Protocol):
         ...
 
     def on_release_requested(self, shard: int) -> None:
-        """Drain the shard: accept nothing more, write what waits, and report the state FREE."""
+        """Hand the shard over: accept nothing more, write what waits, and report the state FREE."""
         ...
 
     def on_dropped(self, shard: int) -> None:

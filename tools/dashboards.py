@@ -124,14 +124,14 @@ OVERVIEW: Final = Dashboard(
             "cps",
         ),
         Panel(
-            "Time to drain",
+            "Time to empty",
             "How long the ready items last if items come and go as now; without a line the backlog does not shrink.",
             "foqsitemswait",
             [
                 (
                     "sum(foqs_ready_items) / "
                     f"(({_rate('foqs_acked_items_total')} - {_rate('foqs_enqueued_items_total')}) > 0)",
-                    "time to drain",
+                    "time to empty",
                 )
             ],
             "s",
@@ -244,7 +244,7 @@ TOPICS: Final = Dashboard(
         ),
         Panel("Acked", "Items per second that consumers finished.", "foqsitemswait", [(_ACKED, _TOPIC)], "cps"),
         Panel(
-            "Time to drain at this rate",
+            "Time to empty at this rate",
             "How long consumers need for the ready items if no more come; no line means no acks.",
             "foqsitemswait",
             [(f"{_topic_items('ready')} / ({_ACKED} > 0)", _TOPIC)],

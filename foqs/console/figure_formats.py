@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from foqs.console.chart_geometry import shares, short
 from foqs.console.due_calendar import Calendar, Count
-from foqs.console.history import drain_s
+from foqs.console.history import time_to_empty_s
 from foqs.console.priority_line import PriorityLine
 from foqs.core.memory.topic_rates import Rates
 from foqs.runtime.durations import format_duration
@@ -27,15 +27,15 @@ def rate(per_s: float) -> str:
     return "0" if per_s < 0.05 else f"{per_s:,.1f}"
 
 
-def drain(ready: int, rates: Rates, now_s: float) -> str:
+def time_to_empty(ready: int, rates: Rates, now_s: float) -> str:
     """Return when the last ready item is acked if the rates stay as they are: an estimate.
 
     Args:
         now_s: seconds since 1970-01-01 UTC.
     """
-    left_s = drain_s(ready, rates)
+    left_s = time_to_empty_s(ready, rates)
     if not ready:
-        return "nothing to drain"
+        return "there are none"
     if left_s is None:
         return "not at these rates"
     end = datetime.datetime.fromtimestamp(now_s + left_s, datetime.UTC)

@@ -113,15 +113,15 @@ class CountRates:
         return Rates((ready_count - ready_before) / passed_s, (acked_count - acked_before) / passed_s)
 
 
-def drain_s(ready: int, rates: Rates) -> float | None:
+def time_to_empty_s(ready: int, rates: Rates) -> float | None:
     """Return the seconds in which no ready item is left, if the rates stay; None if the backlog does not shrink."""
     shrinking = rates.acked - rates.ready
     if not ready:
         return 0.0
-    return ready / shrinking if shrinking > 0 and ready / shrinking <= _DRAIN_S_MAX else None
+    return ready / shrinking if shrinking > 0 and ready / shrinking <= _TIME_TO_EMPTY_S_MAX else None
 
 
-_DRAIN_S_MAX: Final = 3_650 * 86_400.0
+_TIME_TO_EMPTY_S_MAX: Final = 3_650 * 86_400.0
 """A backlog that needs ten years does not shrink."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from foqs.console.chart_geometry import Chart, Charts
-from foqs.console.figure_formats import drain
+from foqs.console.figure_formats import time_to_empty
 from foqs.console.health import find_problems
 from foqs.console.history import Point
 from foqs.console.live import LivePart
@@ -70,7 +70,7 @@ async def overview_values(visit: Visit) -> Mapping[str, Any]:
         "busiest": [
             BusyTopic(*topic, rates, shared.history.topic(topic).last) for topic, rates in figures.busiest_topics()
         ],
-        "drain": drain(totals.ready, totals.rates, shared.now_s()),
+        "time_to_empty": time_to_empty(totals.ready, totals.rates, shared.now_s()),
         "hosts": hosts,
         "shards": shards,
         "unserved": [shard for shard in shards if shard.state != "owned"],

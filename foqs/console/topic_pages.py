@@ -10,7 +10,7 @@ from aiohttp import web
 
 from foqs.console.chart_geometry import Chart, Charts
 from foqs.console.due_calendar import UNITS
-from foqs.console.figure_formats import drain
+from foqs.console.figure_formats import time_to_empty
 from foqs.console.history import Point
 from foqs.console.live import LivePart
 from foqs.console.rankings import ORDERS, Choice, TopicRanking
@@ -153,7 +153,7 @@ async def topic_values(visit: Visit) -> Mapping[str, Any]:
         "counts": counts,
         "states": STATES,
         "rates": rates,
-        "drain": drain(0 if counts is None else counts.ready, rates, shared.now_s()),
+        "time_to_empty": time_to_empty(0 if counts is None else counts.ready, rates, shared.now_s()),
         "passed_over": shared.figures.order(place),
     }
 

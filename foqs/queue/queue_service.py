@@ -68,7 +68,7 @@ class QueueService:
         shards, namespaces, stopwatch_s = state.shards, state.namespaces, state.stopwatch_s
         self.limits = limits
         self.waiters = state.waiters
-        self.is_draining = False
+        self.is_stopping = False
         self._state = state
         self._write_replies = replies.write
         self._suspension = state.suspension
@@ -89,7 +89,7 @@ class QueueService:
         self.quota = Quota(shards.served, state.backlogs, tier.limits, stopwatch_s)
         self._backlogs = state.backlogs
         self._owned = OwnedShards(shards, self.placement.not_owner_error)
-        self.reads: QueueReads = HostReads(state, self._owned, demand, self.quota, limits, lambda: self.is_draining)
+        self.reads: QueueReads = HostReads(state, self._owned, demand, self.quota, limits, lambda: self.is_stopping)
         self.bulk: BulkChanges = HostBulkChanges(self._owned, self.apply)
         self.order_meter = OrderMeter(state.ranking, state.order_samples, tier.order_sink)
         self.availability = state.availability
@@ -97,9 +97,9 @@ class QueueService:
         """Returns the shards that cannot deliver; see `Availability.outage`."""
         self._replay_lookups = ReplayLookups(limits.replay_lookup_items_max, self.placement.shards_for_idempotency_keys)
 
-    def drain(self) -> None:
-        """Stop long polls, because the host is stopping: replies to those that wait, and lets no other wait."""
-        self.is_draining = True
+    def stop_long_polls(self) -> None:
+        """Reply to the long polls that wait, because the host is stopping, and let no other wait."""
+        self.is_stopping = True
         for dequeue in self.waiters.all_waiters():
             dequeue.try_deliver()
 
@@ -275,7 +275,7 @@ class QueueService:
 
     def may_wait(self, dequeue: Dequeue) -> bool:
         namespace = next(iter(dequeue.topics))[0]
-        return not self.is_draining and self._namespaces.is_current(namespace, dequeue.settings)
+        return not self.is_stopping and self._namespaces.is_current(namespace, dequeue.settings)
 
     def end_outdated_waits(self, changed: Collection[str]) -> None:
         """End the dequeues that wait for a namespace that was deleted or has other settings. Their callers ask again."""

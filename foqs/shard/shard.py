@@ -1,6 +1,6 @@
 """One owned shard: its writer, its reader, its memory, its timers.
 
-A takeover opens it (`shard_takeover`); a drain closes it. Requests
+A takeover opens it (`shard_takeover`); `close` ends it. Requests
 enter as operations: the writer writes them, then the memory applies them
 (`shard_memory.ShardMemory`). Knows nothing of calls.
 """
@@ -211,7 +211,7 @@ class OwnedShard:
     # ------------------------------------------------------------ life cycle
 
     async def run(self) -> None:
-        """Serve until `close` has drained it.
+        """Serve until `close` was called and all waiting operations are written.
 
         Raises:
             ShardLost: it is fenced.

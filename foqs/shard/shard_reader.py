@@ -119,7 +119,7 @@ class ShardReader:
                 await self._wake.wait()
         finally:
             self._is_ended = True
-            unfinished = self._waiting.drain()
+            unfinished = self._waiting.remove_all()
             for unfinished_read in unfinished if queued is None else [queued, *unfinished]:
                 unfinished_read.on_failed(self._closing_error())
             await self._reads.close()

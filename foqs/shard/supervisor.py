@@ -143,7 +143,7 @@ class ShardSupervisor:
         if not self.is_releasing:
             self._release_requested.set()
             self._requested_s = asyncio.get_running_loop().time()
-            self._drain()
+            self._close_shard()
 
     def drop(self) -> None:
         """End at once: another host owns the shard, or may. Nothing is served or reported any more. The caller cancels `run`."""
@@ -154,7 +154,7 @@ class ShardSupervisor:
         if shard is not None:
             shard.drop()
 
-    def _drain(self) -> None:
+    def _close_shard(self) -> None:
         shard = self._shards.get(self._shard)
         if shard is not None:
             self._advance(OwnershipEvent.RELEASE_REQUESTED)
@@ -216,7 +216,7 @@ class ShardSupervisor:
         try:
             self._listener.on_owned()
             if self.is_releasing:
-                self._drain()
+                self._close_shard()
             await shard.run()
         except ShardLost as lost:
             reason = lost.reason

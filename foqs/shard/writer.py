@@ -615,7 +615,7 @@ class Writer:
         flushing = self._flushing_batch
         for part in [*flushing.parts, *flushing.direct_deliveries, *sealed.direct_deliveries]:
             self._call_safely(part.fail, current)
-        for part in [*sealed.parts, *refused_parts, *self._intake.drain()]:
+        for part in [*sealed.parts, *refused_parts, *self._intake.remove_all()]:
             self._call_safely(part.fail, error)
         self._flushing_batch = _EMPTY_BATCH
         self._bisection_queue.clear()

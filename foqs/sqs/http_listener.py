@@ -62,7 +62,7 @@ class SqsListener:
         self.limits = limits
         self.peer_log = PeerLog(self.loop.time)
         self.is_stopping = False
-        self._is_draining = False
+        self._closes_after_replies = False
         self.calls_in_flight = 0
         self._service = service
         self._request_bytes_max = request_bytes_max
@@ -91,12 +91,12 @@ class SqsListener:
         """Return a protocol for one new connection."""
         return self.connections.connection()
 
-    def drain(self) -> None:
+    def close_after_replies(self) -> None:
         """Close each connection after its next reply, so that its client goes to another host.
 
         Otherwise a client would repeat its long polls here, where none waits any more.
         """
-        self._is_draining = True
+        self._closes_after_replies = True
 
     async def stop(self, deadline: float) -> None:
         """End all connections; requests in flight have until `deadline`, on the loop's clock.
@@ -127,7 +127,7 @@ class SqsListener:
             if reply.error is not None and (reply.status == 413 or reply.error in AUTHENTICATION_ERRORS):
                 self._warn(_peer(request), f"an SQS request was refused: {reply.error}")
                 response.force_close()
-            elif self._is_draining or (reply.error is not None and "Expect" in request.headers):
+            elif self._closes_after_replies or (reply.error is not None and "Expect" in request.headers):
                 # A client that was refused before the interim reply may leave its body out.
                 response.force_close()
             if reply.on_unsent is not None:

@@ -101,7 +101,7 @@ class SqsPort:
         """Accept no more connections, and close each after its next reply."""
         self._listening.close()
         if self._listener is not None:
-            self._listener.drain()
+            self._listener.close_after_replies()
         if self._tls_acceptor is not None:
             self._tls_acceptor.close()
 

@@ -206,8 +206,8 @@ class Pipe:
             size = self.chunk_size(size)
             data = bytes(self.held[:size])
             del self.held[:size]
-            if self.source.is_waiting_for_drain:
-                self.source.call_soon(self.source.on_drained)
+            if self.source.is_waiting_for_room:
+                self.source.call_soon(self.source.on_room)
             if self._arrived > self.written - len(self.held) or self._has_finish_arrived:
                 self.schedule(self.deliver)
             target.on_data(data)
@@ -343,11 +343,11 @@ class MemoryTransport(asyncio.Transport):
             self.close()
 
     @property
-    def is_waiting_for_drain(self) -> bool:
+    def is_waiting_for_room(self) -> bool:
         """Whether it waits for written bytes to be read."""
         return self._is_writing_paused or self._is_closing
 
-    def on_drained(self) -> None:
+    def on_room(self) -> None:
         """Continue after written bytes have been read."""
         self._update_write_pressure()
         if self._is_closing and not self.outgoing.held:

@@ -31,7 +31,7 @@ RULE_TESTS = Path(__file__).parents[1] / "prometheus" / "alerts_test.yml"
 NAMES = ("one", "two")
 TOKEN = "secret-of-the-operator-0123456789"
 RATE_INTERVAL = "20s"
-NOT_NOW = ("overview: Time to drain: A",)
+NOT_NOW = ("overview: Time to empty: A",)
 """Expressions without a value while the backlog does not shrink."""
 
 

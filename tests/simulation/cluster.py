@@ -358,7 +358,7 @@ class SimulatedCluster:
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             listener.close()
-            engine.queue.drain()
+            engine.queue.stop_long_polls()
             await wire.stop(self.loop.time() + 0.3)
             engine.on_release_requested()
             await asyncio.wait((serving,), timeout=1.0)

@@ -308,7 +308,7 @@ class SimulatedFleet(SimulatedCluster):
                 ended.result()
         until_s = self.loop.time() + 2 * DRAIN_MS / 1000
         listener.close()
-        engine.queue.drain()
+        engine.queue.stop_long_polls()
         await tier.leave(until_s)
         await wire.stop(min(until_s, self.loop.time() + 0.3))
         engine.on_release_requested()

@@ -109,7 +109,7 @@ class ClusterHost:
 
     async def stop(self) -> None:
         """Stop like a host that gets a signal."""
-        self.engine.queue.drain()
+        self.engine.queue.stop_long_polls()
         await self.membership.leave(self._world.deadline_in(10))
         self.engine.on_release_requested()
         await self.engine.run()

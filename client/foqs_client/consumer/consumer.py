@@ -205,7 +205,7 @@ class Consumer:
                     await asyncio.sleep(0)
                 self._wake.clear()
             discovery.cancel()
-            await self._drain()
+            await self._end_items()
         finally:
             await self._close()
         if self._failure is not None:
@@ -383,7 +383,7 @@ class Consumer:
 
     # ------------------------------------------------------------------ stopping
 
-    async def _drain(self) -> None:
+    async def _end_items(self) -> None:
         """End in this order; an abort ends each step at once.
 
         1. Wait for dequeues in flight: they might receive items that were released earlier.
@@ -418,7 +418,7 @@ class Consumer:
     def _release_waiting(self) -> None:
         if self.aborted:
             return
-        for item in self._in_flight.drain_waiting(RELEASED):
+        for item in self._in_flight.finish_waiting(RELEASED):
             self._settler.settle(item)
 
     async def _close(self) -> None:

@@ -7,7 +7,7 @@ once, in one way. A lost item is neither started nor settled. Times are seconds
 of one clock. Knows nothing of calls and handlers.
 
     add ▶ WAITING ──start──▶ RUNNING ──finish──▶ SETTLING ──settled──▶ GONE
-             │  └──drain───────────────────────────▲  └──settle failed──▶ GONE, lost
+             │  └──finish waiting──────────────────▲  └──settle failed──▶ GONE, lost
              └──lease ended──▶ GONE, lost   RUNNING ──lease ended──▶ RUNNING, lost ──finish──▶ GONE
 """
 
@@ -200,7 +200,7 @@ class InFlightSet:
         """Return the items whose handlers run."""
         return [item for item in self._items if item.state is HandlingState.RUNNING]
 
-    def drain_waiting(self, outcome: HandlerOutcome) -> list[InFlightItem]:
+    def finish_waiting(self, outcome: HandlerOutcome) -> list[InFlightItem]:
         """Give all waiting items this outcome, and return them to be settled."""
         found = [item for item in self._waiting if item.state is HandlingState.WAITING]
         self._waiting.clear()

@@ -113,7 +113,7 @@ class FairQueue(Generic[T]):
             self._reset()
         return entry
 
-    def drain(self) -> list[T]:
+    def remove_all(self) -> list[T]:
         """Remove and return all entries."""
         entries = [entry for queue in self._queues.values() for _, entry in queue]
         self._size = 0

@@ -255,9 +255,9 @@ class Intake:
         for part in batch.purges:
             self._release_numbers(part.numbers)
 
-    def drain(self) -> list[Part[Any]]:
+    def remove_all(self) -> list[Part[Any]]:
         """Remove and return all waiting parts."""
-        parts = [part for queue in self._queues for part in queue.drain()]
+        parts = [part for queue in self._queues for part in queue.remove_all()]
         parts += [Part(operation, place, place + 1) for held in self._held_back.values() for operation, place in held]
         self._held_back.clear()
         self._busy_numbers.clear()

@@ -121,7 +121,7 @@ class LaneQueue:
         self._queues.clear()
         self._scheduler.clear()
 
-    def drain(self) -> list[Part[Any]]:
+    def remove_all(self) -> list[Part[Any]]:
         """Remove and return all parts. The quota is not released."""
         parts = self.parts()
         self._reset()

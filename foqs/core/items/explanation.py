@@ -47,7 +47,7 @@ class ItemSnapshot:
     read_error: str | None = None
     is_written: bool = True
     store_error: str | None = None
-    is_draining: bool = False
+    is_stopping: bool = False
     is_suspended: bool = False
     is_paused: bool = False
     is_reserved: bool = False
@@ -64,7 +64,7 @@ class ItemSnapshot:
     @property
     def is_blocked(self) -> bool:
         """Whether the item cannot be delivered now, even to a waiting consumer."""
-        return self.is_paused or self.is_suspended or self.is_draining or self.store_error is not None
+        return self.is_paused or self.is_suspended or self.is_stopping or self.store_error is not None
 
     def cli_command(self, subcommand: str, *arguments: str) -> str:
         """Return a `foqs` command line for this item's namespace."""
@@ -171,7 +171,7 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
             f"Its shard's database does not answer, so the shard delivers nothing: {snapshot.store_error}.",
             "Repair the database; the shard then continues by itself.",
         )
-    if snapshot.is_draining:
+    if snapshot.is_stopping:
         explanation.add("The host is stopping and delivers nothing more.", "Start the host again, or ask another.")
     if snapshot.is_suspended:
         explanation.add(

@@ -30,7 +30,7 @@ class Explainer:
 
     Args:
         better_items_max: limit of the count of better items.
-        is_draining: returns whether this host is stopping.
+        is_stopping: returns whether this host is stopping.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Explainer:
         demand: Demand,
         quota: Quota,
         better_items_max: int,
-        is_draining: Callable[[], bool],
+        is_stopping: Callable[[], bool],
     ) -> None:
         self._shards = shards
         self._namespaces = state.namespaces
@@ -50,7 +50,7 @@ class Explainer:
         self._demand = demand
         self._quota = quota
         self._better_items_max = better_items_max
-        self._is_draining = is_draining
+        self._is_stopping = is_stopping
 
     async def explain(self, namespace: str, shard_number: int, number: int, deadline: float) -> ItemExplanation:
         """See `QueueReads.explain`. Raises `NamespaceNotFound` if there is no such namespace."""
@@ -86,7 +86,7 @@ class Explainer:
             now_ms=shard.now_ms(),
             is_written=is_written,
             store_error=shard.unavailable_reason or shard.write_refusal,
-            is_draining=self._is_draining(),
+            is_stopping=self._is_stopping(),
             is_suspended=self._suspension.is_on,
             is_paused=topic in self._namespaces.paused_topics,
             is_reserved=shard.index.is_reserved(number),

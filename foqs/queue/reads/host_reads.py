@@ -38,7 +38,7 @@ class HostReads:
     """Implements `port.Reads`.
 
     Args:
-        is_draining: returns whether this host is stopping.
+        is_stopping: returns whether this host is stopping.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class HostReads:
         demand: Demand,
         quota: Quota,
         limits: CallOptions,
-        is_draining: Callable[[], bool],
+        is_stopping: Callable[[], bool],
     ) -> None:
         self._shards = shards
         self._namespaces = state.namespaces
         self._availability = state.availability
         self._page_bytes_max = limits.delivery_bytes_max
-        self._explainer = Explainer(state, shards, demand, quota, limits.better_items_max, is_draining)
+        self._explainer = Explainer(state, shards, demand, quota, limits.better_items_max, is_stopping)
 
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.console.history import SLOT_S, SLOTS_MAX, TOPICS_MAX, CountRates, History, Point, Series, drain_s
+from foqs.console.history import SLOT_S, SLOTS_MAX, TOPICS_MAX, CountRates, History, Point, Series, time_to_empty_s
 from foqs.core.memory.topic_rates import Rates
 
 
@@ -73,4 +73,4 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     ],
 )
 def test_a_backlog_is_drained_only_if_it_shrinks(ready: int, rates: Rates, left_s: float | None) -> None:
-    assert drain_s(ready, rates) == left_s
+    assert time_to_empty_s(ready, rates) == left_s

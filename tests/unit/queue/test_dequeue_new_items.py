@@ -366,7 +366,7 @@ def test_drain_replies_to_all_waiters_also_those_of_a_refill(monkeypatch: pytest
         waiting = [start_task(caller.dequeue([(t, 1) for t in topics], 9_000)) for topics in ("a", "b", "ab", "ba")]
         await world.pass_s(0.1)
         before = world.loop.time()
-        caller.queue.drain()
+        caller.queue.stop_long_polls()
         assert [(await each).items for each in waiting] == [[]] * 4
         assert world.loop.time() - before < 0.1
         assert len(caller.queue.waiters) == 0

@@ -149,7 +149,7 @@ def test_draining_host_replies_to_long_polls_at_once() -> None:
         caller = Caller(world, await world.engine())
         waiting = [asyncio.ensure_future(caller.get(topic, wait_ms=9_000)) for topic in ("a", "b", "b")]
         await world.pass_s(0.1)
-        caller.queue.drain()
+        caller.queue.stop_long_polls()
         assert [(await each).items for each in waiting] == [[], [], []]
         assert world.loop.time() < 1
         await caller.put()

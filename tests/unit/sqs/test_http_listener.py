@@ -128,7 +128,7 @@ def test_a_port_that_drains_closes_each_connection_after_its_next_reply() -> Non
             reader, writer = await connect(number)
             writer.write(REQUEST)
             await reader.readuntil(b"{}")
-            port.listener.drain()
+            port.listener.close_after_replies()
             writer.write(REQUEST)
             last = await read_to_end(reader)
             assert b"Connection: close" in last

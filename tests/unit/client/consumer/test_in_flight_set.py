@@ -98,8 +98,8 @@ class InFlightSetMachine(RuleBasedStateMachine):
             self.in_flight.mark_settled([self.settling.pop() for _ in range(min(2, len(self.settling)))])
 
     @rule()
-    def drain(self) -> None:
-        self.settling += self.in_flight.drain_waiting(RELEASED)
+    def finish_waiting(self) -> None:
+        self.settling += self.in_flight.finish_waiting(RELEASED)
 
     @rule(seconds=st.sampled_from([0.04, 0.5, 1.0, 20.0]))
     def pass_time(self, seconds: float) -> None:
@@ -218,7 +218,7 @@ def test_dequeue_is_worthwhile_when_a_quarter_is_free_or_a_handler_is_idle() -> 
     for _ in range(4):
         begun(in_flight)
     assert not in_flight.should_dequeue()
-    in_flight.drain_waiting(RELEASED)
+    in_flight.finish_waiting(RELEASED)
     assert not in_flight.should_dequeue()  # they are not settled yet, and every handler has something to do
     full = filled(20, concurrency=19)
     assert full.room == 0

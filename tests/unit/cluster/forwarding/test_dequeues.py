@@ -510,7 +510,7 @@ def test_stopping_host_answers_waiting_dequeues_that_are_being_forwarded() -> No
             world.stall()
             one.gossip.ask("t")
             await world.until(lambda: two.engine.queue.availability.best_priority(("default", "t")) is None)
-            one.engine.queue.drain()
+            one.engine.queue.stop_long_polls()
             await world.pass_s(0.05)
             assert not waiting.done()
             world.resume()

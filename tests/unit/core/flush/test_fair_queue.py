@@ -122,9 +122,9 @@ def test_drain_removes_and_returns_all_entries() -> None:
     for name in "abcab":
         queue.push(name, 1, name)
     queue.pop()
-    assert sorted(queue.drain()) == ["a", "b", "b", "c"]
+    assert sorted(queue.remove_all()) == ["a", "b", "b", "c"]
     assert len(queue) == 0
-    assert queue.drain() == []
+    assert queue.remove_all() == []
     queue.push("b", 1, "again")
     assert queue.pop() == "again"
 

@@ -186,7 +186,7 @@ def test_drain_returns_all_waiting_parts_and_leaves_nothing() -> None:
     queue.submit(caller.acks(1, 2, 1))
     queue.submit(caller.events(EventKind.NACK, 2, 3, metadata=b"x" * 50))
     queue.submit(caller.inserts(10, 100, 400))
-    assert Counter(numbers_at(queue.drain())) == Counter([1, 1, 2, 2, 3, 10, 11])
+    assert Counter(numbers_at(queue.remove_all())) == Counter([1, 1, 2, 2, 3, 10, 11])
     assert len(queue) == 0
     assert not queue.seal()
     queue.submit(caller.inserts(20, 500))
@@ -308,8 +308,8 @@ class IntakeMachine(RuleBasedStateMachine):
     def drain(self) -> None:
         if self.in_flight is not None:
             self.write(refused=False)
-        drained = [entry for entry in entries_of(self.queue.drain()) if not entry[0].is_abandoned]
-        assert Counter(drained) == Counter((entry.operation, entry.place) for entry in self.plain.waiting)
+        removed = [entry for entry in entries_of(self.queue.remove_all()) if not entry[0].is_abandoned]
+        assert Counter(removed) == Counter((entry.operation, entry.place) for entry in self.plain.waiting)
         for entry in self.plain.waiting:
             entry.operation.fail(entry.place, entry.place + 1, Unavailable("closed"))
         self.plain.waiting.clear()
@@ -363,7 +363,7 @@ class IntakeMachine(RuleBasedStateMachine):
             self.queue.submit(operation)
         self.queue.submit(self.caller.events(EventKind.NACK, 50, namespace="n", metadata=bytes(250)))
         del self.caller.calls[len(self.operations) :]
-        self.queue.drain()
+        self.queue.remove_all()
 
 
 TestIntake = IntakeMachine.TestCase

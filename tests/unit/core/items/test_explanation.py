@@ -51,7 +51,7 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         (item(State.READY, expires_at_ms=NOW_MS - 2_000), {}, "Its TTL ended at 2023-11-14 22:13:18 UTC, 2.0 s", "longer"),
         (item(State.DEFERRED, expires_at_ms=NOW_MS), {}, "Its TTL ended at", "longer TTL"),
         (READY, {"store_error": "no route"}, "database does not answer, so the shard delivers nothing: no", "continues"),
-        (READY, {"is_draining": True}, "The host is stopping", "Start the host again"),
+        (READY, {"is_stopping": True}, "The host is stopping", "Start the host again"),
         (READY, {"is_paused": True}, "Its topic is paused: no item of it is delivered until", "foqs topic resume t"),
         (READY, {"is_reserved": True}, "It is being delivered at this moment.", "Ask again"),
         (READY, {"better_count": 1}, "1 better item of its topic, by priority, then by time, comes before it", "--priority -1"),
@@ -107,7 +107,7 @@ def test_the_most_important_reason_comes_first(row: Row, facts: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    "cause", [{"is_paused": True}, {"store_error": "x"}, {"is_draining": True}, {"is_suspended": True}]
+    "cause", [{"is_paused": True}, {"store_error": "x"}, {"is_stopping": True}, {"is_suspended": True}]
 )
 def test_waiting_consumers_need_no_remedy_of_their_own_while_nothing_is_delivered(cause: dict[str, Any]) -> None:
     explanation = explained(READY, **cause, waiter_count=2)
