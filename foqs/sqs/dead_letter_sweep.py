@@ -1,6 +1,6 @@
 """Moves the DEAD items of queues with a redrive policy, in the shards of this host.
 
-They are letters whose move was interrupted, and items that a consumer over Thrift gave
+They are dead letters whose move was interrupted, and items that a consumer over Thrift gave
 up. Always true: a host moves items of its own shards only, so one host moves an item,
 whichever hosts have an SQS port; after a takeover it is the new owner.
 """
@@ -118,7 +118,7 @@ class DeadLetterSweep:
                 return cursor is None
 
     def _log_once(self, topic: tuple[str, str], error: FoqsError) -> None:
-        """Log why letters cannot be moved, unless that was logged before."""
+        """Log why dead letters cannot be moved, unless that was logged before."""
         if self._failures.get(topic) != error.message:
             self._failures[topic] = error.message
             level = logging.INFO if error.may_succeed_later else logging.WARNING

@@ -1,6 +1,6 @@
 """Moves messages that were received too often to the dead letter queue of their queue.
 
-A letter first becomes DEAD in its own queue, with its origin, and then it is moved by
+A dead letter first becomes DEAD in its own queue, with its origin, and then it is moved by
 its id. Always true: each step is one flush, and only the move makes a new item; so
 there is one copy, whatever fails between them. `dead_letter_sweep` moves what is left.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class DeadLetters:
-    """Buries messages.
+    """Moves messages to dead letter queues.
 
     Args:
         timeout_s: of each call inside the host.
@@ -35,7 +35,7 @@ class DeadLetters:
         self._timeout_s = timeout_s
         self._now_s = now_s
 
-    async def bury(self, redrive: Redrive, deliveries: Sequence[Any], principal: Principal | None) -> None:
+    async def move(self, redrive: Redrive, deliveries: Sequence[Any], principal: Principal | None) -> None:
         """Move leased messages to the target.
 
         A message for which this fails stays in its queue: leased until its visibility timeout ends, or DEAD.
@@ -43,7 +43,7 @@ class DeadLetters:
         try:
             dead = await self._give_up(redrive, deliveries, principal)
             if dead:
-                await move_letters(self._calls, redrive, dead, self._timeout_s, principal)
+                await move_dead_letters(self._calls, redrive, dead, self._timeout_s, principal)
         except FoqsError as error:
             log.info(
                 "dead letters of the queue %s of namespace %s are not moved yet: %s",
@@ -72,23 +72,23 @@ class DeadLetters:
         return ttypes.Nack(id=raw_id(delivery.id), token=delivery.token, dead=True, metadata=metadata)
 
     def _origin(self, redrive: Redrive, delivery: Any) -> bytes | None:
-        """Return the metadata of a letter; None if another producer's metadata must stay."""
+        """Return the metadata of a dead letter; None if another producer's metadata must stay."""
         if not origin.may_be_replaced(delivery.metadata):
             return None
         before = origin.decode(delivery.metadata, redrive.source)
         receives = delivery.attempt - 1  # no consumer gets this delivery
         first_ms = int(self._now_s() * 1_000) - (delivery.first_delivery_age_ms or 0)
-        letter = origin.Origin(
+        dead_letter = origin.Origin(
             queue=redrive.target,
             source=redrive.source,
             message_id=message_id(raw_id(delivery.id).decode()) if before is None else before.message_id,
             receives=receives if before is None else before.receives + receives,
             first_received_ms=first_ms if before is None else before.first_received_ms,
         )
-        return origin.encode(letter)
+        return origin.encode(dead_letter)
 
 
-async def move_letters(
+async def move_dead_letters(
     calls: InHostCalls,
     redrive: Redrive,
     ids: Sequence[bytes],

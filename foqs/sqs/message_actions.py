@@ -58,7 +58,7 @@ _INVISIBLE_MS: Final = 1_000
 """The lease of a message that is received with VisibilityTimeout 0, until it is made visible."""
 _LARGE_BYTES: Final = 64 * 1024
 """A larger message takes some milliseconds to be read and hashed."""
-_BURIALS_MAX: Final = 10
+_DEAD_LETTER_MOVES_MAX: Final = 10
 """A receive moves dead letters so often at most before it returns without a message."""
 _OUTAGE_LOG_S: Final = 10.0
 """The least time between two log lines about receives that may have missed messages."""
@@ -224,7 +224,7 @@ class MessageActions:
         namespace = self._directory.namespace_of(queue.account)
         loop_time = asyncio.get_running_loop().time
         wait_until_s = loop_time() + wait_s
-        for _ in range(_BURIALS_MAX):
+        for _ in range(_DEAD_LETTER_MOVES_MAX):
             left_ms = max(0, int((wait_until_s - loop_time()) * 1_000))
             found = await self._dequeue_while_current(request, queue, entry, count, left_ms, visibility_s)
             if found is None:
@@ -234,10 +234,10 @@ class MessageActions:
             redrive = redrive_in_force(namespace, queue.name, self._directory.queues(namespace))
             if redrive is None:
                 return found
-            letters = [delivery for delivery in found if delivery.attempt > redrive.receives_max]
-            if letters:
-                await self._dead_letters.bury(redrive, letters, request.principal)
-            if len(letters) < len(found) or not found:
+            dead_letters = [delivery for delivery in found if delivery.attempt > redrive.receives_max]
+            if dead_letters:
+                await self._dead_letters.move(redrive, dead_letters, request.principal)
+            if len(dead_letters) < len(found) or not found:
                 return [delivery for delivery in found if delivery.attempt <= redrive.receives_max]
         return []
 
@@ -311,19 +311,19 @@ class MessageActions:
     ) -> Mapping[str, Any]:
         item_id = raw_id(delivery.id).decode()
         message = envelope.decode(delivery.payload or b"")
-        letter = origin.decode(delivery.metadata, queue.name)
+        dead_letter = origin.decode(delivery.metadata, queue.name)
         reply: dict[str, Any] = {
-            "MessageId": message_id(item_id) if letter is None else letter.message_id,
+            "MessageId": message_id(item_id) if dead_letter is None else dead_letter.message_id,
             "ReceiptHandle": receipt_handle(queue.name, item_id, delivery.token),
             "MD5OfBody": md5_of(message.body.encode()),
             "Body": message.body,
         }
         system = self._system_attributes(message, delivery)
-        if letter is not None:
-            source = QueueName(queue.account, letter.source)
+        if dead_letter is not None:
+            source = QueueName(queue.account, dead_letter.source)
             system["DeadLetterQueueSourceArn"] = source.arn(request.region)
-            system["ApproximateReceiveCount"] = str(letter.receives + delivery.attempt)
-            system["ApproximateFirstReceiveTimestamp"] = str(letter.first_received_ms)
+            system["ApproximateReceiveCount"] = str(dead_letter.receives + delivery.attempt)
+            system["ApproximateFirstReceiveTimestamp"] = str(dead_letter.first_received_ms)
         chosen = system if "All" in system_names else {name: system[name] for name in system_names if name in system}
         if chosen:
             reply["Attributes"] = chosen

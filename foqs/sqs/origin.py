@@ -1,6 +1,6 @@
 """The origin of a dead letter: what SQS says of it that its item no longer says. Kept in the item's metadata.
 
-Always true: an origin counts only in the queue that it was written for, so a letter
+Always true: an origin counts only in the queue that it was written for, so a dead letter
 that was moved on, or back, is a message like any other; metadata of another producer
 is never replaced. Pure.
 """

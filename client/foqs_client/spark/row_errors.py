@@ -97,7 +97,7 @@ class RowErrors:
     def malformed(self, row: Mapping[str, Any], error: MalformedRow) -> DeadLetter | None:
         """Return the dead letter of a row; None if the row is skipped. Raises the error if it must.
 
-        Only the letter of a row with its own idempotency key has a key.
+        Only the dead letter of a row with its own idempotency key has a key.
 
         Args:
             row: its values by column.
@@ -183,14 +183,14 @@ def _json(notes: Mapping[str, Any]) -> bytes:
     return json.dumps(notes, ensure_ascii=False).encode(errors="replace")
 
 
-def _cut(letter: DeadLetter) -> DeadLetter:
-    """Return the letter with a shorter payload and the same key."""
-    row = json.loads(letter.metadata)
-    notes = {"reason": row["reason"], "payload_bytes": len(letter.payload)}
-    return replace(letter, payload=letter.payload[:CUT_PAYLOAD_BYTES], metadata=_metadata(notes, row))
+def _cut(dead_letter: DeadLetter) -> DeadLetter:
+    """Return the dead letter with a shorter payload and the same key."""
+    row = json.loads(dead_letter.metadata)
+    notes = {"reason": row["reason"], "payload_bytes": len(dead_letter.payload)}
+    return replace(dead_letter, payload=dead_letter.payload[:CUT_PAYLOAD_BYTES], metadata=_metadata(notes, row))
 
 
-def _with_key(letter: DeadLetter, own_key: str, row: Mapping[str, Any]) -> DeadLetter:
-    """Return the letter with a key in the slot of the row's own, so that both belong to one call."""
+def _with_key(dead_letter: DeadLetter, own_key: str, row: Mapping[str, Any]) -> DeadLetter:
+    """Return the dead letter with a key in the slot of the row's own, so that both belong to one call."""
     content = urlsafe_b64encode(blake2b(row_content(row), digest_size=18).digest()).decode()
-    return replace(letter, idempotency_key=f"~{key_slot_of(own_key.encode(errors='replace')):03x}dead{content}")
+    return replace(dead_letter, idempotency_key=f"~{key_slot_of(own_key.encode(errors='replace')):03x}dead{content}")

@@ -102,11 +102,11 @@ class RowConverter:
             except MalformedRow as error:
                 namespace = self._namespace_of(row)
                 filled = {**self._defaults, **_without_nulls(row)}
-                letter = self._errors.malformed(filled, error)
-                if letter is not None:
-                    key = letter.idempotency_key or self._keys.dead_letter_key(namespace, row_content(filled))
+                dead_letter = self._errors.malformed(filled, error)
+                if dead_letter is not None:
+                    key = dead_letter.idempotency_key or self._keys.dead_letter_key(namespace, row_content(filled))
                     group = namespace, key_slot_of(key.encode()) % self._group_count
-                    by_group.setdefault(group, []).append(replace(letter, idempotency_key=key))
+                    by_group.setdefault(group, []).append(replace(dead_letter, idempotency_key=key))
             else:
                 sound.append(place)
         return {name: [column[place] for place in sound] for name, column in columns.items()}, len(sound)

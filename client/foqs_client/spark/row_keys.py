@@ -50,7 +50,7 @@ class RowKeys:
         """Return the key of the dead letter of the next row. No item of a row has it. Raises SinkError.
 
         Args:
-            namespace: the namespace of the letter.
+            namespace: the namespace of the dead letter.
             content: the values of the row.
         """
         key = self.key(namespace, "", content, 0, b"", None, None, None)

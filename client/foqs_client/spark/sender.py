@@ -191,9 +191,9 @@ class Sender:
                 self.enqueued_count += 1
                 self.repeated_count += 1
             else:
-                letter = self._errors.refused(namespace, item, error, _refusal_text(namespace, item, error))
-                if letter is not None:
-                    again.append((letter, error))
+                dead_letter = self._errors.refused(namespace, item, error, _refusal_text(namespace, item, error))
+                if dead_letter is not None:
+                    again.append((dead_letter, error))
         return again
 
 

@@ -274,7 +274,7 @@ def test_what_is_left_dead_is_moved_by_the_sweep_of_the_next_owner(monkeypatch: 
         await make_queues(sqs)
         sent = await sqs.send("mail", *"abcdef")
         await sqs.receive_times(world, "mail", 2)
-        monkeypatch.setattr(dead_letters, "move_letters", fail)
+        monkeypatch.setattr(dead_letters, "move_dead_letters", fail)
         assert await sqs.receive("mail") == []
         assert world.rows() == [("mail", DEAD)] * 6
         engine = await restarted(world, engine, settings)

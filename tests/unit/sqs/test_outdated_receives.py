@@ -64,7 +64,7 @@ def test_a_receive_takes_nothing_of_a_new_queue_with_the_name_of_a_deleted_one()
 def test_a_receive_takes_nothing_of_a_queue_that_changed_while_dead_letters_were_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gate = MethodGate(monkeypatch, DeadLetters, "bury", on_the_way_back=True)
+    gate = MethodGate(monkeypatch, DeadLetters, "move", on_the_way_back=True)
 
     async def story(world: World) -> None:
         sqs = SqsWorld(world, await world.engine(engine_settings(1)))
