@@ -7,16 +7,16 @@ from typing import Final
 
 from aiohttp import web
 
-from foqs.console.visit import Visit
+from foqs.console.page_request import PageRequest
 
 ENTRIES: Final = 1_000
 
 
-async def audit(visit: Visit) -> web.StreamResponse:
+async def audit(page_request: PageRequest) -> web.StreamResponse:
     """Show the last changes at all hosts, or those of one namespace."""
-    only = visit.values.get("only") or None
-    page = await visit.client.audit(ENTRIES, only)
-    return visit.page("audit.html", "Audit", page=page, only=only)
+    only = page_request.values.get("only") or None
+    page = await page_request.client.audit(ENTRIES, only)
+    return page_request.page("audit.html", "Audit", page=page, only=only)
 
 
-AUDIT_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {"/audit": audit}
+AUDIT_PAGES: Final[Mapping[str, Callable[[PageRequest], Awaitable[web.StreamResponse]]]] = {"/audit": audit}

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from foqs.console.page_request import PageRequest
 from foqs.console.topic_pages import STATES
-from foqs.console.visit import Visit
 from foqs.runtime.durations import parse_duration
 from foqs_client import BulkJob, Change, DeadlineExceeded, InvalidArgument, ItemFilter, ItemView
 
@@ -48,48 +48,48 @@ _FIELDS: Final = (
 """The fields of the form, beside the states."""
 
 
-async def bulk(visit: Visit) -> web.StreamResponse:
+async def bulk(page_request: PageRequest) -> web.StreamResponse:
     """Show the jobs of a namespace and a form for a new one; or one job; or do what a form says."""
-    if visit.request.method == "POST":
-        return await _act(visit)
-    job_id = visit.text("job")
+    if page_request.request.method == "POST":
+        return await _act(page_request)
+    job_id = page_request.text("job")
     if job_id:
-        job = await visit.client.bulk_job(job_id)
-        return visit.page(
+        job = await page_request.client.bulk_job(job_id)
+        return page_request.page(
             "bulk_job.html",
             f"Bulk job {job_id}",
             job=job,
-            counted_change=await _counted_change(visit, job),
+            counted_change=await _counted_change(page_request, job),
             conditions=conditions(job),
             changes=_changes(job),
         )
-    jobs = await visit.client.bulk_jobs()
-    return visit.page(
+    jobs = await page_request.client.bulk_jobs()
+    return page_request.page(
         "bulk.html",
         "Bulk jobs",
         jobs=jobs,
         actions=ACTIONS,
         states=STATES,
-        chosen=_chosen_states(visit),
-        given={name: visit.values.get(name, "") for name in _FIELDS},
+        chosen=_chosen_states(page_request),
+        given={name: page_request.values.get(name, "") for name in _FIELDS},
     )
 
 
-async def _act(visit: Visit) -> web.StreamResponse:
-    action = visit.text("action")
+async def _act(page_request: PageRequest) -> web.StreamResponse:
+    action = page_request.text("action")
     if action == "preview":
-        return await _preview(visit)
+        return await _preview(page_request)
     if action == "count":
-        return await _start_count(visit)
+        return await _start_count(page_request)
     if action == "start":
-        return await _start(visit)
+        return await _start(page_request)
     if action == "start_counted":
-        return await _start_counted(visit)
+        return await _start_counted(page_request)
     if action == "count_again":
-        return await _count_again(visit)
-    if action == "cancel" and visit.text("confirmed") != "1":
-        job_id = visit.require("job")
-        return visit.page(
+        return await _count_again(page_request)
+    if action == "cancel" and page_request.text("confirmed") != "1":
+        job_id = page_request.require("job")
+        return page_request.page(
             "confirm.html",
             f"Cancel the bulk job {job_id}?",
             path="/bulk",
@@ -100,19 +100,19 @@ async def _act(visit: Visit) -> web.StreamResponse:
             back={"job": job_id},
         )
     if action in ("interrupt", "resume", "cancel"):
-        job = await visit.client.control_bulk_job(visit.require("job"), action)
-        visit.see("/bulk", job=job.id)
+        job = await page_request.client.control_bulk_job(page_request.require("job"), action)
+        page_request.see("/bulk", job=job.id)
     raise InvalidArgument(f"{action!r} is not an action of bulk jobs", field="action")
 
 
-async def _preview(visit: Visit) -> web.StreamResponse:
+async def _preview(page_request: PageRequest) -> web.StreamResponse:
     """Count the items that match, and show the first of them."""
-    only, what = _filter(visit), _what(visit)
-    change, move_to = _change(visit, what)
-    key = visit.text("key") or secrets.token_hex(16)
-    found, is_complete = await _first_items(visit, only)
-    counted = await _count(visit, only, key)
-    return visit.page(
+    only, what = _filter(page_request), _what(page_request)
+    change, move_to = _change(page_request, what)
+    key = page_request.text("key") or secrets.token_hex(16)
+    found, is_complete = await _first_items(page_request, only)
+    counted = await _count(page_request, only, key)
+    return page_request.page(
         "bulk_preview.html",
         f"{what.capitalize()} {'these' if counted is None or counted.items is None else f'{counted.items:,}'} items?",
         counted=counted,
@@ -120,60 +120,60 @@ async def _preview(visit: Visit) -> web.StreamResponse:
         is_complete=is_complete,
         what=what,
         is_everything=only == ItemFilter(states=only.states),
-        fields=_form_fields(visit),
+        fields=_form_fields(page_request),
         key=key,
         change=change,
         move_to=move_to,
-        rate=visit.number("rate"),
+        rate=page_request.number("rate"),
     )
 
 
-async def _start(visit: Visit) -> web.StreamResponse:
-    what = _what(visit)
-    change, move_to = _change(visit, what)
-    expected = visit.number("expected")
+async def _start(page_request: PageRequest) -> web.StreamResponse:
+    what = _what(page_request)
+    change, move_to = _change(page_request, what)
+    expected = page_request.number("expected")
     if expected is None:
         raise InvalidArgument("count the items first", field="expected")
-    job = await visit.client.start_bulk_job(
+    job = await page_request.client.start_bulk_job(
         what,
-        _filter(visit),
+        _filter(page_request),
         change,
         move_to=move_to,
-        rate_per_s=visit.number("rate"),
+        rate_per_s=page_request.number("rate"),
         expected=expected,
         # The form has the key, so sending it twice starts one job.
-        start_key=visit.require("key"),
+        start_key=page_request.require("key"),
     )
-    visit.see("/bulk", job=job.id)
+    page_request.see("/bulk", job=job.id)
 
 
-async def _start_count(visit: Visit) -> web.StreamResponse:
+async def _start_count(page_request: PageRequest) -> web.StreamResponse:
     """Count by a job, which remembers for which change."""
-    what = _what(visit)
-    change, move_to = _change(visit, what)
-    job = await visit.client.start_bulk_job(
+    what = _what(page_request)
+    change, move_to = _change(page_request, what)
+    job = await page_request.client.start_bulk_job(
         "count",
-        _filter(visit),
+        _filter(page_request),
         change,
         move_to=move_to,
-        rate_per_s=visit.number("rate"),
-        start_key=f"count-{visit.require('key')}",
+        rate_per_s=page_request.number("rate"),
+        start_key=f"count-{page_request.require('key')}",
         counts_for=what,
     )
-    visit.see("/bulk", job=job.id)
+    page_request.see("/bulk", job=job.id)
 
 
-async def _start_counted(visit: Visit) -> web.StreamResponse:
+async def _start_counted(page_request: PageRequest) -> web.StreamResponse:
     """Make the change for which a job has counted, once."""
-    count = await visit.client.bulk_job(visit.require("job"))
-    change = await _counted_change(visit, count)
+    count = await page_request.client.bulk_job(page_request.require("job"))
+    change = await _counted_change(page_request, count)
     if change is None:
         raise InvalidArgument("this job has not counted items for a change", field="job")
     if change.started is not None:
-        visit.see("/bulk", job=change.started.id)
+        page_request.see("/bulk", job=change.started.id)
     if change.is_late:
         raise InvalidArgument("this count is older than an hour; count again", field="job")
-    job = await visit.client.start_bulk_job(
+    job = await page_request.client.start_bulk_job(
         change.action,
         count.only,
         count.change,
@@ -183,15 +183,15 @@ async def _start_counted(visit: Visit) -> web.StreamResponse:
         # One count, one change: two tabs start one job.
         start_key=_counted_key(count),
     )
-    visit.see("/bulk", job=job.id)
+    page_request.see("/bulk", job=job.id)
 
 
-async def _count_again(visit: Visit) -> web.StreamResponse:
+async def _count_again(page_request: PageRequest) -> web.StreamResponse:
     """Count by another job for the same change."""
-    count = await visit.client.bulk_job(visit.require("job"))
+    count = await page_request.client.bulk_job(page_request.require("job"))
     if count.counts_for is None:
         raise InvalidArgument("this job does not count items for a change", field="job")
-    job = await visit.client.start_bulk_job(
+    job = await page_request.client.start_bulk_job(
         "count",
         count.only,
         count.change,
@@ -200,7 +200,7 @@ async def _count_again(visit: Visit) -> web.StreamResponse:
         start_key=f"again-{count.id}",
         counts_for=count.counts_for,
     )
-    visit.see("/bulk", job=job.id)
+    page_request.see("/bulk", job=job.id)
 
 
 @dataclass(slots=True, frozen=True)
@@ -218,12 +218,12 @@ class CountedChange:
     is_late: bool
 
 
-async def _counted_change(visit: Visit, count: BulkJob) -> CountedChange | None:
+async def _counted_change(page_request: PageRequest, count: BulkJob) -> CountedChange | None:
     """Return the change for which a job has counted; None if it is no such job, or has not ended."""
     if count.counts_for is None or count.state != "done":
         return None
-    started = [job for job in await visit.client.bulk_jobs() if job.start_key == _counted_key(count)]
-    age_s = visit.shared.now_s() - (count.ended_at_ms or 0) / 1_000
+    started = [job for job in await page_request.client.bulk_jobs() if job.start_key == _counted_key(count)]
+    age_s = page_request.shared.now_s() - (count.ended_at_ms or 0) / 1_000
     return CountedChange(count.counts_for, started[0] if started else None, age_s > COUNT_AGE_S_MAX)
 
 
@@ -243,30 +243,30 @@ class Counted:
     items: int | None
 
 
-async def _count(visit: Visit, only: ItemFilter, key: str) -> Counted | None:
+async def _count(page_request: PageRequest, only: ItemFilter, key: str) -> Counted | None:
     """Count the items that match; None if that goes on. The form that looks again has the same key."""
 
     async def read() -> Counted:
-        with visit.use_client() as client:
+        with page_request.use_client() as client:
             try:
                 return Counted((await client.count(only, timeout_ms=1_000 * COUNT_S_MAX)).items)
             except DeadlineExceeded:
                 return Counted(None)
 
-    place = (visit.rights.authenticated, visit.namespace, only, key)
-    found: Counted | None = await visit.shared.counts.get(place, read, COUNT_WAIT_S)
+    place = (page_request.rights.authenticated, page_request.namespace, only, key)
+    found: Counted | None = await page_request.shared.counts.get(place, read, COUNT_WAIT_S)
     return found
 
 
-async def _first_items(visit: Visit, only: ItemFilter) -> tuple[list[ItemView], bool]:
+async def _first_items(page_request: PageRequest, only: ItemFilter) -> tuple[list[ItemView], bool]:
     """Return the first items that match, and whether the search was not stopped."""
     found: list[ItemView] = []
     try:
         async with asyncio.timeout(PREVIEW_S_MAX):
-            for shard in (await visit.client.routing()).shards:
+            for shard in (await page_request.client.routing()).shards:
                 cursor: str | None = None
                 while len(found) < PREVIEW_ITEMS:
-                    page = await visit.client.list_items(shard.shard, only, PREVIEW_ITEMS - len(found), cursor)
+                    page = await page_request.client.list_items(shard.shard, only, PREVIEW_ITEMS - len(found), cursor)
                     found += page.items
                     cursor = page.next_cursor
                     if cursor is None:
@@ -279,44 +279,46 @@ async def _first_items(visit: Visit, only: ItemFilter) -> tuple[list[ItemView], 
 # ---------------------------------------------------------------------- the form
 
 
-def _filter(visit: Visit) -> ItemFilter:
+def _filter(page_request: PageRequest) -> ItemFilter:
     """Return the filter of the form. Raises InvalidArgument."""
-    states = ["dead"] if _what(visit) == "redrive" else _chosen_states(visit)
+    states = ["dead"] if _what(page_request) == "redrive" else _chosen_states(page_request)
     for state in states:
         if state not in STATES:
             raise InvalidArgument(f"{state!r} is not a state; use one of {', '.join(STATES)}", field="state")
     return ItemFilter(
-        visit.values.get("topic") or None,
+        page_request.values.get("topic") or None,
         tuple(states) or None,
-        visit.number("priority_min"),
-        visit.number("priority_max"),
-        _duration(visit, "older_than"),
-        _duration(visit, "newer_than"),
+        page_request.number("priority_min"),
+        page_request.number("priority_max"),
+        _duration(page_request, "older_than"),
+        _duration(page_request, "newer_than"),
     )
 
 
-def _what(visit: Visit) -> str:
-    what = visit.text("what")
+def _what(page_request: PageRequest) -> str:
+    what = page_request.text("what")
     if what not in ACTIONS:
         raise InvalidArgument(f"{what!r} is not an action; use one of {', '.join(ACTIONS)}", field="what")
     return what
 
 
-def _change(visit: Visit, what: str) -> tuple[Change | None, str | None]:
+def _change(page_request: PageRequest, what: str) -> tuple[Change | None, str | None]:
     """Return the change of an update, and the target of a move. Raises InvalidArgument."""
     if what == "move":
-        return None, visit.require("move_to")
+        return None, page_request.require("move_to")
     if what != "update":
         return None, None
-    metadata = visit.values.get("metadata", "")
-    change = Change(visit.number("priority"), _duration(visit, "delay"), metadata=metadata.encode() or None)
+    metadata = page_request.values.get("metadata", "")
+    change = Change(
+        page_request.number("priority"), _duration(page_request, "delay"), metadata=metadata.encode() or None
+    )
     if change == Change():
         raise InvalidArgument("this changes nothing; give a priority, a delay or metadata", field="priority")
     return change, None
 
 
-def _duration(visit: Visit, field: str) -> int | None:
-    text = visit.text(field)
+def _duration(page_request: PageRequest, field: str) -> int | None:
+    text = page_request.text(field)
     if not text:
         return None
     try:
@@ -325,14 +327,16 @@ def _duration(visit: Visit, field: str) -> int | None:
         raise InvalidArgument(str(error), field=field) from None
 
 
-def _chosen_states(visit: Visit) -> list[str]:
-    return [str(value) for value in visit.values.getall("state", [])]
+def _chosen_states(page_request: PageRequest) -> list[str]:
+    return [str(value) for value in page_request.values.getall("state", [])]
 
 
-def _form_fields(visit: Visit) -> list[tuple[str, str]]:
+def _form_fields(page_request: PageRequest) -> list[tuple[str, str]]:
     """Return the fields of the form that are filled in, for the next form."""
-    given = [(name, visit.values.get(name, "")) for name in _FIELDS]
-    return [(name, value) for name, value in given if value] + [("state", state) for state in _chosen_states(visit)]
+    given = [(name, page_request.values.get(name, "")) for name in _FIELDS]
+    return [(name, value) for name, value in given if value] + [
+        ("state", state) for state in _chosen_states(page_request)
+    ]
 
 
 # ----------------------------------------------------------------------- one job
@@ -365,4 +369,4 @@ def _changes(job: BulkJob) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-BULK_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {"/bulk": bulk}
+BULK_PAGES: Final[Mapping[str, Callable[[PageRequest], Awaitable[web.StreamResponse]]]] = {"/bulk": bulk}

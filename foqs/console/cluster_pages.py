@@ -10,22 +10,24 @@ from aiohttp import web
 from foqs.console.chart_geometry import ownership_picture
 from foqs.console.health import host_name
 from foqs.console.live import LivePart
-from foqs.console.visit import Visit
+from foqs.console.page_request import PageRequest
 from foqs_client import Host, InvalidArgument, Shard
 
 PERIOD_S: Final = 2.0
 
 
-async def cluster(visit: Visit) -> web.StreamResponse:
+async def cluster(page_request: PageRequest) -> web.StreamResponse:
     """Show who owns what, or move or drain something."""
-    if visit.request.method == "POST":
-        return await _change(visit)
-    return visit.page("cluster.html", "Cluster", stream=CLUSTER.address(visit), **await cluster_values(visit))
+    if page_request.request.method == "POST":
+        return await _change(page_request)
+    return page_request.page(
+        "cluster.html", "Cluster", stream=CLUSTER.address(page_request), **await cluster_values(page_request)
+    )
 
 
-async def cluster_values(visit: Visit) -> Mapping[str, Any]:
+async def cluster_values(page_request: PageRequest) -> Mapping[str, Any]:
     """Return what the page shows."""
-    hosts, shards = await visit.client.list_hosts(), await visit.client.list_shards()
+    hosts, shards = await page_request.client.list_hosts(), await page_request.client.list_shards()
     named = {host_name(host): host for host in hosts}
     owners = [(name, _note(host)) for name, host in named.items()]
     picture = ownership_picture(owners, {shard.shard: (_owner(shard), shard.state) for shard in shards})
@@ -44,59 +46,61 @@ def _note(host: Host) -> str:
     return "leaving" if host.leaving else "drained" if host.draining else ""
 
 
-async def _change(visit: Visit) -> web.StreamResponse:
-    action = visit.text("action")
+async def _change(page_request: PageRequest) -> web.StreamResponse:
+    action = page_request.text("action")
     if action == "drain":
-        host = visit.require("host")
-        if visit.text("confirmed") != "1":
+        host = page_request.require("host")
+        if page_request.text("confirmed") != "1":
             text = f"The host {host} hands its shards over to others. It gets none until it is undrained, even after a restart."
-            return _confirm(visit, f"Drain {host}?", action, {"host": host}, text, "Drain the host")
-        await visit.client.drain_host(host)
-        visit.see("/cluster", done="draining")
+            return _confirm(page_request, f"Drain {host}?", action, {"host": host}, text, "Drain the host")
+        await page_request.client.drain_host(host)
+        page_request.see("/cluster", done="draining")
     if action == "undrain":
-        await visit.client.undrain_host(visit.require("host"))
-        visit.see("/cluster", done="undrained")
-    return await _change_shard(visit, action)
+        await page_request.client.undrain_host(page_request.require("host"))
+        page_request.see("/cluster", done="undrained")
+    return await _change_shard(page_request, action)
 
 
-async def _change_shard(visit: Visit, action: str) -> web.StreamResponse:
+async def _change_shard(page_request: PageRequest, action: str) -> web.StreamResponse:
     if action == "move_shard":
-        shard, to = _shard(visit), visit.values.get("to", "")
-        if visit.text("confirmed") != "1":
+        shard, to = _shard(page_request), page_request.values.get("to", "")
+        if page_request.text("confirmed") != "1":
             where = f"{to} keeps it as long as it runs." if to else "The planner chooses its host."
             text = f"Shard {shard} is handed over, and delivers nothing for a moment. {where}"
             fields = {"shard": str(shard), "to": to}
-            return _confirm(visit, f"Move shard {shard}?", action, fields, text, "Move the shard")
-        await visit.client.move_shard(shard, to or None)
-        visit.see("/cluster", done="moving_shard")
+            return _confirm(page_request, f"Move shard {shard}?", action, fields, text, "Move the shard")
+        await page_request.client.move_shard(shard, to or None)
+        page_request.see("/cluster", done="moving_shard")
     if action == "drain_shard":
-        shard = _shard(visit)
-        if visit.text("confirmed") != "1":
+        shard = _shard(page_request)
+        if page_request.text("confirmed") != "1":
             text = f"Shard {shard} accepts no new items until it is undrained. Its own items are still delivered."
-            return _confirm(visit, f"Drain shard {shard}?", action, {"shard": str(shard)}, text, "Drain the shard")
-        await visit.client.drain_shard(shard)
-        visit.see("/cluster", done="drained_shard")
+            return _confirm(
+                page_request, f"Drain shard {shard}?", action, {"shard": str(shard)}, text, "Drain the shard"
+            )
+        await page_request.client.drain_shard(shard)
+        page_request.see("/cluster", done="drained_shard")
     if action == "undrain_shard":
-        await visit.client.undrain_shard(_shard(visit))
-        visit.see("/cluster", done="undrained_shard")
+        await page_request.client.undrain_shard(_shard(page_request))
+        page_request.see("/cluster", done="undrained_shard")
     raise InvalidArgument(f"{action!r} is not an action of hosts and shards", field="action")
 
 
-def _shard(visit: Visit) -> int:
-    shard = visit.number("shard")
+def _shard(page_request: PageRequest) -> int:
+    shard = page_request.number("shard")
     if shard is None:
         raise InvalidArgument("this is missing; fill it in", field="shard")
     return shard
 
 
 def _confirm(
-    visit: Visit, title: str, action: str, fields: Mapping[str, str], text: str, button: str
+    page_request: PageRequest, title: str, action: str, fields: Mapping[str, str], text: str, button: str
 ) -> web.StreamResponse:
-    return visit.page(
+    return page_request.page(
         "confirm.html", title, path="/cluster", action=action, fields=fields, text=text, button=button, back={}
     )
 
 
 CLUSTER: Final = LivePart("cluster_live.html", (), cluster_values, PERIOD_S)
-CLUSTER_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {"/cluster": cluster}
+CLUSTER_PAGES: Final[Mapping[str, Callable[[PageRequest], Awaitable[web.StreamResponse]]]] = {"/cluster": cluster}
 CLUSTER_PARTS: Final[Mapping[str, LivePart]] = {"/cluster": CLUSTER}

@@ -48,10 +48,10 @@ def bar_rows(counts: Sequence[tuple[str, Count]]) -> list[BarRow]:
     return [(name, count, length) for (name, count), length in zip(counts, lengths, strict=True)]
 
 
-def priority_rows(line: PriorityLine) -> list[BarRow]:
+def priority_rows(priority_line: PriorityLine) -> list[BarRow]:
     """Return the rows of the ready items by priority. What is not shown by priority is one row without a bar."""
-    rows = bar_rows([(str(priority), count) for priority, count in line.priorities])
-    return [*rows, ("all others", line.rest, 0.0)] if line.rest.items else rows
+    rows = bar_rows([(str(priority), count) for priority, count in priority_line.priorities])
+    return [*rows, ("all others", priority_line.rest, 0.0)] if priority_line.rest.items else rows
 
 
 def calendar_rows(calendar: Calendar) -> list[BarRow]:

@@ -8,8 +8,8 @@ from typing import Final, NoReturn
 
 from aiohttp import web
 
+from foqs.console.page_request import PageRequest
 from foqs.console.topic_pages import counts_of
-from foqs.console.visit import Visit
 from foqs.core.items.item import PRIORITY_MIN
 from foqs.runtime.durations import parse_duration
 from foqs_client import Change, Explanation, InvalidArgument, Item, Topic
@@ -17,14 +17,16 @@ from foqs_client import Change, Explanation, InvalidArgument, Item, Topic
 DEAD_ITEMS: Final = 100
 
 
-async def item(visit: Visit) -> web.StreamResponse:
+async def item(page_request: PageRequest) -> web.StreamResponse:
     """Show one item and why it is not delivered, or change it."""
-    item_id = visit.require("id").strip()
-    if visit.request.method == "POST":
-        return await _change(visit, item_id)
-    found = await visit.client.explain(item_id, with_payload=visit.rights.may_consume(visit.namespace))
-    counts = None if found.item is None else await counts_of(visit, found.item.topic)
-    return visit.page(
+    item_id = page_request.require("id").strip()
+    if page_request.request.method == "POST":
+        return await _change(page_request, item_id)
+    found = await page_request.client.explain(
+        item_id, with_payload=page_request.rights.may_consume(page_request.namespace)
+    )
+    counts = None if found.item is None else await counts_of(page_request, found.item.topic)
+    return page_request.page(
         "item.html",
         f"Item {item_id}",
         id=item_id,
@@ -36,7 +38,7 @@ async def item(visit: Visit) -> web.StreamResponse:
 
 
 def _first_priority(found: Explanation, counts: Topic | None) -> int | None:
-    """Return the priority with which the item would be the first of its topic; None if it is, or is not in the line."""
+    """Return the priority with which the item would be the first of its topic; None if it is, or is not in the priority line."""
     item, best = found.item, None if counts is None else counts.best_priority
     if item is None or item.state not in ("ready", "deferred") or best is None or item.priority < best:
         return None
@@ -45,11 +47,11 @@ def _first_priority(found: Explanation, counts: Topic | None) -> int | None:
     return max(PRIORITY_MIN, best - 1)
 
 
-async def _change(visit: Visit, item_id: str) -> web.StreamResponse:
-    action, client = visit.text("action"), visit.client
+async def _change(page_request: PageRequest, item_id: str) -> web.StreamResponse:
+    action, client = page_request.text("action"), page_request.client
     if action == "cancel":
-        if visit.text("confirmed") != "1":
-            return visit.page(
+        if page_request.text("confirmed") != "1":
+            return page_request.page(
                 "confirm.html",
                 f"Delete {item_id}?",
                 path="/item",
@@ -61,69 +63,72 @@ async def _change(visit: Visit, item_id: str) -> web.StreamResponse:
             )
         (outcome,) = await client.cancel([item_id])
         outcome.require()
-        visit.see("/item", id=item_id, done="already_gone" if outcome.already_gone else "cancelled")
+        page_request.see("/item", id=item_id, done="already_gone" if outcome.already_gone else "cancelled")
     if action == "redrive":
         (outcome,) = await client.redrive([item_id])
         outcome.require()
-        visit.see("/item", id=item_id, done="redriven")
+        page_request.see("/item", id=item_id, done="redriven")
     if action == "update":
-        delay = visit.text("delay")
-        change = Change(priority=visit.number("priority"), delay_ms=_duration(delay, "delay") if delay else None)
+        delay = page_request.text("delay")
+        change = Change(priority=page_request.number("priority"), delay_ms=_duration(delay, "delay") if delay else None)
         (outcome,) = await client.update([item_id], change)
         outcome.require()
-        visit.see("/item", id=item_id, done="updated")
+        page_request.see("/item", id=item_id, done="updated")
     if action == "extend":
-        lease = visit.text("lease")
+        lease = page_request.text("lease")
         lease_ms = _duration(lease, "lease") if lease else None
         (outcome,) = await client.extend_held_leases([item_id], lease_ms=lease_ms)
         outcome.require()
-        visit.see("/item", id=item_id, done="extended")
+        page_request.see("/item", id=item_id, done="extended")
     raise InvalidArgument(f"{action!r} is not an action of items", field="action")
 
 
-async def dead(visit: Visit) -> web.StreamResponse:
+async def dead(page_request: PageRequest) -> web.StreamResponse:
     """Show a page of dead items, or redrive some of them. A bulk job redrives all."""
-    topic = visit.values.get("topic") or None
-    if visit.request.method == "POST":
-        await _redrive(visit, topic)
-    cursor = visit.values.get("cursor") or None
-    found = await visit.client.dead(topic, DEAD_ITEMS, cursor)
+    topic = page_request.values.get("topic") or None
+    if page_request.request.method == "POST":
+        await _redrive(page_request, topic)
+    cursor = page_request.values.get("cursor") or None
+    found = await page_request.client.dead(topic, DEAD_ITEMS, cursor)
     reasons: dict[str, int] = {}
     for each in found.items:
         reason = each.dead_reason or "unknown"
         reasons[reason] = reasons.get(reason, 0) + 1
     by_count = sorted(reasons.items(), key=lambda pair: -pair[1])
-    return visit.page("dead.html", "Dead items", found=found, topic=topic, cursor=cursor, reasons=by_count)
+    return page_request.page("dead.html", "Dead items", found=found, topic=topic, cursor=cursor, reasons=by_count)
 
 
-async def _redrive(visit: Visit, topic: str | None) -> NoReturn:
-    action = visit.text("action")
+async def _redrive(page_request: PageRequest, topic: str | None) -> NoReturn:
+    action = page_request.text("action")
     if action != "redrive":
         raise InvalidArgument(f"{action!r} is not an action of dead items", field="action")
-    ids = [str(value) for value in visit.values.getall("id", [])]
+    ids = [str(value) for value in page_request.values.getall("id", [])]
     if not ids:
         raise InvalidArgument("no item is chosen", field="id")
-    outcomes = await visit.client.redrive(ids)
+    outcomes = await page_request.client.redrive(ids)
     done = sum(outcome.error is None for outcome in outcomes)
-    visit.see("/dead", topic=topic, done="redriven_many", count=done)
+    page_request.see("/dead", topic=topic, done="redriven_many", count=done)
 
 
-async def enqueue(visit: Visit) -> web.StreamResponse:
+async def enqueue(page_request: PageRequest) -> web.StreamResponse:
     """Show a form for one item, or enqueue it."""
-    if visit.request.method == "POST":
-        delay = visit.text("delay")
+    if page_request.request.method == "POST":
+        delay = page_request.text("delay")
         new = Item(
-            visit.require("topic"),
-            visit.values.get("payload", "").encode(),
-            priority=visit.number("priority") or 0,
+            page_request.require("topic"),
+            page_request.values.get("payload", "").encode(),
+            priority=page_request.number("priority") or 0,
             delay_ms=_duration(delay, "delay") if delay else None,
             # The form has the key, so sending it twice enqueues once.
-            idempotency_key=visit.require("key"),
+            idempotency_key=page_request.require("key"),
         )
-        (result,) = await visit.client.enqueue([new])
-        visit.see("/item", id=result.require(), done="enqueued")
-    return visit.page(
-        "enqueue.html", "Enqueue an item", topic=visit.values.get("topic", ""), key=f"console-{secrets.token_hex(12)}"
+        (result,) = await page_request.client.enqueue([new])
+        page_request.see("/item", id=result.require(), done="enqueued")
+    return page_request.page(
+        "enqueue.html",
+        "Enqueue an item",
+        topic=page_request.values.get("topic", ""),
+        key=f"console-{secrets.token_hex(12)}",
     )
 
 
@@ -134,7 +139,7 @@ def _duration(text: str, field: str) -> int:
         raise InvalidArgument(str(error), field=field) from None
 
 
-ITEM_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {
+ITEM_PAGES: Final[Mapping[str, Callable[[PageRequest], Awaitable[web.StreamResponse]]]] = {
     "/item": item,
     "/dead": dead,
     "/enqueue": enqueue,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.console.history import Point
-from foqs.console.visit import Visit
+from foqs.console.page_request import PageRequest
 from foqs_client import FoqsError
 
 log = logging.getLogger(__name__)
@@ -48,33 +48,35 @@ class LivePart:
 
     template: str
     fields: tuple[str, ...]
-    values: Callable[[Visit], Awaitable[Mapping[str, Any]]]
+    values: Callable[[PageRequest], Awaitable[Mapping[str, Any]]]
     period_s: float = PERIOD_S
-    point: Callable[[Visit], Point | None] | None = None
+    point: Callable[[PageRequest], Point | None] | None = None
 
-    def key(self, visit: Visit) -> Hashable:
+    def key(self, page_request: PageRequest) -> Hashable:
         """Return what a drawing depends on: pages with equal keys show the same."""
-        fields = tuple(visit.values.get(name, "") for name in self.fields)
-        return self.template, visit.rights.authenticated, visit.namespace, fields
+        fields = tuple(page_request.values.get(name, "") for name in self.fields)
+        return self.template, page_request.rights.authenticated, page_request.namespace, fields
 
-    def address(self, visit: Visit) -> str:
+    def address(self, page_request: PageRequest) -> str:
         """Return the address of the page's event stream."""
-        fields = {name: visit.values.get(name, "") for name in self.fields}
-        return visit.site.link(STREAM_PATH, page=visit.path, namespace=visit.namespace, **fields)
+        fields = {name: page_request.values.get(name, "") for name in self.fields}
+        return page_request.site.link(STREAM_PATH, page=page_request.path, namespace=page_request.namespace, **fields)
 
 
 class LiveStream:
     """The events of one open page.
 
     Args:
-        visit: returns the visit with the rights of now; None: the session is over. Raises FoqsError: the page may not
+        page_request: returns the page request with the rights of now; None: the session is over. Raises FoqsError: the page may not
             be shown.
         owner: the name of its principal; None: the console does not authenticate.
     """
 
-    def __init__(self, part: LivePart, visit: Callable[[], Visit | None], owner: str | None, due_s: float) -> None:
+    def __init__(
+        self, part: LivePart, page_request: Callable[[], PageRequest | None], owner: str | None, due_s: float
+    ) -> None:
         self.part = part
-        self.visit = visit
+        self.page_request = page_request
         self.owner = owner
         self.due_s = due_s
         """When the part is to be drawn next, on the loop's clock."""
@@ -128,7 +130,7 @@ class LiveHub:
     def __init__(
         self,
         collect: Callable[[], Awaitable[object]],
-        draw: Callable[[str, Visit, Mapping[str, Any]], str],
+        draw: Callable[[str, PageRequest, Mapping[str, Any]], str],
         cpu_s: Callable[[], float],
     ) -> None:
         self._collect = collect
@@ -142,12 +144,14 @@ class LiveHub:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, part: LivePart, visit: Callable[[], Visit | None], owner: str | None) -> LiveStream | None:
+    def open(
+        self, part: LivePart, page_request: Callable[[], PageRequest | None], owner: str | None
+    ) -> LiveStream | None:
         """Open a stream for a principal; None if there are too many."""
         if self._is_closed or (len(self._streams) >= STREAMS_MAX and not self._make_room(owner)):
             return None
         # The page was drawn a moment ago.
-        stream = LiveStream(part, visit, owner, asyncio.get_running_loop().time() + PERIOD_S)
+        stream = LiveStream(part, page_request, owner, asyncio.get_running_loop().time() + PERIOD_S)
         self._streams[stream] = None
         if self._rounds is None:
             self._rounds = asyncio.get_running_loop().create_task(self._run())
@@ -198,32 +202,32 @@ class LiveHub:
     async def _round(self) -> None:
         await self._collect()
         now_s = asyncio.get_running_loop().time()
-        drawings: defaultdict[Hashable, list[tuple[LiveStream, Visit]]] = defaultdict(list)
+        drawings: defaultdict[Hashable, list[tuple[LiveStream, PageRequest]]] = defaultdict(list)
         for stream in list(self._streams):
             try:
-                visit = stream.visit()
+                page_request = stream.page_request()
             except FoqsError as error:
                 stream.offer("problem", error.message)
                 continue
-            if visit is None:
+            if page_request is None:
                 stream.end()
             elif stream.due_s <= now_s:
                 # A little early is on time: rounds are a period apart, more or less.
                 stream.due_s = now_s + stream.part.period_s - PERIOD_S / 2
-                drawings[stream.part.key(visit)].append((stream, visit))
+                drawings[stream.part.key(page_request)].append((stream, page_request))
         await asyncio.gather(*(self._serve(group) for group in drawings.values()))
 
-    async def _serve(self, group: list[tuple[LiveStream, Visit]]) -> None:
+    async def _serve(self, group: list[tuple[LiveStream, PageRequest]]) -> None:
         """Draw a part once, for all streams that show it."""
-        stream, visit = group[0]
+        stream, page_request = group[0]
         part = stream.part
         events: dict[str, str] = {"problem": ""}
         try:
-            with visit:
+            with page_request:
                 async with asyncio.timeout(PART_TIMEOUT_S):
-                    values = await part.values(visit)
-            events["live"] = self._draw(part.template, visit, values)
-            point = part.point(visit) if part.point is not None else None
+                    values = await part.values(page_request)
+            events["live"] = self._draw(part.template, page_request, values)
+            point = part.point(page_request) if part.point is not None else None
             if point is not None:
                 events["point"] = json.dumps(point.rounded())
         except FoqsError as error:

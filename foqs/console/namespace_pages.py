@@ -8,31 +8,31 @@ from typing import Final
 
 from aiohttp import web
 
-from foqs.console.visit import Visit
+from foqs.console.page_request import PageRequest
 from foqs_client import InvalidArgument, Namespace
 
 PERMISSIONS: Final = ("enqueue", "consume", "admin")
 _SETTINGS: Final = tuple(field.name for field in dataclasses.fields(Namespace) if field.name not in ("name", "tier"))
 
 
-async def namespaces(visit: Visit) -> web.StreamResponse:
+async def namespaces(page_request: PageRequest) -> web.StreamResponse:
     """Show the namespaces, or create one."""
-    if visit.request.method == "POST":
-        name = visit.require("name")
-        await visit.client.create_namespace(Namespace(name))
-        visit.see("/namespace", namespace=name, done="created_namespace")
-    return visit.page("namespaces.html", "Namespaces")
+    if page_request.request.method == "POST":
+        name = page_request.require("name")
+        await page_request.client.create_namespace(Namespace(name))
+        page_request.see("/namespace", namespace=name, done="created_namespace")
+    return page_request.page("namespaces.html", "Namespaces")
 
 
-async def namespace(visit: Visit) -> web.StreamResponse:
+async def namespace(page_request: PageRequest) -> web.StreamResponse:
     """Show the settings, usage and grants of a namespace, or change them."""
-    if visit.request.method == "POST":
-        return await _change(visit)
-    client, rights, name = visit.client, visit.rights, visit.namespace
+    if page_request.request.method == "POST":
+        return await _change(page_request)
+    client, rights, name = page_request.client, page_request.rights, page_request.namespace
     settings = await client.get_namespace()
     usage = await client.usage() if rights.may_administer(name) else None
     grants = await client.grants() if rights.may_administer(name) else []
-    return visit.page(
+    return page_request.page(
         "namespace.html",
         f"Namespace {name}",
         settings={field: getattr(settings, field) for field in _SETTINGS},
@@ -42,20 +42,20 @@ async def namespace(visit: Visit) -> web.StreamResponse:
     )
 
 
-async def _change(visit: Visit) -> web.StreamResponse:
-    action = visit.text("action")
+async def _change(page_request: PageRequest) -> web.StreamResponse:
+    action = page_request.text("action")
     if action == "update":
-        settings = Namespace(visit.namespace, None, *(visit.number(field) for field in _SETTINGS))
-        await visit.client.update_namespace(settings)
-        visit.see("/namespace", done="updated_namespace")
+        settings = Namespace(page_request.namespace, None, *(page_request.number(field) for field in _SETTINGS))
+        await page_request.client.update_namespace(settings)
+        page_request.see("/namespace", done="updated_namespace")
     if action == "grant":
-        chosen = [name for name in PERMISSIONS if visit.text(name) == "1"]
-        await visit.client.set_grant(visit.require("principal"), chosen)
-        visit.see("/namespace", done="granted")
+        chosen = [name for name in PERMISSIONS if page_request.text(name) == "1"]
+        await page_request.client.set_grant(page_request.require("principal"), chosen)
+        page_request.see("/namespace", done="granted")
     raise InvalidArgument(f"{action!r} is not an action of namespaces", field="action")
 
 
-NAMESPACE_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {
+NAMESPACE_PAGES: Final[Mapping[str, Callable[[PageRequest], Awaitable[web.StreamResponse]]]] = {
     "/namespaces": namespaces,
     "/namespace": namespace,
 }

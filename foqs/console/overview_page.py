@@ -13,7 +13,7 @@ from foqs.console.figure_formats import time_to_empty
 from foqs.console.health import find_problems
 from foqs.console.history import Point
 from foqs.console.live import LivePart
-from foqs.console.visit import Visit
+from foqs.console.page_request import PageRequest
 from foqs.core.memory.topic_rates import Rates
 from foqs_client import FoqsError, Usage
 
@@ -38,32 +38,36 @@ class BusyTopic(NamedTuple):
     last: Point | None
 
 
-async def overview(visit: Visit) -> web.StreamResponse:
+async def overview(page_request: PageRequest) -> web.StreamResponse:
     """Show the state of the cluster to administrators, and the usage of the namespaces."""
-    shown = [name for name in visit.namespaces if visit.rights.may_administer(name)][:OVERVIEW_NAMESPACES_MAX]
-    rights = visit.rights
+    shown = [name for name in page_request.namespaces if page_request.rights.may_administer(name)][
+        :OVERVIEW_NAMESPACES_MAX
+    ]
+    rights = page_request.rights
     values, usages = await asyncio.gather(
-        overview_values(visit),
-        asyncio.gather(*(_usage(visit.client.usage(name)) for name in shown)),
+        overview_values(page_request),
+        asyncio.gather(*(_usage(page_request.client.usage(name)) for name in shown)),
     )
     is_admin = rights.is_admin
-    return visit.page(
+    return page_request.page(
         "overview.html",
         "Overview",
         usages=dict(zip(shown, usages, strict=True)),
-        others=len(visit.namespaces) - len(shown),
-        charts=Charts(CHARTS, visit.shared.history.tier.points) if is_admin else None,
-        **({"stream": OVERVIEW.address(visit)} if is_admin else {}),
+        others=len(page_request.namespaces) - len(shown),
+        charts=Charts(CHARTS, page_request.shared.history.tier.points) if is_admin else None,
+        **({"stream": OVERVIEW.address(page_request)} if is_admin else {}),
         **values,
     )
 
 
-async def overview_values(visit: Visit) -> Mapping[str, Any]:
+async def overview_values(page_request: PageRequest) -> Mapping[str, Any]:
     """Return what the live part of the overview shows. Only administrators see hosts, shards and all items."""
-    if not visit.rights.is_admin:
+    if not page_request.rights.is_admin:
         return {"totals": None}
-    shared = visit.shared
-    hosts, shards, totals = await asyncio.gather(visit.client.list_hosts(), visit.client.list_shards(), shared.totals())
+    shared = page_request.shared
+    hosts, shards, totals = await asyncio.gather(
+        page_request.client.list_hosts(), page_request.client.list_shards(), shared.totals()
+    )
     figures = shared.figures
     return {
         "totals": totals,
@@ -86,10 +90,10 @@ async def _usage(asked: Awaitable[Usage]) -> Usage | None:
         return None
 
 
-def _newest_point(visit: Visit) -> Point | None:
-    return visit.shared.history.tier.last if visit.rights.is_admin else None
+def _newest_point(page_request: PageRequest) -> Point | None:
+    return page_request.shared.history.tier.last if page_request.rights.is_admin else None
 
 
 OVERVIEW: Final = LivePart("overview_live.html", (), overview_values, point=_newest_point)
-OVERVIEW_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {"/": overview}
+OVERVIEW_PAGES: Final[Mapping[str, Callable[[PageRequest], Awaitable[web.StreamResponse]]]] = {"/": overview}
 OVERVIEW_PARTS: Final[Mapping[str, LivePart]] = {"/": OVERVIEW}

@@ -1,4 +1,4 @@
-"""The line of a topic: its ready items by priority, and by how long they have been waiting.
+"""The priority line of a topic: its ready items by priority, and by how long they have been waiting.
 
 Always true: a topic with few ready items is read whole; of a larger one the best items
 are read, and the counts say so. An item waits from its deliver-after time; the pages of
@@ -58,7 +58,7 @@ class PriorityLine:
 
 
 async def read_priority_line(read: ReadPage, ready: int) -> PriorityLine:
-    """Read the line of a topic.
+    """Read the priority line of a topic.
 
     Args:
         ready: the ready items, as they are counted.
@@ -73,7 +73,7 @@ async def read_priority_line(read: ReadPage, ready: int) -> PriorityLine:
 
 
 def make_priority_line(items: Sequence[Waiting], ready: int, *, is_whole: bool) -> PriorityLine:
-    """Return the line of these items, the best ones of `ready`."""
+    """Return the priority line of these items, the best ones of `ready`."""
     by_priority: dict[int, int] = {}
     by_age = dict.fromkeys([*(name for _, name in AGES), OLDEST], 0)
     for item in items:

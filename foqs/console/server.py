@@ -33,6 +33,7 @@ from foqs.console.live import STREAM_PATH, LiveHub, LivePart
 from foqs.console.local_clients import Accept, LocalClients
 from foqs.console.namespace_pages import NAMESPACE_PAGES
 from foqs.console.overview_page import OVERVIEW_PAGES, OVERVIEW_PARTS
+from foqs.console.page_request import PageRequest, Rights, done_sentence
 from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal, stream_refusal
 from foqs.console.session_secret import SessionSecret
 from foqs.console.sessions import issue_cookie, read_cookie
@@ -40,7 +41,6 @@ from foqs.console.shared_figures import Figures, SharedFigures
 from foqs.console.site import Site
 from foqs.console.static_files import StaticFiles
 from foqs.console.topic_pages import TOPIC_PAGES, TOPIC_PARTS
-from foqs.console.visit import Rights, Visit, done_sentence
 from foqs.options.console_url import ConsoleUrl
 from foqs.options.rpc_options import RpcOptions
 from foqs.runtime.http_connections import parser_log
@@ -61,7 +61,7 @@ COMPRESSED_BYTES_MIN: Final = 1_400
 """A smaller answer fits into one packet as it is."""
 _NOT_GATHERED: Final = {"X-Accel-Buffering": "no"}
 """A proxy such as nginx sends each event at once."""
-Serve: TypeAlias = Callable[[Visit], Awaitable[web.StreamResponse]]
+Serve: TypeAlias = Callable[[PageRequest], Awaitable[web.StreamResponse]]
 
 _PAGES: Final[Mapping[str, Serve]] = {
     **OVERVIEW_PAGES,
@@ -266,14 +266,14 @@ class Console:
                 asked = (self._site.path(request.path_qs) or "") if request.method == "GET" else ""
                 raise web.HTTPSeeOther(self._site.link("/login", next=asked))
             values: MultiMapping[Any] = request.query if request.method != "POST" else await _form(request)
-            with self._visit(request, rights, values) as visit:
-                return await serve(visit)
+            with self._page_request(request, rights, values) as page_request:
+                return await serve(page_request)
 
         return handle
 
-    def _visit(self, request: web.Request, rights: Rights, values: MultiMapping[Any]) -> Visit:
+    def _page_request(self, request: web.Request, rights: Rights, values: MultiMapping[Any]) -> PageRequest:
         names = sorted(name for name in self._settings.namespaces() if rights.may_see(name))
-        return Visit(request, rights, values, self._clients, self._shared, names, self._render, self._site)
+        return PageRequest(request, rights, values, self._clients, self._shared, names, self._render, self._site)
 
     def _rights(self, request: web.Request) -> Rights | None:
         """Return what the request's principal may do; None if nobody is logged in. It proves the request."""
@@ -303,7 +303,7 @@ class Console:
         rights = self._rights(request)
         if rights is None:
             return self._error_page(request, 401, "The session is over. Log in again.")
-        stream = self._hub.open(part, lambda: self._visit_of_stream(request), rights.principal_name)
+        stream = self._hub.open(part, lambda: self._page_request_of_stream(request), rights.principal_name)
         if stream is None:
             return self._error_page(request, 503, "Too many pages are open at this host.")
         response = web.StreamResponse(
@@ -322,8 +322,8 @@ class Console:
             self._hub.drop(stream)
         return response
 
-    def _visit_of_stream(self, request: web.Request) -> Visit | None:
-        """Return the visit of an open page with the rights of now; None if the session is over or the browser has left.
+    def _page_request_of_stream(self, request: web.Request) -> PageRequest | None:
+        """Return the page request of an open page with the rights of now; None if the session is over or the browser has left.
 
         Raises:
             NamespaceNotFound, PermissionDenied: the page is about another namespace.
@@ -334,7 +334,7 @@ class Console:
         # Only the namespace of the page is of interest: there may be thousands, and this runs once a second.
         name = request.query.get("namespace", "")
         names = [name] if name in self._settings.namespaces() and rights.may_see(name) else []
-        return Visit(request, rights, request.query, self._clients, self._shared, names, self._render, self._site)
+        return PageRequest(request, rights, request.query, self._clients, self._shared, names, self._render, self._site)
 
     # ------------------------------------------------------------------ logins
 
@@ -397,16 +397,22 @@ class Console:
     def _error_page(self, request: web.Request, status: int, text: str) -> web.Response:
         return self._render("error.html", status=status, title=HTTPStatus(status).phrase, text=text)
 
-    def _render(self, template: str, *, status: int = 200, visit: Visit | None = None, **values: Any) -> web.Response:
-        done = None if visit is None or visit.request.method == "POST" else done_sentence(visit.request.query)
+    def _render(
+        self, template: str, *, status: int = 200, page_request: PageRequest | None = None, **values: Any
+    ) -> web.Response:
+        done = (
+            None
+            if page_request is None or page_request.request.method == "POST"
+            else done_sentence(page_request.request.query)
+        )
         text = self._templates.get_template(template).render(
-            visit=visit, done=done, is_open=self._settings.authenticator is None, **values
+            page_request=page_request, done=done, is_open=self._settings.authenticator is None, **values
         )
         return web.Response(text=text, status=status, content_type="text/html")
 
-    def _draw(self, template: str, visit: Visit, values: Mapping[str, Any]) -> str:
+    def _draw(self, template: str, page_request: PageRequest, values: Mapping[str, Any]) -> str:
         """Return a part of a page."""
-        return self._templates.get_template(template).render(visit=visit, **values)
+        return self._templates.get_template(template).render(page_request=page_request, **values)
 
 
 def _compress(request: web.Request, response: web.Response) -> None:

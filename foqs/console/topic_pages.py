@@ -13,9 +13,9 @@ from foqs.console.due_calendar import UNITS
 from foqs.console.figure_formats import time_to_empty
 from foqs.console.history import Point
 from foqs.console.live import LivePart
+from foqs.console.page_request import PageRequest
 from foqs.console.rankings import ORDERS, Choice, TopicRanking
-from foqs.console.topic_reads import topic_calendar, topic_line
-from foqs.console.visit import Visit
+from foqs.console.topic_reads import topic_calendar, topic_priority_line
 from foqs.core.items.item import State
 from foqs_client import InvalidArgument, ItemFilter, Topic
 
@@ -53,52 +53,54 @@ CHARTS: Final = (
 # ------------------------------------------------------------------- the list
 
 
-async def topics(visit: Visit) -> web.StreamResponse:
+async def topics(page_request: PageRequest) -> web.StreamResponse:
     """Show a page of topics by name, or the first of them by ready items, age or dead items."""
-    values = await _list_values(visit, lambda choice: visit.shared.rankings.get(choice, RANKING_WAIT_S))
-    return visit.page("topics.html", "Topics", stream=TOPICS.address(visit), **values)
+    values = await _list_values(page_request, lambda choice: page_request.shared.rankings.get(choice, RANKING_WAIT_S))
+    return page_request.page("topics.html", "Topics", stream=TOPICS.address(page_request), **values)
 
 
-async def list_values(visit: Visit) -> Mapping[str, Any]:
+async def list_values(page_request: PageRequest) -> Mapping[str, Any]:
     """Return what the live part of the list shows."""
-    return await _list_values(visit, visit.shared.rankings.follow)
+    return await _list_values(page_request, page_request.shared.rankings.follow)
 
 
-async def _list_values(visit: Visit, get_ranking: Callable[[Choice], Awaitable[TopicRanking]]) -> Mapping[str, Any]:
-    prefix = visit.values.get("prefix", "")
-    order = _choice(visit, "order", LIST_ORDERS, "name")
+async def _list_values(
+    page_request: PageRequest, get_ranking: Callable[[Choice], Awaitable[TopicRanking]]
+) -> Mapping[str, Any]:
+    prefix = page_request.values.get("prefix", "")
+    order = _choice(page_request, "order", LIST_ORDERS, "name")
     # A topic with only dead items is not active.
-    state = _choice(visit, "state", tuple(LIST_STATES), "any" if order == "dead" else "active")
-    cursor = visit.values.get("cursor") or None
+    state = _choice(page_request, "state", tuple(LIST_STATES), "any" if order == "dead" else "active")
+    cursor = page_request.values.get("cursor") or None
     chosen = {"prefix": prefix, "order": order, "state": state, "cursor": cursor, "ranking": None}
     states = LIST_STATES[state]
     if order == "name":
-        found = await visit.client.topics(prefix=prefix, states=states, limit=PAGE_TOPICS, cursor=cursor)
+        found = await page_request.client.topics(prefix=prefix, states=states, limit=PAGE_TOPICS, cursor=cursor)
         return {**chosen, "topics": found.topics, "next_cursor": found.next_cursor}
-    await check_listing(visit)
-    choice = Choice(visit.namespace, prefix, tuple(State[name.upper()] for name in states), order)
+    await check_listing(page_request)
+    choice = Choice(page_request.namespace, prefix, tuple(State[name.upper()] for name in states), order)
     ranking = await get_ranking(choice)
-    start = visit.number("cursor") or 0
+    start = page_request.number("cursor") or 0
     end = start + PAGE_TOPICS
     more = str(end) if end < len(ranking.topics) else None
     return {**chosen, "topics": ranking.topics[max(0, start) : end], "next_cursor": more, "ranking": ranking}
 
 
-async def check_listing(visit: Visit) -> None:
+async def check_listing(page_request: PageRequest) -> None:
     """Check what the host checks when it lists topics: the ranking is not a call.
 
     Raises:
         PermissionDenied, NamespaceNotFound.
     """
-    refusal = visit.rights.refusal("getActiveTopics", visit.namespace)
+    refusal = page_request.rights.refusal("getActiveTopics", page_request.namespace)
     if refusal is not None:
         raise refusal
-    await visit.client.get_namespace()
+    await page_request.client.get_namespace()
 
 
-def _choice(visit: Visit, name: str, choices: tuple[str, ...], usual: str) -> str:
+def _choice(page_request: PageRequest, name: str, choices: tuple[str, ...], usual: str) -> str:
     """Return a field that is one of these. Raises InvalidArgument."""
-    chosen = visit.text(name) or usual
+    chosen = page_request.text(name) or usual
     if chosen not in choices:
         raise InvalidArgument(f"{chosen!r} is none of {', '.join(choices)}", field=name)
     return chosen
@@ -107,33 +109,33 @@ def _choice(visit: Visit, name: str, choices: tuple[str, ...], usual: str) -> st
 # ------------------------------------------------------------------- one topic
 
 
-async def topic(visit: Visit) -> web.StreamResponse:
+async def topic(page_request: PageRequest) -> web.StreamResponse:
     """Show one topic, or change it."""
-    name = visit.require("topic")
-    if visit.request.method == "POST":
-        return await _change(visit, name)
-    state = visit.text("state") or "ready"
+    name = page_request.require("topic")
+    if page_request.request.method == "POST":
+        return await _change(page_request, name)
+    state = page_request.text("state") or "ready"
     if state not in STATES:
         raise InvalidArgument(f"{state!r} is not a state; use one of {', '.join(STATES)}", field="state")
-    unit = _choice(visit, "unit", UNITS, "hour")
-    values = await topic_values(visit)
+    unit = _choice(page_request, "unit", UNITS, "hour")
+    values = await topic_values(page_request)
     counts: Topic | None = values["counts"]
-    cursor = visit.values.get("cursor") or None
-    line, calendar, items, settings = await asyncio.gather(
-        topic_line(visit, name, counts),
-        topic_calendar(visit, name, counts, unit),
-        visit.client.peek(name, state, PAGE_ITEMS, cursor),
-        visit.client.get_namespace(),
+    cursor = page_request.values.get("cursor") or None
+    priority_line, calendar, items, settings = await asyncio.gather(
+        topic_priority_line(page_request, name, counts),
+        topic_calendar(page_request, name, counts, unit),
+        page_request.client.peek(name, state, PAGE_ITEMS, cursor),
+        page_request.client.get_namespace(),
     )
-    return visit.page(
+    return page_request.page(
         "topic.html",
         f"Topic {name}",
-        stream=TOPIC.address(visit),
-        charts=Charts(CHARTS, visit.shared.history.topic((visit.namespace, name)).points),
+        stream=TOPIC.address(page_request),
+        charts=Charts(CHARTS, page_request.shared.history.topic((page_request.namespace, name)).points),
         state=state,
         units=UNITS,
         unit=unit,
-        line=line,
+        priority_line=priority_line,
         calendar=calendar,
         items=items,
         cursor=cursor,
@@ -142,11 +144,11 @@ async def topic(visit: Visit) -> web.StreamResponse:
     )
 
 
-async def topic_values(visit: Visit) -> Mapping[str, Any]:
+async def topic_values(page_request: PageRequest) -> Mapping[str, Any]:
     """Return what the live part of a topic's page shows."""
-    name = visit.require("topic")
-    counts = await counts_of(visit, name)
-    shared, place = visit.shared, (visit.namespace, name)
+    name = page_request.require("topic")
+    counts = await counts_of(page_request, name)
+    shared, place = page_request.shared, (page_request.namespace, name)
     rates = shared.record_topic(place, counts)
     return {
         "topic": name,
@@ -158,62 +160,62 @@ async def topic_values(visit: Visit) -> Mapping[str, Any]:
     }
 
 
-async def counts_of(visit: Visit, name: str) -> Topic | None:
+async def counts_of(page_request: PageRequest, name: str) -> Topic | None:
     """Return the counts of a topic; None if it has no items."""
     # By name, so the topic itself comes before those whose names begin with its own.
-    page = await visit.client.topics(prefix=name, states=STATES, limit=1)
+    page = await page_request.client.topics(prefix=name, states=STATES, limit=1)
     return next((found for found in page.topics if found.topic == name), None)
 
 
-def _newest_point(visit: Visit) -> Point | None:
-    return visit.shared.history.topic((visit.namespace, visit.require("topic"))).last
+def _newest_point(page_request: PageRequest) -> Point | None:
+    return page_request.shared.history.topic((page_request.namespace, page_request.require("topic"))).last
 
 
-async def _change(visit: Visit, name: str) -> web.StreamResponse:
-    action = visit.text("action")
+async def _change(page_request: PageRequest, name: str) -> web.StreamResponse:
+    action = page_request.text("action")
     if action == "pause":
-        await visit.client.pause_topic(name)
-        _see_done(visit, name, "paused")
+        await page_request.client.pause_topic(name)
+        _see_done(page_request, name, "paused")
     if action == "resume":
-        await visit.client.resume_topic(name)
-        _see_done(visit, name, "resumed")
+        await page_request.client.resume_topic(name)
+        _see_done(page_request, name, "resumed")
     if action == "purge":
-        if visit.text("confirmed") != "1":
-            count = await visit.client.count(ItemFilter(name))
-            path, back = _origin(visit, name)
-            return visit.page(
+        if page_request.text("confirmed") != "1":
+            count = await page_request.client.count(ItemFilter(name))
+            path, back = _origin(page_request, name)
+            return page_request.page(
                 "confirm.html",
                 f"Purge {name}?",
                 path="/topic",
                 action="purge",
-                fields={"topic": name, **(back if path == "/topics" else {}), "from": visit.text("from")},
+                fields={"topic": name, **(back if path == "/topics" else {}), "from": page_request.text("from")},
                 text=f"This deletes all items of the topic {name}, in every state: {count.items:,} at the moment. "
                 "They cannot be brought back.",
                 button="Delete all items",
                 back_path=path,
                 back=back,
             )
-        count_purged = await visit.client.purge_topic(name)
-        _see_done(visit, name, "purged", count=count_purged)
+        count_purged = await page_request.client.purge_topic(name)
+        _see_done(page_request, name, "purged", count=count_purged)
     raise InvalidArgument(f"{action!r} is not an action of topics", field="action")
 
 
-def _see_done(visit: Visit, name: str, done: str, **fields: Any) -> NoReturn:
-    visit.shared.rankings.forget(visit.namespace)
-    path, back = _origin(visit, name)
-    visit.see(path, **back, done=done, **fields)
+def _see_done(page_request: PageRequest, name: str, done: str, **fields: Any) -> NoReturn:
+    page_request.shared.rankings.forget(page_request.namespace)
+    path, back = _origin(page_request, name)
+    page_request.see(path, **back, done=done, **fields)
 
 
-def _origin(visit: Visit, name: str) -> tuple[str, dict[str, str]]:
+def _origin(page_request: PageRequest, name: str) -> tuple[str, dict[str, str]]:
     """Return the page from which a form came, and its fields: the list, or the topic itself."""
-    if visit.text("from") == "topics":
-        return "/topics", {field: visit.values.get(field, "") for field in ("prefix", "order", "state")}
+    if page_request.text("from") == "topics":
+        return "/topics", {field: page_request.values.get(field, "") for field in ("prefix", "order", "state")}
     return "/topic", {"topic": name}
 
 
 TOPICS: Final = LivePart("topics_live.html", ("prefix", "order", "state", "cursor"), list_values, LIST_PERIOD_S)
 TOPIC: Final = LivePart("topic_live.html", ("topic",), topic_values, point=_newest_point)
-TOPIC_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {
+TOPIC_PAGES: Final[Mapping[str, Callable[[PageRequest], Awaitable[web.StreamResponse]]]] = {
     "/topics": topics,
     "/topic": topic,
 }

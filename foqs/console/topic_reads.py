@@ -1,4 +1,4 @@
-"""The reads behind a topic's page that are shared and bounded: its line, and the calendar of what comes due.
+"""The reads behind a topic's page that are shared and bounded: its priority line, and the calendar of what comes due.
 
 Always true: the host checks the caller's rights on the topic before a shared result is
 returned to it, as the page lists the topic first.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.console.due_calendar import Calendar, Due, Place, intervals, read_calendar
+from foqs.console.page_request import PageRequest
 from foqs.console.priority_line import PriorityLine, Waiting, read_priority_line
-from foqs.console.visit import Visit
 from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, SHARD_MAX, pack_order_key
 from foqs.queue.reads.listings import format_cursor
 from foqs_client import Client, Topic
@@ -32,14 +32,14 @@ class Read:
     found: Any
 
 
-async def topic_line(visit: Visit, name: str, counts: Topic | None) -> Read | None:
+async def topic_priority_line(page_request: PageRequest, name: str, counts: Topic | None) -> Read | None:
     """Return the `PriorityLine` of a topic; None if no item is ready."""
     if counts is None or not counts.ready:
         return None
     ready = counts.ready
 
     async def read() -> PriorityLine:
-        with visit.use_client() as client:
+        with page_request.use_client() as client:
 
             async def page(cursor: str | None, limit: int) -> tuple[list[Waiting], str | None]:
                 found = await client.peek(name, "ready", limit, cursor)
@@ -47,22 +47,22 @@ async def topic_line(visit: Visit, name: str, counts: Topic | None) -> Read | No
 
             return await read_priority_line(page, ready)
 
-    return Read(await visit.shared.lines.get((visit.namespace, name), read, WAIT_S))
+    return Read(await page_request.shared.lines.get((page_request.namespace, name), read, WAIT_S))
 
 
-async def topic_calendar(visit: Visit, name: str, counts: Topic | None, unit: str) -> Read | None:
+async def topic_calendar(page_request: PageRequest, name: str, counts: Topic | None, unit: str) -> Read | None:
     """Return the `Calendar` of a topic; None if no item is deferred."""
     if counts is None or not counts.deferred:
         return None
-    deferred, now_s = counts.deferred, visit.shared.now_s
+    deferred, now_s = counts.deferred, page_request.shared.now_s
 
     async def read() -> Calendar:
         now_ms = _ms(now_s())
-        with visit.use_client() as client:
+        with page_request.use_client() as client:
             items = DeferredItems(client, name, now_s)
             return await read_calendar(items.page, intervals(unit, now_ms), deferred, now_ms)
 
-    return Read(await visit.shared.calendars.get((visit.namespace, name, unit), read, WAIT_S))
+    return Read(await page_request.shared.calendars.get((page_request.namespace, name, unit), read, WAIT_S))
 
 
 class DeferredItems:

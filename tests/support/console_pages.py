@@ -1,4 +1,4 @@
-"""Pages of the console drawn without a host: a visit whose client gives prepared answers."""
+"""Pages of the console drawn without a host: a page request whose client gives prepared answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from multidict import MultiDict
 
+from foqs.console.page_request import PageRequest, Rights
 from foqs.console.server import _templates
 from foqs.console.shared_reads import SharedReads
 from foqs.console.site import Site
 from foqs.console.static_files import StaticFiles
-from foqs.console.visit import Rights, Visit
 from tests.support.console import Answer
 
 
@@ -41,15 +41,15 @@ class AnsweringClient:
         return call
 
 
-def visit_of(
+def page_request_of(
     client: AnsweringClient,
     path: str = "/",
     *,
     form: Mapping[str, str] | None = None,
     host_name: str = "host1",
     now_s: float = 0.0,
-) -> Visit:
-    """Return the visit of a page, or of a form, at a console without authentication. The namespace is `default`."""
+) -> PageRequest:
+    """Return the page request of a page, or of a form, at a console without authentication. The namespace is `default`."""
     site = Site()
     settings = cast(Any, SimpleNamespace(host_name=host_name, is_cluster=True))
     templates = _templates(settings, site, StaticFiles())
@@ -62,7 +62,9 @@ def visit_of(
     values: MultiDict[str] = MultiDict(request.query if form is None else form)
     clients = cast(Any, SimpleNamespace(use=lambda *_: nullcontext(client)))
     shared = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s))
-    return Visit(request, Rights(None, lambda principal, name: ()), values, clients, shared, ["default"], render, site)
+    return PageRequest(
+        request, Rights(None, lambda principal, name: ()), values, clients, shared, ["default"], render, site
+    )
 
 
 def answer_of(response: web.StreamResponse) -> Answer:

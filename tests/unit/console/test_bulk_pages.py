@@ -14,7 +14,7 @@ from aiohttp import web
 from foqs.console.bulk_pages import COUNT_AGE_S_MAX, bulk
 from foqs_client import BulkJob, DeadlineExceeded, InvalidArgument, ItemCount, ItemFilter
 from tests.support.console import Answer, hidden_fields
-from tests.support.console_pages import AnsweringClient, answer_of, visit_of
+from tests.support.console_pages import AnsweringClient, answer_of, page_request_of
 
 ENDED_AT_MS = 1_700_000_001_000
 IN_TIME_S = ENDED_AT_MS / 1_000 + COUNT_AGE_S_MAX
@@ -50,7 +50,7 @@ def see(
     client: AnsweringClient, path: str = "/bulk", form: Mapping[str, str] | None = None, now_s: float = IN_TIME_S
 ) -> Answer:
     async def look() -> web.StreamResponse:
-        return await bulk(visit_of(client, path, form=form, now_s=now_s))
+        return await bulk(page_request_of(client, path, form=form, now_s=now_s))
 
     return answer_of(asyncio.run(look()))
 

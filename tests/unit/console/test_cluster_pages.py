@@ -11,7 +11,7 @@ from aiohttp import web
 from foqs.console.cluster_pages import cluster
 from foqs_client import Host, Shard
 from tests.support.console import Answer, elements
-from tests.support.console_pages import AnsweringClient, answer_of, visit_of
+from tests.support.console_pages import AnsweringClient, answer_of, page_request_of
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -34,7 +34,7 @@ def page(text: str, form: dict[str, str] | None = None) -> Answer:
     )
 
     async def look() -> web.StreamResponse:
-        return await cluster(visit_of(client, "/cluster", form=form, host_name=text))
+        return await cluster(page_request_of(client, "/cluster", form=form, host_name=text))
 
     return answer_of(asyncio.run(look()))
 

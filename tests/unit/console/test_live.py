@@ -15,8 +15,8 @@ from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import Principal
 from foqs.console.history import Point
 from foqs.console.live import COST_FACTOR, PING_S, STREAMS_MAX, LiveHub, LivePart, LiveStream, encode_event
+from foqs.console.page_request import PageRequest, Rights
 from foqs.console.site import Site
-from foqs.console.visit import Rights, Visit
 from foqs_client import PermissionDenied, Unavailable
 from tests.support.virtual_time import run_virtual
 
@@ -57,23 +57,25 @@ class World:
         self.collections += 1
         self.cpu_s += self.cost_s
 
-    async def _values(self, visit: Visit) -> Mapping[str, Any]:
+    async def _values(self, page_request: PageRequest) -> Mapping[str, Any]:
         if self.error is not None:
             raise self.error
         return {"text": self.text}
 
-    def _draw(self, template: str, visit: Visit, values: Mapping[str, Any]) -> str:
+    def _draw(self, template: str, page_request: PageRequest, values: Mapping[str, Any]) -> str:
         self.drawings += 1
-        return f"{visit.values.get('topic')}: {values['text']}"
+        return f"{page_request.values.get('topic')}: {values['text']}"
 
-    def _point(self, visit: Visit) -> Point:
+    def _point(self, page_request: PageRequest) -> Point:
         self.points += 1
         return Point(float(self.points), 1, 2, 3, 4, 5.0, 6.0, 7.0)
 
-    def visit(self, topic: str = "a", principal: AuthenticatedPrincipal | None = None) -> Visit:
+    def page_request(self, topic: str = "a", principal: AuthenticatedPrincipal | None = None) -> PageRequest:
         request = make_mocked_request("GET", f"/stream?page=/topic&namespace=n&topic={topic}")
         nothing = cast(Any, None)
-        return Visit(request, Rights(principal, lambda *_: ()), request.query, nothing, nothing, ["n"], nothing, Site())
+        return PageRequest(
+            request, Rights(principal, lambda *_: ()), request.query, nothing, nothing, ["n"], nothing, Site()
+        )
 
     def open(self, topic: str = "a", principal: AuthenticatedPrincipal | None = None) -> Page:
         return Page(self, topic, principal)
@@ -85,7 +87,9 @@ class Page:
     def __init__(self, world: World, topic: str, principal: AuthenticatedPrincipal | None) -> None:
         self.is_logged_in = True
         owner = None if principal is None else principal.principal.name
-        stream = world.hub.open(world.part, lambda: world.visit(topic, principal) if self.is_logged_in else None, owner)
+        stream = world.hub.open(
+            world.part, lambda: world.page_request(topic, principal) if self.is_logged_in else None, owner
+        )
         assert stream is not None
         self.stream = stream
         self.received: list[tuple[float, bytes]] = []
@@ -147,7 +151,7 @@ def test_principals_do_not_share_drawings() -> None:
 def test_a_slow_browser_gets_the_newest_state_only() -> None:
     async def main() -> None:
         world = World()
-        stream = world.hub.open(world.part, world.visit, None)
+        stream = world.hub.open(world.part, world.page_request, None)
         assert stream is not None
         for number in range(50):
             world.text = str(number)
@@ -238,7 +242,7 @@ def test_a_fault_of_one_page_does_not_stop_the_others(caplog: pytest.LogCaptureF
     async def main() -> None:
         world, faulty = World(), World()
         faulty.error = ZeroDivisionError()
-        broken = world.hub.open(faulty.part, lambda: world.visit("b"), None)
+        broken = world.hub.open(faulty.part, lambda: world.page_request("b"), None)
         assert broken is not None
         page = world.open()
         await asyncio.sleep(1.5)
@@ -255,7 +259,7 @@ def test_a_page_that_may_not_be_shown_any_more_says_so_and_the_others_go_on() ->
     async def main() -> None:
         world = World()
 
-        def refuse() -> Visit:
+        def refuse() -> PageRequest:
             raise PermissionDenied("no permission")
 
         refused = world.hub.open(world.part, refuse, None)
@@ -298,9 +302,9 @@ def test_too_many_pages_get_no_stream() -> None:
         world = World()
         for _ in range(STREAMS_MAX):
             world.open()
-        assert world.hub.open(world.part, world.visit, None) is None
+        assert world.hub.open(world.part, world.page_request, None) is None
         await world.hub.close()
-        assert world.hub.open(world.part, world.visit, None) is None
+        assert world.hub.open(world.part, world.page_request, None) is None
 
     run_virtual(main)
 
@@ -311,15 +315,15 @@ def test_principals_share_the_streams_of_a_host_however_many_pages_one_of_them_o
         greedy, modest = (AuthenticatedPrincipal(Principal(name), b"") for name in ("greedy", "modest"))
         first = world.open("a", greedy)
         others = [world.open("a", greedy) for _ in range(STREAMS_MAX - 1)]
-        assert world.hub.open(world.part, world.visit, "greedy") is None
+        assert world.hub.open(world.part, world.page_request, "greedy") is None
         pages = [world.open("a", modest) for _ in range(STREAMS_MAX // 2)]
         assert len(world.hub) == STREAMS_MAX
         await first.reading
         assert first.texts("problem") == ["others have opened pages, and this host keeps up few; load it again"]
         await asyncio.gather(*(page.reading for page in others[: STREAMS_MAX // 2 - 1]))
         assert not any(page.reading.done() for page in (*others[STREAMS_MAX // 2 - 1 :], *pages))
-        assert world.hub.open(world.part, world.visit, "modest") is None
-        assert world.hub.open(world.part, world.visit, "greedy") is None
+        assert world.hub.open(world.part, world.page_request, "modest") is None
+        assert world.hub.open(world.part, world.page_request, "greedy") is None
         await world.hub.close()
 
     run_virtual(main)

@@ -12,8 +12,8 @@ from multidict import MultiDict
 
 from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import Principal
+from foqs.console.page_request import PageRequest, Rights
 from foqs.console.site import Site
-from foqs.console.visit import Rights, Visit
 from foqs_contract.errors import NamespaceNotFound, PermissionDenied
 
 
@@ -22,7 +22,7 @@ def namespace(asked: str, names: list[str], *, is_admin: bool = False) -> str:
     rights = Rights(AuthenticatedPrincipal(Principal("ann", is_admin), b"digest"), lambda principal, name: ())
     values = MultiDict({"namespace": asked} if asked else {})
     unused = cast(Any, None)
-    return Visit(make_mocked_request("GET", "/"), rights, values, unused, unused, names, unused, Site()).namespace
+    return PageRequest(make_mocked_request("GET", "/"), rights, values, unused, unused, names, unused, Site()).namespace
 
 
 def test_the_usual_namespace_is_the_default_or_the_first() -> None:
@@ -52,6 +52,6 @@ def test_pages_share_a_client_and_a_form_is_sent_from_its_address() -> None:
     for method in ("GET", "POST"):
         request = make_mocked_request(method, "/", transport=transport)
         rights = Rights(None, lambda principal, name: ())
-        with Visit(request, rights, MultiDict(), clients, unused, ["default"], unused, Site()) as visit:
-            assert visit.client is visit.client
+        with PageRequest(request, rights, MultiDict(), clients, unused, ["default"], unused, Site()) as page_request:
+            assert page_request.client is page_request.client
     assert used == [(None, "default", ""), (None, "default", "10.0.0.1")]

@@ -71,7 +71,7 @@ class Rights:
 
 
 @dataclass(slots=True)
-class Visit:
+class PageRequest:
     """A request with its principal. Within a `with` block it may make calls.
 
     Attributes:
@@ -119,7 +119,7 @@ class Visit:
 
     @property
     def client(self) -> Client:
-        """The client of the principal in the namespace, until the visit ends."""
+        """The client of the principal in the namespace, until the page request ends."""
         if self._client is None:
             self._client = self._held.enter_context(self.use_client())
         return self._client
@@ -153,7 +153,7 @@ class Visit:
 
     def page(self, template: str, title: str, **values: Any) -> web.Response:
         """Return a page."""
-        return self.render(template, visit=self, title=title, **values)
+        return self.render(template, page_request=self, title=title, **values)
 
     def see(self, path: str, *, done: str = "", **fields: Any) -> NoReturn:
         """End a POST: the browser gets this page next, which says what was done. Always raises."""
