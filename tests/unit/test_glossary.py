@@ -1,20 +1,22 @@
-"""The glossary is short, and names what exists; a class has one name and a name one class."""
+"""The glossary is short, and names what exists. Names in the code follow its rules."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 _REPOSITORY: Final = Path(__file__).parents[2]
+GLOSSARY: Final = _REPOSITORY / "docs/glossary.md"
 _TERMS_MAX: Final = 70
 
 
 def glossary_rows() -> list[tuple[str, str]]:
     """Return (term, column `in code`) of each row."""
-    text = (_REPOSITORY / "docs/glossary.md").read_text(encoding="utf-8")
+    text = GLOSSARY.read_text(encoding="utf-8")
     rows = [re.split(r" ?\| ?", line)[1:4] for line in text.splitlines() if line.startswith("| ")]
     return [(term, names) for term, _, names in rows if term != "term"]
 
@@ -36,13 +38,34 @@ def test_names_of_the_glossary_are_in_the_code() -> None:
             assert set(name.split(".")) <= words, f"{term}: {name}"
 
 
+@cache
+def definitions() -> list[tuple[ast.stmt, str]]:
+    """Return the classes and functions with their places, but those in `idl`: the contract names them."""
+    return [
+        (node, f"{path.relative_to(_REPOSITORY)}:{node.lineno}")
+        for path in source_files()
+        if "idl" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
 def test_no_two_classes_have_one_name() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
-    for path in source_files():
-        # The contract names the structs in `idl`; the classes beside them have their own names or are made from them.
-        if "idl" not in path.parts:
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    places[node.name].append(f"{path.relative_to(_REPOSITORY)}:{node.lineno}")
+    for node, place in definitions():
+        if isinstance(node, ast.ClassDef):
+            places[node.name].append(place)
     several = {name: found for name, found in places.items() if len(found) > 1}
     assert not several, f"rename all but one, or delete what is there twice: {several}"
+
+
+def test_no_function_has_a_name_that_the_glossary_forbids() -> None:
+    rule = re.search(r"No method is named just (.*)", GLOSSARY.read_text(encoding="utf-8"))
+    assert rule is not None
+    forbidden = set(re.findall(r"`(\w+)`", rule[1]))
+    found = [
+        f"{place}: {node.name}"
+        for node, place in definitions()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.lstrip("_") in forbidden
+    ]
+    assert not found, f"a name says what is told, kept or taken: {found}"

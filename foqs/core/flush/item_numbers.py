@@ -56,7 +56,7 @@ class ItemNumbers:
 
     def assign(self, operation: Inserts) -> None:
         """Assign the numbers from `next_number` on to this operation."""
-        self._take(len(operation))
+        self._take_sequences(len(operation))
         self._operations.append(operation)
         self._bytes += operation.bytes
         if len(self._operations) > self._compact_at or self._bytes > self._compact_bytes:
@@ -71,7 +71,7 @@ class ItemNumbers:
         They count as resolved: no caller knows them before the flush is committed.
         """
         first = self.next_number
-        self._take(count)
+        self._take_sequences(count)
         return first
 
     @property
@@ -112,7 +112,7 @@ class ItemNumbers:
                 ]
         return found
 
-    def _take(self, count: int) -> None:
+    def _take_sequences(self, count: int) -> None:
         self._arrivals.take_sequences(count)
         self._last_sequence = self._arrivals.last_sequence
 

@@ -105,10 +105,10 @@ class BulkJobHost:
         missing = self._missing_owners()
         if missing is not None:
             overdue = self._overdue_jobs(missing)
-            if self._take(self.jobs, missing, overdue) is not self.jobs:
+            if self._take_jobs(self.jobs, missing, overdue) is not self.jobs:
                 self._may_own_jobs = True
                 self.jobs = await self._tools.store.update(
-                    lambda jobs: (taken := self._take(jobs, missing, overdue), taken)
+                    lambda jobs: (taken := self._take_jobs(jobs, missing, overdue), taken)
                 )
         for job_id, (worker, _) in self._workers.items():
             job = self.jobs.by_id.get(job_id)
@@ -118,7 +118,7 @@ class BulkJobHost:
             if job.owner == self._owner and job.id not in working:
                 self._start(job)
 
-    def _take(self, jobs: BulkJobRecords, missing: Collection[str], overdue: Collection[str]) -> BulkJobRecords:
+    def _take_jobs(self, jobs: BulkJobRecords, missing: Collection[str], overdue: Collection[str]) -> BulkJobRecords:
         room = JOBS_PER_HOST_MAX - sum(job.owner == self._owner for job in jobs.by_id.values())
         return take_jobs(jobs, self._owner, self._tier, missing, room, self._tools.now_ms(), overdue)[0]
 
