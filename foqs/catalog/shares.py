@@ -20,7 +20,7 @@ RESERVE_PERCENT: Final = 20
 
 
 def check_share(before: Document, after: Document, name: str, weight: int, bytes_max: int) -> None:
-    """Check a change of one namespace by somebody who is an administrator of this namespace only.
+    """Check a change of one namespace by an administrator of this namespace only.
 
     A namespace may take `weight` times what is left for others, as with all that namespaces share. So one of weight 1
     that is alone gets half, and there is always some room for the next one.

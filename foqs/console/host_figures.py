@@ -21,7 +21,7 @@ from foqs.queue.port import ListTopics
 from foqs.queue.tier_figures import PeerState, TierFigures
 
 BUSY_TOPICS: Final = 10
-"""The busiest topics, whose history is kept before anybody looks at them."""
+"""The number of busiest topics whose history is kept before a page shows them."""
 OLDEST_COST_FACTOR: Final = 100
 """The oldest item is searched again after this times the time that the last search took."""
 

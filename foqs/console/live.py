@@ -67,8 +67,8 @@ class LiveStream:
     """The events of one open page.
 
     Args:
-        page_request: returns the page request with the rights of now; None: the session is over. Raises FoqsError: the page may not
-            be shown.
+        page_request: returns the page request with the rights of now; None: the session is over. Raises FoqsError: the
+            page may not be shown.
         owner: the name of its principal; None: the console does not authenticate.
     """
 

@@ -57,7 +57,7 @@ class SharedReads:
 
         def on_ended(task: asyncio.Task[Any]) -> None:
             entry.ended_at_s = loop.time()
-            # A failed read is repeated at the next request. Its error was raised to those who waited.
+            # A failed read is repeated at the next request. Its error was raised to the pages that waited.
             if (task.cancelled() or task.exception() is not None) and self._entries.get(key) is entry:
                 del self._entries[key]
 

@@ -104,7 +104,7 @@ def _namespace(method: ServerMethod, request: Request) -> bytes | None:
 
 
 def _is_noted_elsewhere(request: Request, principal: Principal | None) -> bool:
-    """Return whether a host has forwarded the call. Hosts are administrators; the mark of anybody else is not believed."""
+    """Return whether a host has forwarded the call. Hosts are administrators; the mark of any other principal is ignored."""
     return bool(getattr(request, "forwarded", None)) and (principal is None or principal.is_admin)
 
 

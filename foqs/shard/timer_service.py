@@ -237,7 +237,7 @@ class TimerService:
                 now_ms = self._shard_clock.now_ms()
                 try:
                     if self._leases.next_look_ms <= now_ms:
-                        await self._look(reads, now_ms)
+                        await self._look_at_leases(reads, now_ms)
                 except (NotOwner, Unavailable):
                     if self._writer.is_ended:
                         return
@@ -245,7 +245,7 @@ class TimerService:
         finally:
             await reads.close()
 
-    async def _look(self, reads: Reads, now_ms: int) -> None:
+    async def _look_at_leases(self, reads: Reads, now_ms: int) -> None:
         """Read which of the remembered leases still exist, and apply those that have ended.
 
         The rows are read beside the flushes: of most leases, nothing is left. A lease that

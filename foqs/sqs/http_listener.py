@@ -161,7 +161,7 @@ class SqsListener:
         return wire_protocol(head).error("unknown", refused)
 
     async def _read_and_prove(self, request: web.BaseRequest, head: HttpHead, held: _HeldBytes) -> tuple[bytes, Proof]:
-        """Return the body, and who has signed the request. Raises `SqsError`."""
+        """Return the body, and the principal that signed the request. Raises `SqsError`."""
         if self.is_stopping or self.calls_in_flight > self.limits.calls_in_flight_max:
             raise _overloaded()
         self._service.check_head(head)

@@ -59,7 +59,7 @@ _INVISIBLE_MS: Final = 1_000
 _LARGE_BYTES: Final = 64 * 1024
 """A larger message takes some milliseconds to be read and hashed."""
 _DEAD_LETTER_MOVES_MAX: Final = 10
-"""A receive moves dead letters so often at most before it returns without a message."""
+"""The maximum number of times that a receive moves dead letters before it returns without a message."""
 _OUTAGE_LOG_S: Final = 10.0
 """The least time between two log lines about receives that may have missed messages."""
 _NO_ID: Final = UnknownOutcome("the reply has no id for the message")

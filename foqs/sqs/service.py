@@ -106,7 +106,7 @@ TURN_BYTES: Final = 256 * 1024
 
 
 class Proof(NamedTuple):
-    """Who has signed a request, and for which region. Without authentication nobody has."""
+    """The principal that signed a request, and the region. Without authentication there is no principal."""
 
     principal: Principal | None
     region: str
@@ -144,7 +144,7 @@ class SqsService:
             check_claims(head.query, head.headers, self._authenticator.signing_secrets_of, self._now_s())
 
     def prove(self, head: HttpHead, body: bytes) -> Proof:
-        """Return who has signed a request. Raises `SqsError`."""
+        """Return the principal that signed a request. Raises `SqsError`."""
         authenticator = self._authenticator
         if authenticator is None:
             return Proof(None, _region_of(head))

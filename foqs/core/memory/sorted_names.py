@@ -25,7 +25,7 @@ NAMES_PER_STEP_MAX: Final = 256
 CHANGES_PER_STEP_MAX: Final = 512
 """Changes of a view that are applied in one step, which takes about a millisecond."""
 CHANGES_MIN: Final = 4_096
-"""So many changes, or as many as there are names, are kept until a view is read; with more it is sorted again."""
+"""A view keeps at least this many changes, or as many as it has names, until it is read; beyond that it is sorted again."""
 
 
 def merge_names(

@@ -45,7 +45,7 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]
         return packet
 
     async def _request_authentication(self) -> None:
-        # aiomysql would go on in clear, so anybody on the way could read the login by hiding the offer.
+        # aiomysql would go on without TLS, so an attacker between them could hide the offer and read the login.
         if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
             raise OperationalError(CR.CR_SSL_CONNECTION_ERROR, "the server offers no TLS, which is demanded here")
         await super()._request_authentication()

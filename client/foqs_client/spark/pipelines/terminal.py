@@ -1,4 +1,4 @@
-"""What a pipeline tells the person who runs it, on standard error.
+"""The messages and questions of a pipeline, on standard error.
 
 Holds `say`, `confirm` and `progress`. Always true: nothing is asked of a program.
 """
