@@ -445,12 +445,12 @@ HOST: Final = Dashboard(
         ),
         Panel(
             "Remembered lease ends",
-            "Memory of the lease ends in ranges, its limit, and walks over all leases per second.",
+            "Memory of the lease ends in ranges, its limit, and lease walks per second.",
             "foqsleasesforgotten",
             [
                 (_here("foqs_lease_ranges", "max", "shard"), "shard {{shard}}"),
                 (_here("foqs_lease_ranges_limit", "max"), "limit"),
-                (_rate("foqs_lease_walks_total", "", _HERE), "walks per second"),
+                (_rate("foqs_lease_walks_total", "", _HERE), "lease walks per second"),
             ],
         ),
         Panel(

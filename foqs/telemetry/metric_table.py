@@ -202,10 +202,10 @@ SAMPLED_METRICS: Final = (
     _gauge("lease_ranges_limit", "Memory that the remembered lease ends may take, in ranges", "shard"),
     _gauge(
         "lease_walk_running",
-        "1 while the shard walks over all LEASED rows, because it took over or had no room to remember their ends",
+        "1 while a lease walk reads all LEASED rows, because the shard was taken over or had no room to remember their ends",
         "shard",
     ),
-    _counter("lease_walks", "Ended walks over all LEASED rows; the first one follows the takeover", "shard"),
+    _counter("lease_walks", "Ended lease walks, each over all LEASED rows; the first one follows the takeover", "shard"),
     _counter(
         "due_items", "Items that became due, by what ended: deliver_after, lease, ttl, retention", "shard", "kind"
     ),
