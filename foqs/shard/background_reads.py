@@ -45,7 +45,7 @@ class RefillRead:
             return
         try:
             purged_up_to = self._memory.purge_markers.last_number(self._topic)
-            order_keys = await reads.ready_keys(committed, self._topic, refill.after, refill.limit, purged_up_to)
+            order_keys = await reads.ready_order_keys(committed, self._topic, refill.after, refill.limit, purged_up_to)
         except BaseException:
             index.cancel_refill(refill)
             raise

@@ -32,14 +32,14 @@ class FlushReads:
         rows: numbers of rows, without payload.
         payloads: numbers of rows with payload, and the longest payload that is read of each.
         keys: idempotency keys.
-        has_own_keys: whether the keys of new items are among them.
+        has_own_idempotency_keys: whether the keys of new items are among them.
     """
 
     find: FindRow
     rows: list[int]
     payloads: dict[int, int]
     key_names: list[KeyName]
-    has_own_keys: bool
+    has_own_idempotency_keys: bool
 
 
 class FlushPlanner:
@@ -133,11 +133,11 @@ class FlushPlanner:
 
     # -------------------------------------------------------------- its flush
 
-    def reads(self, batch: Batch, *, with_own_keys: bool) -> FlushReads:
+    def reads(self, batch: Batch, *, with_own_idempotency_keys: bool) -> FlushReads:
         """Return what a flush of the batch must read.
 
         Args:
-            with_own_keys: it reads the keys of its new items.
+            with_own_idempotency_keys: it reads the keys of its new items.
         """
         find: FindRow = self._memory.cache.get
         if batch.dues:
@@ -154,7 +154,7 @@ class FlushPlanner:
             for part in batch.leases:
                 bytes_max = part.operation.read_bytes
                 payloads.update([(number, bytes_max) for number in part.numbers if number in payloads])
-        own = batch.key_names() if with_own_keys else []
+        own = batch.key_names() if with_own_idempotency_keys else []
         key_names = own + batch.lookup_key_names() if batch.replay_lookups or batch.moves else own
         return FlushReads(find, rows, payloads, key_names, bool(own))
 

@@ -42,7 +42,7 @@ async def run_key_expiry(writer: Writer, shard_clock: ShardClock, interval_ms: i
             from_ms = asked_ms if expiry_ms is None else min(asked_ms, expiry_ms)
             now_ms = shard_clock.now_ms()
             is_due = expiry_ms is not None and expiry_ms <= now_ms
-            writer.expire_keys(from_ms, now_ms if is_due else None)
+            writer.expire_idempotency_keys(from_ms, now_ms if is_due else None)
             if is_due:
                 wait_ms = _PAUSE_BETWEEN_PAGES_MS
             elif expiry_ms is not None:

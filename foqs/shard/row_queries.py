@@ -99,7 +99,7 @@ class RowQueries:
             purged_up_to = self._memory.purge_markers.last_number(topic)
             order_keys = await self._reader.read(
                 topic[0],
-                lambda reads, committed: reads.ready_keys(committed, topic, after, remaining, purged_up_to),
+                lambda reads, committed: reads.ready_order_keys(committed, topic, after, remaining, purged_up_to),
                 remaining / KEYS_PER_ROW,
             )
             count += bisect_left(order_keys, order_key)

@@ -140,8 +140,8 @@ class Writer:
         self._flush_requested = False
         self._key_read_flushes_left = 0
         """How many more flushes with keys read them first."""
-        self._keys_expired_from_ms = 0
-        self._keys_expired_by_ms: int | None = None
+        self._idempotency_keys_expired_from_ms = 0
+        self._idempotency_keys_expired_by_ms: int | None = None
         self._pending_key_slots: Sequence[int] = ()
         self._on_key_slots_assigned: Callable[[], None] = _ignore
         self._are_key_slots_refused = False
@@ -174,12 +174,12 @@ class Writer:
         self._flush_requested = True
         self._work_arrived.set()
 
-    def expire_keys(self, from_ms: int, by_ms: int | None) -> None:
+    def expire_idempotency_keys(self, from_ms: int, by_ms: int | None) -> None:
         """Let each flush, from now on, delete key rows that ended from `from_ms` to `by_ms`; None: let none.
 
         A flush deletes more of them than it adds. One that is refused ends this.
         """
-        self._keys_expired_from_ms, self._keys_expired_by_ms = from_ms, by_ms
+        self._idempotency_keys_expired_from_ms, self._idempotency_keys_expired_by_ms = from_ms, by_ms
         if by_ms is not None:
             self.request_flush()
 
@@ -508,16 +508,19 @@ class Writer:
         arrival_ms = self._database_clock.last_arrival_ms
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms, arrival_ms)
         moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies)
-        reads = self._planner.reads(batch, with_own_keys=bool(self._key_read_flushes_left))
-        expired_from_ms, expired_by_ms = self._keys_expired_from_ms, self._keys_expired_by_ms
+        reads = self._planner.reads(batch, with_own_idempotency_keys=bool(self._key_read_flushes_left))
+        expired_from_ms, expired_by_ms = self._idempotency_keys_expired_from_ms, self._idempotency_keys_expired_by_ms
         result: list[FlushPlan] = []
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             plan = self._planner.plan(batch, reads.find, read, read_keys, moment)
             result[:] = [plan]
             writes = plan.writes()
-            writes.keys_expired_from_ms, writes.keys_expired_by_ms = expired_from_ms, expired_by_ms
-            writes.keys_expired_max = KEYS_EXPIRED_PER_FLUSH + len(writes.idempotency_keys_added)
+            writes.idempotency_keys_expired_from_ms, writes.idempotency_keys_expired_by_ms = (
+                expired_from_ms,
+                expired_by_ms,
+            )
+            writes.idempotency_keys_expired_max = KEYS_EXPIRED_PER_FLUSH + len(writes.idempotency_keys_added)
             return writes
 
         self._breaker.on_wait_started(has_new_items=bool(batch.inserts))
@@ -525,7 +528,7 @@ class Writer:
             await self._store.flush(fence, reads.rows, reads.payloads, reads.key_names, decide)
             self._breaker.on_flush_succeeded()
         except WriteRefused as refused:
-            self._keys_expired_by_ms = None  # perhaps it was refused because of them
+            self._idempotency_keys_expired_by_ms = None  # perhaps it was refused because of them
             if refused.is_retryable or refused.is_full:
                 self._breaker.on_flush_failed(str(refused))
             if refused.is_full:
@@ -540,7 +543,7 @@ class Writer:
                 raise WriteRefused(str(lost), is_retryable=True) from lost
         finally:
             self._breaker.on_wait_ended()
-        if reads.has_own_keys:
+        if reads.has_own_idempotency_keys:
             self._key_read_flushes_left -= 1
         self.key_expiry_flushes += expired_by_ms is not None
         return result[0]

@@ -306,7 +306,7 @@ class Reads(Protocol):
         """Return the rows of these ids that exist, in any order. Payloads above `payload_bytes_max` are left out."""
         ...
 
-    async def ready_keys(
+    async def ready_order_keys(
         self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
     ) -> list[OrderKey]:
         """Return the next READY keys of a topic above `after`, in order, at most `limit`, with ids above `purged_up_to`."""
@@ -323,7 +323,7 @@ class Reads(Protocol):
         *,
         with_payload: bool,
     ) -> list[Row]:
-        """Return rows as `ready_keys` does keys, in any state, with or without payload."""
+        """Return rows as `ready_order_keys` does keys, in any state, with or without payload."""
         ...
 
     async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:

@@ -205,7 +205,9 @@ SAMPLED_METRICS: Final = (
         "1 while a lease walk reads all LEASED rows, because the shard was taken over or had no room to remember their ends",
         "shard",
     ),
-    _counter("lease_walks", "Ended lease walks, each over all LEASED rows; the first one follows the takeover", "shard"),
+    _counter(
+        "lease_walks", "Ended lease walks, each over all LEASED rows; the first one follows the takeover", "shard"
+    ),
     _counter(
         "due_items", "Items that became due, by what ended: deliver_after, lease, ttl, retention", "shard", "kind"
     ),

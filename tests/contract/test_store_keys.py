@@ -124,19 +124,23 @@ def test_expired_key_rows_are_deleted_page_by_page_the_oldest_first(bench: Bench
         owned = await opened(bench.store())
         assert await owned.store.next_key_expiry_ms() is None
         await owned.write(idempotency_keys_added=list(reversed(rows)))
-        await owned.write(keys_expired_by_ms=10, keys_expired_max=5)
+        await owned.write(idempotency_keys_expired_by_ms=10, idempotency_keys_expired_max=5)
         assert len(await keys_of(owned, *named(*rows))) == len(rows)
-        await owned.write(keys_expired_by_ms=10_000, keys_expired_max=5)
+        await owned.write(idempotency_keys_expired_by_ms=10_000, idempotency_keys_expired_max=5)
         assert await keys_of(owned, *named(*rows)) == named(*rows[-3:])
         assert await owned.store.next_key_expiry_ms() == rows[-3].until_ms
         assert await owned.store.next_key_expiry_ms(rows[-3].until_ms) == rows[-3].until_ms
         assert await owned.store.next_key_expiry_ms(rows[-3].until_ms + 1) == rows[-2].until_ms
         assert await owned.store.next_key_expiry_ms(rows[-1].until_ms + 1) is None
-        await owned.write(keys_expired_from_ms=rows[-1].until_ms + 1, keys_expired_by_ms=10_000, keys_expired_max=5)
+        await owned.write(
+            idempotency_keys_expired_from_ms=rows[-1].until_ms + 1,
+            idempotency_keys_expired_by_ms=10_000,
+            idempotency_keys_expired_max=5,
+        )
         assert await keys_of(owned, *named(*rows)) == named(*rows[-3:])
         await owned.write(
-            keys_expired_by_ms=rows[-2].until_ms,
-            keys_expired_max=5,
+            idempotency_keys_expired_by_ms=rows[-2].until_ms,
+            idempotency_keys_expired_max=5,
             idempotency_keys_added=[key_row(b"new", until_ms=rows[-2].until_ms + 1)],
         )
         assert await keys_of(owned, *named(*rows), ("n", b"new")) == named(

@@ -33,8 +33,8 @@ def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> Non
         store = owned.store
         texts = mysql_sql.Statements(3)
         for text, index in (
-            (texts.ready_keys(TOPIC, None, 5), "item_order"),
-            (texts.ready_keys(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
+            (texts.ready_order_keys(TOPIC, None, 5), "item_order"),
+            (texts.ready_order_keys(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
             (texts.leases_of(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
             (texts.due_rows(3, 9, None, 5, is_filled=True), "PRIMARY"),
             (texts.next_due_ms(3, 9, is_filled=True), "PRIMARY"),
@@ -161,7 +161,7 @@ def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench
         await owned.write(idempotency_keys_added=rows)
         store = owned.store
         texts = mysql_sql.Statements(3)
-        (clear,) = texts.write(Writes(keys_expired_by_ms=5, keys_expired_max=500), 1 << 20)
+        (clear,) = texts.write(Writes(idempotency_keys_expired_by_ms=5, idempotency_keys_expired_max=500), 1 << 20)
         (read,) = texts.read_idempotency_keys([(row.namespace, row.key) for row in rows[:300]])
         for text, index in (
             (clear, "key_until"),

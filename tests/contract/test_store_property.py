@@ -140,8 +140,8 @@ async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
             step.moves,
             idempotency_keys_added=step.keys,
             idempotency_keys_replaced=step.keys_replaced,
-            keys_expired_by_ms=step.keys_over_ms,
-            keys_expired_max=500,
+            idempotency_keys_expired_by_ms=step.keys_over_ms,
+            idempotency_keys_expired_max=500,
             key_slots_added=step.slots_added,
             timers_added=step.timers_added,
             timers_removed=step.timers_removed,
@@ -174,7 +174,7 @@ async def _read_all(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, obje
         results["rows"] = sorted(found, key=lambda row: row.id)
         for topic in sorted({(row.namespace, row.topic) for row in rows.values()}):
             keys: list[OrderKey] = []
-            while keys_page := await reads.ready_keys(past, topic, keys[-1] if keys else None, 2):
+            while keys_page := await reads.ready_order_keys(past, topic, keys[-1] if keys else None, 2):
                 keys += keys_page
             results[f"ready {topic!r}"] = keys
             results[f"leases {topic!r}"] = await reads.leases_of(past, [(topic, None)], 2 * _FEW)

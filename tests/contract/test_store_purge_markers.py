@@ -51,10 +51,10 @@ def test_reads_skip_purged_rows_and_fill_their_page_with_others(bench: Bench) ->
         await owned.write(inserts=rows, topics_added=[TOPIC])
         ready = sorted(row.order_key for row in rows[:20] if row.id > 12)
         async with reading(owned.store) as reads:
-            assert await reads.ready_keys(owned.past, TOPIC, None, 5, 12) == ready[:5]
-            assert await reads.ready_keys(owned.past, TOPIC, ready[4], 5, 12) == ready[5:]
+            assert await reads.ready_order_keys(owned.past, TOPIC, None, 5, 12) == ready[:5]
+            assert await reads.ready_order_keys(owned.past, TOPIC, ready[4], 5, 12) == ready[5:]
             assert (
-                await reads.ready_keys(owned.past, TOPIC, ready[4], 5)
+                await reads.ready_order_keys(owned.past, TOPIC, ready[4], 5)
                 == [
                     row.order_key
                     for row in sorted(rows[:20], key=lambda row: row.order_key)

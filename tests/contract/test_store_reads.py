@@ -21,7 +21,7 @@ CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
     "due_rows": lambda reads, committed: reads.due_rows(committed, 1, None, 1),
     "leases_in": lambda reads, committed: reads.leases_in(committed, [(1, 2)], 1),
     "leases_of": lambda reads, committed: reads.leases_of(committed, [(TOPIC, None)], 1),
-    "ready_keys": lambda reads, committed: reads.ready_keys(committed, TOPIC, None, 1),
+    "ready_order_keys": lambda reads, committed: reads.ready_order_keys(committed, TOPIC, None, 1),
     "list_rows": lambda reads, committed: reads.list_rows(committed, TOPIC, State.READY, None, 1, with_payload=True),
     "rows_by_id": lambda reads, committed: reads.rows_by_id(committed, "n", RowFilter(), IdRange(0, 9, 1, 1)),
     "idempotency_keys_of": lambda reads, committed: reads.idempotency_keys_of(committed, {1: 1_000}),
@@ -39,7 +39,7 @@ def test_names_are_kept_byte_for_byte(bench: Bench) -> None:
         async with reading(owned.store) as reads:
             for row in rows:
                 topic = (row.namespace, row.topic)
-                assert await reads.ready_keys(owned.past, topic, None, 10) == [row.order_key]
+                assert await reads.ready_order_keys(owned.past, topic, None, 10) == [row.order_key]
                 assert await reads.list_rows(owned.past, topic, State.READY, None, 10, with_payload=True) == [row]
             await reads.begin_snapshot(owned.past)
             counted = await reads.counts()
@@ -70,13 +70,16 @@ def test_ready_keys_pages_in_key_order_through_ties(bench: Bench) -> None:
         async with reading(owned.store) as reads:
             for limit in (1, 2, 4, 100):
                 paged: list[OrderKey] = []
-                while page := await reads.ready_keys(owned.past, TOPIC, paged[-1] if paged else None, limit):
+                while page := await reads.ready_order_keys(owned.past, TOPIC, paged[-1] if paged else None, limit):
                     assert len(page) <= limit
                     paged += page
                 assert paged == keys
             between = pack_order_key(0, 5, 0)
-            assert await reads.ready_keys(owned.past, TOPIC, between, 3) == [key for key in keys if key > between][:3]
-            assert await reads.ready_keys(owned.past, TOPIC, None, 0) == []
+            assert (
+                await reads.ready_order_keys(owned.past, TOPIC, between, 3)
+                == [key for key in keys if key > between][:3]
+            )
+            assert await reads.ready_order_keys(owned.past, TOPIC, None, 0) == []
 
     bench.run(story())
 
@@ -214,7 +217,7 @@ def test_read_shows_every_flush_that_was_committed_when_it_began(bench: Bench) -
             for number in range(1, 10):
                 await owned.write(inserts=[make_row(number)])
                 assert [row.id for row in await reads.rows(owned.past, [number])] == [number]
-                assert len(await reads.ready_keys(owned.past, TOPIC, None, 100)) == number
+                assert len(await reads.ready_order_keys(owned.past, TOPIC, None, 100)) == number
 
     bench.run(story())
 
@@ -255,7 +258,7 @@ def test_reads_beside_an_open_flush_wait_for_nothing_and_see_nothing_of_it(bench
         async with reading(bench.store()) as reads:
             before = Fence(1, NONCE, 0, 0)
             assert await reads.rows(before, [1]) == []
-            assert await reads.ready_keys(before, TOPIC, None, 9) == []
+            assert await reads.ready_order_keys(before, TOPIC, None, 9) == []
             assert await reads.list_rows(before, TOPIC, State.READY, None, 9, with_payload=True) == []
             async with reading(bench.store()) as others:
                 await others.begin_snapshot(before)
@@ -362,7 +365,7 @@ def test_several_reads_and_a_flush_run_at_once(bench: Bench) -> None:
     bench.run(story())
 
 
-@pytest.mark.parametrize("call", ["rows", "ready_keys", "list_rows"])
+@pytest.mark.parametrize("call", ["rows", "ready_order_keys", "list_rows"])
 def test_reads_are_correct_after_a_cancelled_one(bench: Bench, call: str) -> None:
     async def story() -> None:
         owned = await opened(bench.store())

@@ -44,10 +44,10 @@ class _ReadsIgnoringPurges:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
 
-    async def ready_keys(
+    async def ready_order_keys(
         self, past: Fence, topic: TopicName, after: OrderKey | None, limit: int, last_cut: int = 0
     ) -> Sequence[OrderKey]:
-        return await self._reads.ready_keys(past, topic, after, limit)
+        return await self._reads.ready_order_keys(past, topic, after, limit)
 
 
 def refills_ignore_purges() -> None:

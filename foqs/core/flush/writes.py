@@ -46,8 +46,8 @@ class Writes:
       `topics_removed` is in the table afterwards.
     - `idempotency_keys_added` of a key that exists refuse the whole flush;
       `idempotency_keys_replaced` replace the stored row.
-    - After that, key rows that end from `keys_expired_from_ms` to `keys_expired_by_ms`
-      are deleted, the oldest first, at most `keys_expired_max`.
+    - After that, key rows that end from `idempotency_keys_expired_from_ms` to `idempotency_keys_expired_by_ms`
+      are deleted, the oldest first, at most `idempotency_keys_expired_max`.
     - `key_slots_added` may be in the slots table already.
     - `purge_markers_removed` are deleted unless they were raised since;
       `purge_markers_added` replace the former marker of their topic.
@@ -62,9 +62,9 @@ class Writes:
     topics_removed: list[TopicName] = field(default_factory=list)
     idempotency_keys_added: list[IdempotencyKey] = field(default_factory=list)
     idempotency_keys_replaced: list[IdempotencyKey] = field(default_factory=list)
-    keys_expired_from_ms: int = 0
-    keys_expired_by_ms: int | None = None
-    keys_expired_max: int = 0
+    idempotency_keys_expired_from_ms: int = 0
+    idempotency_keys_expired_by_ms: int | None = None
+    idempotency_keys_expired_max: int = 0
     key_slots_added: Sequence[int] = ()
     purge_markers_added: list[PurgeMarker] = field(default_factory=list)
     purge_markers_removed: list[PurgeMarker] = field(default_factory=list)

@@ -365,10 +365,10 @@ class MemoryReads:
             committed, lambda: self._tables.rows_with_payload(dict.fromkeys(ids, payload_bytes_max))
         )
 
-    async def ready_keys(
+    async def ready_order_keys(
         self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
     ) -> list[OrderKey]:
-        return await self._read(committed, lambda: self._tables.ready_keys(topic, after, limit, purged_up_to))
+        return await self._read(committed, lambda: self._tables.ready_order_keys(topic, after, limit, purged_up_to))
 
     async def list_rows(
         self,

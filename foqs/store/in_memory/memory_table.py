@@ -64,8 +64,12 @@ class ShardTables:
         self.topics.update(writes.topics_added)
         for key in (*writes.idempotency_keys_added, *writes.idempotency_keys_replaced):
             self.put_idempotency_key(key)
-        if writes.keys_expired_by_ms is not None:
-            self.expire_keys(writes.keys_expired_from_ms, writes.keys_expired_by_ms, writes.keys_expired_max)
+        if writes.idempotency_keys_expired_by_ms is not None:
+            self.expire_idempotency_keys(
+                writes.idempotency_keys_expired_from_ms,
+                writes.idempotency_keys_expired_by_ms,
+                writes.idempotency_keys_expired_max,
+            )
         self.key_slots.update(writes.key_slots_added)
         self.purge_markers.difference_update(writes.purge_markers_removed)
         for marker in writes.purge_markers_added:
@@ -153,7 +157,7 @@ class ShardTables:
         self.idempotency_keys[name] = row
         insort(self.key_expiries, (row.until_ms, name))
 
-    def expire_keys(self, from_ms: int, now_ms: int, limit: int) -> None:
+    def expire_idempotency_keys(self, from_ms: int, now_ms: int, limit: int) -> None:
         """Remove the oldest key rows that ended from `from_ms` to `now_ms`, at most `limit`."""
         start = bisect_left(self.key_expiries, from_ms, key=itemgetter(0))
         found = self.key_expiries[start : start + limit]
@@ -176,8 +180,10 @@ class ShardTables:
             for row in self.copies(payload_limits, with_payload=True)
         ]
 
-    def ready_keys(self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int) -> list[OrderKey]:
-        """See `Reads.ready_keys`."""
+    def ready_order_keys(
+        self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int
+    ) -> list[OrderKey]:
+        """See `Reads.ready_order_keys`."""
         order_keys = self.ready.get(topic, [])
         start = 0 if after is None else bisect_right(order_keys, after)
         return list(islice((key for key in order_keys[start:] if order_key_number(key) > purged_up_to), limit))

@@ -48,10 +48,10 @@ class MysqlReads:
             await self._read(committed, self._sql.read_rows_with_payload(dict.fromkeys(ids, payload_bytes_max)))
         )
 
-    async def ready_keys(
+    async def ready_order_keys(
         self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
     ) -> list[OrderKey]:
-        (found,) = await self._read(committed, [self._sql.ready_keys(topic, after, limit, purged_up_to)])
+        (found,) = await self._read(committed, [self._sql.ready_order_keys(topic, after, limit, purged_up_to)])
         return order_keys_of(found.rows)
 
     async def list_rows(

@@ -205,9 +205,9 @@ class Statements:
                 writes.idempotency_keys_replaced,
                 packet_bytes,
             )
-        if writes.keys_expired_by_ms is not None:
-            ended = f"until_ms >= {writes.keys_expired_from_ms} AND until_ms <= {writes.keys_expired_by_ms}"
-            expired = f"{ended} ORDER BY until_ms, namespace, name LIMIT {writes.keys_expired_max}"
+        if writes.idempotency_keys_expired_by_ms is not None:
+            ended = f"until_ms >= {writes.idempotency_keys_expired_from_ms} AND until_ms <= {writes.idempotency_keys_expired_by_ms}"
+            expired = f"{ended} ORDER BY until_ms, namespace, name LIMIT {writes.idempotency_keys_expired_max}"
             yield f"DELETE FROM {self._key} WHERE {expired}".encode()
         if writes.key_slots_added:
             slots = ",".join([f"({slot})" for slot in writes.key_slots_added])
@@ -393,7 +393,7 @@ class Statements:
         """Reads the topics table."""
         return f"SELECT namespace, topic FROM {self._topic}".encode()
 
-    def ready_keys(self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0) -> bytes:
+    def ready_order_keys(self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0) -> bytes:
         """Read the next keys of a topic's READY rows."""
         return self._order_keys(topic, State.READY, after, limit, purged_up_to).encode()
 

@@ -40,7 +40,7 @@ class SqliteReads:
     async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
         return await self._read(committed, lambda db: read_rows_with_payload(db, dict.fromkeys(ids, payload_bytes_max)))
 
-    async def ready_keys(
+    async def ready_order_keys(
         self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
     ) -> list[OrderKey]:
         text, values = _page_statement(

@@ -332,6 +332,10 @@ def _write_idempotency_keys(db: sqlite3.Connection, writes: Writes) -> None:
             raise IdempotencyKeyExists(str(error)) from error
     if writes.idempotency_keys_replaced:
         db.executemany(sql.REPLACE_IDEMPOTENCY_KEY, writes.idempotency_keys_replaced)
-    if writes.keys_expired_by_ms is not None:
-        expired = (writes.keys_expired_from_ms, writes.keys_expired_by_ms, writes.keys_expired_max)
+    if writes.idempotency_keys_expired_by_ms is not None:
+        expired = (
+            writes.idempotency_keys_expired_from_ms,
+            writes.idempotency_keys_expired_by_ms,
+            writes.idempotency_keys_expired_max,
+        )
         db.execute(sql.EXPIRE_IDEMPOTENCY_KEYS, expired)

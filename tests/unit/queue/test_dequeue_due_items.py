@@ -215,7 +215,7 @@ def test_no_direct_delivery_if_another_shard_may_have_items_of_the_topic(
         (name,) = await caller.put(delay_ms=300)
         other = engine.shards[3 - int(name.partition("-")[0])]
         deliveries = record_direct_deliveries(monkeypatch)
-        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_order_keys", on_the_way_back=False)
         with closed(reads):
             other.index.discover(("default", "t"))
             waiting = start_task(caller.get(wait_ms=5_000))

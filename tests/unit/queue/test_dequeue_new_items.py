@@ -237,7 +237,7 @@ def test_no_direct_delivery_if_the_topic_may_have_better_items(monkeypatch: pyte
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
         deliveries = record_direct_deliveries(monkeypatch)
-        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_order_keys", on_the_way_back=False)
         with closed(reads):
             waiting = start_task(caller.get(wait_ms=5_000))
             await world.pass_s(0.1)
@@ -361,7 +361,7 @@ def test_drain_replies_to_all_waiters_also_those_of_a_refill(monkeypatch: pytest
         await Caller(world, engine).put("a", 3)
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
-        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_order_keys", on_the_way_back=False)
         reads.close()
         waiting = [start_task(caller.dequeue([(t, 1) for t in topics], 9_000)) for topics in ("a", "b", "ab", "ba")]
         await world.pass_s(0.1)

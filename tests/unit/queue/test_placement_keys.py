@@ -511,7 +511,7 @@ def test_expired_keys_are_deleted_page_by_page() -> None:
         pages: list[int] = []
 
         def refuse(writes: Writes) -> None:
-            if writes.keys_expired_by_ms is not None:
+            if writes.idempotency_keys_expired_by_ms is not None:
                 pages.append(len(names(world)))
 
         world.database.refuse = refuse
@@ -584,7 +584,9 @@ def test_key_expiry_refused_by_the_database_delays_nothing() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, sweep_interval_ms=1_000)))
         await put(caller, keyed_item("k"))
-        world.database.refuse = lambda writes: "no such luck" if writes.keys_expired_by_ms is not None else None
+        world.database.refuse = lambda writes: (
+            "no such luck" if writes.idempotency_keys_expired_by_ms is not None else None
+        )
         await world.pass_s(WINDOW_S + 2)
         for n in range(20):
             await put(caller, keyed_item(f"{n}"))

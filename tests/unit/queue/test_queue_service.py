@@ -68,7 +68,7 @@ def test_items_beyond_an_efficient_flush_use_the_shard_with_the_shorter_queue() 
 def test_unresponsive_shard_delays_no_item_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await restarted_with_items(world)
-        slow_shard(monkeypatch, 1, "ready_keys")
+        slow_shard(monkeypatch, 1, "ready_order_keys")
         delivered = await Caller(world, engine).get(count=100, wait_ms=20_000, timeout_s=30.0)
         assert {seen.shard for seen in delivered.items} == {2}
         assert len(delivered.items) == 6
@@ -81,7 +81,7 @@ def test_waiting_dequeue_gets_the_items_of_a_late_shard(monkeypatch: pytest.Monk
     async def story(world: World) -> None:
         engine = await restarted_with_items(world)
         caller = Caller(world, engine)
-        answer = slow_shard(monkeypatch, 1, "ready_keys")
+        answer = slow_shard(monkeypatch, 1, "ready_order_keys")
         first = await caller.get(count=100, wait_ms=20_000, timeout_s=30.0)
         waiting = asyncio.ensure_future(caller.get(count=100, wait_ms=20_000, timeout_s=30.0))
         await world.pass_s(5)

@@ -172,7 +172,7 @@ def test_refill_in_progress_returns_no_purged_items(monkeypatch: pytest.MonkeyPa
         engine = await world.engine(engine_settings(1, ready_window_items_max=4))
         caller = Caller(world, engine)
         await caller.put(count=20)
-        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_order_keys", on_the_way_back=True)
         keep_rows(world)
         with closed(reads):
             await caller.get(count=4)

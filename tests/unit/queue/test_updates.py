@@ -135,7 +135,7 @@ def test_item_updated_during_a_refill_has_its_new_place(
         names = await Caller(world, engine).put(count=6)
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
-        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_order_keys", on_the_way_back=True)
         with closed(reads):
             getting = start_task(caller.get(count=1))
             await world.until(lambda: reads.held == 1)

@@ -28,7 +28,7 @@ def test_a_refill_ignores_items_that_a_flush_deleted_during_its_read(
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
         await world.until(lambda: not engine.shards[1].counts.is_lagging)
-        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_order_keys", on_the_way_back=True)
         commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         commits.close()
         cancelling = start_task(caller.cancel(*names[3:]))
@@ -109,7 +109,7 @@ def test_a_dequeue_without_wait_waits_at_most_delivery_wait_ms_max(monkeypatch: 
         engine = await world.engine(settings)
         await Caller(world, engine).put(count=3)
         engine = await restarted(world, engine, settings)
-        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_order_keys", on_the_way_back=False)
         reads.close()
         before = world.loop.time()
         assert (await Caller(world, engine).get(count=3)).items == []
@@ -127,7 +127,7 @@ def test_shard_is_taken_over_again_after_an_unexpected_error_of_a_read(
         await Caller(world, engine).put(count=3)
         engine = await restarted(world, engine, settings)
         failures = 1
-        original = MemoryReads.ready_keys
+        original = MemoryReads.ready_order_keys
 
         async def ready(self: MemoryReads, *arguments: Any) -> Any:
             nonlocal failures
@@ -136,7 +136,7 @@ def test_shard_is_taken_over_again_after_an_unexpected_error_of_a_read(
                 raise RuntimeError("an unexpected error")
             return await original(self, *arguments)
 
-        monkeypatch.setattr(MemoryReads, "ready_keys", ready)
+        monkeypatch.setattr(MemoryReads, "ready_order_keys", ready)
         commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         caller = Caller(world, engine)
         with closed(commits):

@@ -224,7 +224,7 @@ def test_no_value_can_end_a_literal(name: str, data: bytes, trick: bytes) -> Non
         writes = Writes(
             inserts=[row], updates=[row], topics_added=[(row.topic, "t")], topics_removed=[("n", row.topic)]
         )
-        reads = statements.ready_keys(("n", row.topic), None, 1), statements.fence(Fence(1, row.topic, 1, 1))
+        reads = statements.ready_order_keys(("n", row.topic), None, 1), statements.fence(Fence(1, row.topic, 1, 1))
         return [_outside_literals(mysql_values.as_text(each)) for each in (*statements.write(writes, 1 << 20), *reads)]
 
     assert texts(wild) == texts(tame)

@@ -137,7 +137,10 @@ def test_a_version_4_file_gets_its_payload_bytes_counted(tmp_path: Path) -> None
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1), epoch=2)
         async with reading(owned.store) as reads:
-            assert await reads.ready_keys(owned.past, TOPIC, None, 9) == [make_row(1).order_key, make_row(2).order_key]
+            assert await reads.ready_order_keys(owned.past, TOPIC, None, 9) == [
+                make_row(1).order_key,
+                make_row(2).order_key,
+            ]
             await reads.begin_snapshot(owned.past)
             assert [count.payload_bytes for count in await reads.counts()] == [307]
         await owned.store.close()
