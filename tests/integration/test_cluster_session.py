@@ -116,7 +116,7 @@ def test_a_host_with_its_session_in_doubt_delivers_nothing_but_accepts_enqueues_
         run(story(one, two, proxy), timeout=180)
 
 
-def test_a_hanging_drain_ends_at_its_deadline_and_the_next_owner_has_all_written_items(
+def test_a_hanging_hand_over_ends_at_its_deadline_and_the_next_owner_has_all_written_items(
     cluster: RealCluster, mariadb: MariaDb
 ) -> None:
     async def story(one: RestartableHost, two: RestartableHost, proxy: DroppingProxy) -> None:

@@ -171,7 +171,7 @@ def test_open_loop_reports_latencies_of_single_items() -> None:
         assert found["figures"][name] > 0
 
 
-def test_a_backlog_is_loaded_into_mariadb_and_drained() -> None:
+def test_a_backlog_is_loaded_into_mariadb_and_consumed() -> None:
     (found,) = lines(
         "end_to_end", *TINY, *ONCE, "--system", "foqs-mariadb", "--mode", "consume", "--backlog", "400", "--no-plots"
     )

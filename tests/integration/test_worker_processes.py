@@ -111,7 +111,7 @@ def test_a_frozen_process_does_not_block_the_loop_and_is_killed_in_time() -> Non
     run(story(), 120)
 
 
-def test_a_stop_waits_for_a_frozen_process_no_longer_than_its_drain() -> None:
+def test_a_stop_waits_for_a_frozen_process_no_longer_than_its_timeout() -> None:
     async def story() -> None:
         async with FakeHost({"namespace.payload_bytes_max": LARGE}) as fake:
             client = fake.client()

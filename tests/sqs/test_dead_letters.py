@@ -145,7 +145,7 @@ def arn_of(sqs: Any, queue: str) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_a_move_task_brings_letters_back_as_new_messages(sqs: Any) -> None:
+def test_a_move_task_brings_dead_letters_back_as_new_messages(sqs: Any) -> None:
     queue, dead = make_queues(sqs, "redriven", 1)
     bodies = make_letters(sqs, queue, dead, 40)
     arn = arn_of(sqs, dead)

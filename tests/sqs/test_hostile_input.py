@@ -146,7 +146,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(guarded: SqsHost) 
     assert (status, found["__type"].rpartition("#")[2]) == (413, "RequestEntityTooLargeException")
 
 
-def test_client_that_asks_first_is_told_to_send_its_body_or_refused_before_it_does(guarded: SqsHost) -> None:
+def test_client_that_asks_first_gets_an_interim_reply_or_is_refused_before_its_body(guarded: SqsHost) -> None:
     body = message("x")
     with connected(guarded) as connection:
         for _ in range(2):

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.node, pytest.mark.process, pytest.mark.timeout(300)]
 MESSAGE_COUNT: Final = 1_000
 
 
-def test_sqs_consumer_drains_a_thousand_messages(host: SqsHost, sqs: Any, queue: str, node_folder: Path) -> None:
+def test_sqs_consumer_consumes_a_thousand_messages(host: SqsHost, sqs: Any, queue: str, node_folder: Path) -> None:
     bodies = [f"grüße {place} 😀" for place in range(MESSAGE_COUNT)]
     for start in range(0, MESSAGE_COUNT, 10):
         entries = [

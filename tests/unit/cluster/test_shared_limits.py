@@ -327,7 +327,7 @@ def test_backlog_limit_is_exceeded_by_little(pattern: Rates, each: int) -> None:
     assert 600 - each <= held <= 1.05 * 600
 
 
-def test_backlog_drained_at_one_host_is_free_at_another_within_about_a_second() -> None:
+def test_backlog_consumed_at_one_host_is_free_at_another_within_about_a_second() -> None:
     tier = RateTier(3, backlog(items=100))
     tier.run(30, at(0))
     assert isinstance(tier.offer(1), LimitExceeded)

@@ -288,7 +288,7 @@ def test_the_last_host_can_stop_and_the_next_one_finds_everything() -> None:
     run_in_cluster(story)
 
 
-def test_hanging_drain_is_fenced() -> None:
+def test_hanging_hand_over_is_fenced() -> None:
     async def story(world: ClusterWorld) -> None:
         one = await world.host("one")
         await world.wait_until_settled(one)

@@ -72,5 +72,5 @@ def test_rates_are_those_of_the_last_seconds() -> None:
         (10**12, Rates(0.0, 0.01), None),
     ],
 )
-def test_a_backlog_is_drained_only_if_it_shrinks(ready: int, rates: Rates, left_s: float | None) -> None:
+def test_a_backlog_has_a_time_to_empty_only_if_it_shrinks(ready: int, rates: Rates, left_s: float | None) -> None:
     assert time_to_empty_s(ready, rates) == left_s

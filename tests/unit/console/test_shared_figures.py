@@ -111,7 +111,7 @@ def test_a_topic_that_is_gone_has_zeros() -> None:
     run_virtual(main)
 
 
-def test_the_busiest_topics_have_a_history_before_anybody_looks() -> None:
+def test_the_busiest_topics_have_a_history_before_a_page_shows_them() -> None:
     async def main() -> None:
         figures = Figures()
         figures.busy = [("n", "t")]

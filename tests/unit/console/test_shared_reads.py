@@ -68,7 +68,7 @@ def test_one_read_runs_at_a_time_and_few_results_are_kept() -> None:
     run_virtual(main)
 
 
-def test_an_error_is_raised_to_those_who_wait_and_the_next_page_reads_again() -> None:
+def test_an_error_is_raised_to_the_pages_that_wait_and_the_next_page_reads_again() -> None:
     async def main() -> None:
         slow, reads = Slow(), SharedReads(ttl_s=10.0)
         slow.error = ValueError("no")

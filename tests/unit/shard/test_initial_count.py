@@ -139,7 +139,7 @@ def test_a_failed_count_is_repeated_while_the_shard_serves(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("after_ms", [0, 250, *range(485, 496)])
-def test_a_shard_whose_count_fails_still_drains(monkeypatch: pytest.MonkeyPatch, after_ms: int) -> None:
+def test_a_shard_whose_count_fails_is_still_handed_over(monkeypatch: pytest.MonkeyPatch, after_ms: int) -> None:
     async def story(world: World) -> None:
         Frail(monkeypatch, "counts", 1_000)
         engine = await world.engine(engine_settings(1))

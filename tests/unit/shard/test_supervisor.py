@@ -98,7 +98,7 @@ def test_a_release_while_the_database_is_away_ends_the_acquisition(monkeypatch: 
     run_in_world(story)
 
 
-def test_a_takeover_during_a_drain_answers_every_caller_with_not_owner() -> None:
+def test_a_takeover_during_a_hand_over_answers_every_caller_with_not_owner() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         world.stall()

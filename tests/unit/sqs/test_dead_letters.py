@@ -66,7 +66,7 @@ def test_a_message_is_received_as_often_as_the_policy_says_and_then_moved() -> N
     run_story(story)
 
 
-def test_a_letter_has_the_retention_of_its_queue_from_the_move_on() -> None:
+def test_a_dead_letter_has_the_retention_of_its_queue_from_the_move_on() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         await sqs.send("mail", "poison")
         await sqs.receive_times(world, "mail", 2)
@@ -78,7 +78,7 @@ def test_a_letter_has_the_retention_of_its_queue_from_the_move_on() -> None:
     run_story(story)
 
 
-def test_the_messages_beside_letters_are_received() -> None:
+def test_the_messages_beside_dead_letters_are_received() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         await sqs.send("mail", "poison", "poison")
         await sqs.receive_times(world, "mail", 2)
@@ -89,7 +89,7 @@ def test_the_messages_beside_letters_are_received() -> None:
     run_story(story)
 
 
-def test_a_long_poll_goes_on_after_letters() -> None:
+def test_a_long_poll_continues_after_dead_letters() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         await sqs.send("mail", *["poison"] * 25)
         for _ in range(2):
@@ -175,7 +175,7 @@ def test_a_policy_needs_another_queue_that_allows_it() -> None:
     run_story(story)
 
 
-def test_a_letter_of_letters_keeps_its_id_and_names_the_last_queue() -> None:
+def test_a_dead_letter_that_becomes_one_again_keeps_its_id_and_names_the_last_queue() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         await sqs.create("last")
         await sqs.call("SetQueueAttributes", QueueUrl="dead", Attributes={"RedrivePolicy": policy("last", 1)})
@@ -294,7 +294,7 @@ def test_what_is_left_dead_is_moved_by_the_sweep_of_the_next_owner(monkeypatch: 
 # ------------------------------------------------------- items of other clients
 
 
-def test_items_that_a_native_consumer_gives_up_are_letters_with_their_metadata() -> None:
+def test_items_that_a_native_consumer_gives_up_are_dead_letters_with_their_metadata() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         assert world.newest is not None
         caller = Caller(world, world.newest)
@@ -321,7 +321,7 @@ def test_a_native_item_that_is_received_too_often_keeps_its_metadata() -> None:
     run_story(story)
 
 
-def test_a_namespace_without_metadata_has_letters_without_origin() -> None:
+def test_a_namespace_without_metadata_has_dead_letters_without_origin() -> None:
     async def run(world: World) -> None:
         world.catalog = catalog(default={"metadata_bytes_max": 0})
         engine = await world.engine(engine_settings(1))

@@ -120,7 +120,7 @@ def test_an_idle_connection_does_not_hold_up_the_stop() -> None:
     story(main())
 
 
-def test_a_port_that_drains_closes_each_connection_after_its_next_reply() -> None:
+def test_a_port_that_stops_closes_each_connection_after_its_next_reply() -> None:
     async def main() -> None:
         port = Port()
         port.service.answer.set()

@@ -61,7 +61,7 @@ def test_a_receive_takes_nothing_of_a_new_queue_with_the_name_of_a_deleted_one()
     run_in_world(story)
 
 
-def test_a_receive_takes_nothing_of_a_queue_that_changed_while_dead_letters_were_moved(
+def test_a_receive_gets_nothing_of_a_queue_that_changed_while_dead_letters_were_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = MethodGate(monkeypatch, DeadLetters, "move", on_the_way_back=True)
