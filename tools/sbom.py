@@ -8,6 +8,7 @@ no registry: references to files and download addresses are removed.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -74,9 +75,9 @@ def _run(*command: str | Path) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("say where to write the bill: sbom.py FILE")
-    file = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("file", type=Path, help="where to write the bill")
+    file: Path = parser.parse_args().file
     with tempfile.TemporaryDirectory(prefix="foqs-sbom-") as scratch:
         folder = Path(scratch)
         _run(sys.executable, ROOT / "tools" / "dist.py", folder)
