@@ -41,7 +41,7 @@ class Callers:
     """All callers of one history.
 
     Attributes:
-        refused: numbers of items whose rows the database will refuse. Nobody else knows them.
+        refused: numbers of items whose rows the database refuses to write. Nobody else knows them.
     """
 
     def __init__(self, random: Random) -> None:
@@ -72,6 +72,8 @@ class Callers:
             self._want_new_item(truth, wanted)
         if random.random() < 0.06:
             wanted.purges = {random.choice(TOPICS): self.next_number - 1}
+        if items and random.random() < 0.05:
+            self.refused.add(random.choice(sorted(items)))  # an item that may have a row
         wanted.write_back_early = {number for number in items if random.random() < 0.05}
         return wanted
 

@@ -131,20 +131,22 @@ class History:
     def _write(self, wanted: Wanted) -> None:
         while True:
             flush = self.owner.plan(wanted)
+            if flush.floor < self.tables.owner.floor:
+                raise Differs(f"the floor falls to {flush.floor}")
             try:
-                end = self._attempt(flush, wanted)
+                is_written = self._attempt(flush, wanted)
             except Refused as refused:
                 self.owner.refused[refused.number] = self.owner.refused.get(refused.number, 0)
                 continue
             break
-        if not end:
+        if not is_written:
             return
         for number in self.owner.refused:
             self.owner.refused[number] += 1
         self._after_commit(flush)
 
     def _attempt(self, flush: Flush, wanted: Wanted) -> bool:
-        """Run one attempt. Returns whether it is committed; if not, its callers are told that nothing was written."""
+        """Run one attempt. Returns whether it is committed; if not, its callers get an error that says so."""
         luck = self.random.random()
         if luck < 0.04:  # the connection is lost before the statements arrive
             self._on_unknown(flush)
@@ -191,7 +193,7 @@ class History:
             if not self.owner.commits_with_statements:
                 self.tables = before
             if self.tables is not before:
-                raise Differs(f"flush {flush.position} was written, and its callers were told that it was not")
+                raise Differs(f"flush {flush.position} was written, although its callers got an error")
 
     def _execute(self, flush: Flush, *, is_behind_allowed: bool = False) -> bool:
         """Run the statements of a flush, and COMMIT. Returns whether the fence matched.
@@ -330,7 +332,7 @@ class History:
             return
         found = self.owner_type(tables, self.patience)
         self._same("what the next owner finds", found.items(), self.truth.items)
-        self._same("what the next owner remembers as dirty", found.dirty, self.owner.dirty)
+        self._same("what the next owner remembers as dirty", found.dirty_items(), self.owner.dirty_items())
         self._same("the keys", tables.keys, self.truth.keys)
         true = {entry for number, value in self.truth.items.items() if (entry := timer_entry(number, value))}
         self._same("what the next owner finds due", found.timers(), true)

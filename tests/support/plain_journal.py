@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from foqs.core.items.item import State
 from tests.support.plain_journal_tables import (
@@ -27,6 +28,8 @@ from tests.support.plain_journal_tables import (
     Value,
     timer_entry,
 )
+
+TRIMMED_ROWS_MAX: Final = 3
 
 
 @dataclass(slots=True)
@@ -120,11 +123,13 @@ class PlainOwner:
             return
         base = event.base if isinstance(event, Changed) else None
         seen = event.value or base
-        if seen is not None and tables.covers(number, seen.topic):
+        is_covered = seen is not None and tables.covers(number, seen.topic)
+        if is_covered or isinstance(event, Added) or base is not None:
+            without_start.discard(number)
+        if is_covered:
             dirty.pop(number, None)
         elif isinstance(event, Added):
             dirty[number] = Dirty(position, None, event.value)
-            without_start.discard(number)
         elif base is not None:
             dirty[number] = Dirty(position, base, _with_payload(event.value, base))
         elif number in dirty:
@@ -238,10 +243,19 @@ class PlainOwner:
         flush.events.append(RowCurrent(number))
 
     def _to_write_back(self, wanted: Wanted, flush: Flush) -> list[int]:
-        """Return the items to write back, and carry forward those whose rows were refused."""
+        """Return the items to write back, and carry forward those whose rows were refused.
+
+        Items that a marker covers are dropped, some of them in each flush.
+        """
         found: list[int] = []
+        dropped = 0
         for number, each in list(flush.dirty_after.items()):
             is_due = each.first[0] < self.epoch or each.first[1] <= flush.position[1] - self.patience
+            if self._is_purged(number, each):
+                if is_due or dropped < wanted.purge_page:
+                    del flush.dirty_after[number]
+                    dropped += 1
+                continue
             is_refused = number in self.refused and each.value is not None
             if is_refused and is_due:
                 self.carry_forward(number, each, flush)
@@ -271,20 +285,24 @@ class PlainOwner:
         covered = [number for number, row in self.tables.rows.items() if self.covers(number, row.topic)]
         for number in covered[: wanted.purge_page]:
             flush.row_changes[number] = (self.tables.rows[number], None)
-        for topic, last in wanted.purges.items():
-            flush.markers_set[topic] = last
-            for number, each in list(flush.dirty_after.items()):
-                value = each.value or each.base
-                if value is not None and value.topic == topic and number <= last:
-                    del flush.dirty_after[number]
+            flush.dirty_after.pop(number, None)
+        flush.markers_set = dict(wanted.purges)
+
+    def _is_purged(self, number: int, each: Dirty) -> bool:
+        value = each.value or each.base
+        return value is not None and self.covers(number, value.topic)
+
+    def dirty_items(self) -> dict[int, Dirty]:
+        """Return the dirty items that no marker covers."""
+        return {number: each for number, each in self.dirty.items() if not self._is_purged(number, each)}
 
     def floor(self, flush: Flush) -> Position:
         """Return the place of the first event that the next owner needs."""
         return min((each.first for each in flush.dirty_after.values()), default=flush.position)
 
     def rows_to_trim(self, flush: Flush) -> list[Position]:
-        """Return the journal rows to delete: a prefix."""
-        return [position for position in self.journal if position < flush.floor]
+        """Return the journal rows to delete: a prefix, and not all of it at once."""
+        return [position for position in self.journal if position < flush.floor][:TRIMMED_ROWS_MAX]
 
     def may_clear(self, topic: str, last: int, flush: Flush) -> bool:
         """Return whether a marker covers no row and no event any more."""

@@ -16,7 +16,6 @@ from tests.support.plain_journal import PlainOwner, PlainRead
 from tests.support.plain_journal_tables import FIRST_POSITION, Changed, Dirty, Flush, OwnerRow, Position, Value
 
 HISTORIES: Final = 400
-HISTORIES_LONG: Final = 100_000
 PLANTED_HISTORIES_MAX: Final = 400
 """A planted mistake must be found within this many."""
 
@@ -27,17 +26,7 @@ class CommitsWithStatements(PlainOwner):
 
 @pytest.mark.parametrize("owner_type", [PlainOwner, CommitsWithStatements])
 def test_rows_and_journal_are_the_memory_and_the_truth(owner_type: type[PlainOwner]) -> None:
-    _play_all(HISTORIES, owner_type)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("owner_type", [PlainOwner, CommitsWithStatements])
-def test_rows_and_journal_are_the_memory_and_the_truth_in_many_histories(owner_type: type[PlainOwner]) -> None:
-    _play_all(HISTORIES_LONG, owner_type)
-
-
-def _play_all(histories: int, owner_type: type[PlainOwner]) -> None:
-    for seed in range(histories):
+    for seed in range(HISTORIES):
         difference = play(seed, owner_type)
         assert difference is None, difference
 
