@@ -89,6 +89,7 @@ check: $(DEV) ## lint, format, types, imports between packages, generated files,
 	@$(BIN)/python tools/idl.py --check
 	@$(BIN)/python tools/contract.py --check
 	@$(BIN)/python tools/calls.py --check
+	@$(BIN)/python tools/columns.py --check
 	@$(BIN)/python tools/diagram.py --check
 	@$(BIN)/python tools/speed_chart.py --check
 	@$(BIN)/python tools/dashboards.py --check

@@ -24,8 +24,7 @@ from typing import Any, Final
 from foqs.dev.server_process import stop_on_signals
 from foqs.store.mysql import mysql_sql
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
-from foqs.store.mysql.mysql_values import delivered_or_not, due_or_never
-from foqs.store.sql_rows import COLUMNS, LEASE_COLUMNS
+from foqs.store.row_columns import COLUMNS, FIRST_LEASE_COLUMNS
 from foqs.store.sqlite import sqlite_sql
 from perf.lib import machine, rows
 from perf.lib.packets import Connection, query, query_bytes, run_all
@@ -265,9 +264,7 @@ def _packet(shard: str, flush: Flush, content: bytes, payload: int) -> tuple[byt
             texts.append(f"{head} WHERE id IN ({','.join(map(str, part))})".encode())
             expected.append(len(part))
     if flush.born:
-        row = rows.values(0, b"%b", leased_by=flush if flush.born_leased else None) | {"payload_bytes": payload}
-        row["due_ms"] = due_or_never(row["due_ms"])
-        row["first_delivered_at_ms"] = delivered_or_not(row["first_delivered_at_ms"])
+        row = rows.mysql_values(0, b"%b", leased_by=flush if flush.born_leased else None) | {"payload_bytes": payload}
         fields = [_literal(value) if name != "id" else b"%d" for name, value in row.items()]
         mark = b"(" + b",".join(fields) + b")"
         texts.append(
@@ -287,7 +284,7 @@ def _literal(value: Any) -> bytes:
 def _lease(flush: Flush) -> dict[str, int]:
     """Return the assignments of a lease."""
     row = rows.values(0, b"", leased_by=flush)
-    return {name: row[name] for name in (*LEASE_COLUMNS, "first_delivered_at_ms")}
+    return {name: row[name] for name in FIRST_LEASE_COLUMNS}
 
 
 # ------------------------------------------------------------------ SQLite
@@ -316,7 +313,7 @@ def _on_sqlite(place: str, shape: str, size: int, count: int, payload: int, barr
             db.execute("SELECT payload FROM item WHERE id = ?", number).fetchone()
         for text, values in (
             (sqlite_sql.DELETE, deletes),
-            (sqlite_sql.FIRST_LEASE, leases),
+            (sqlite_sql.LEASES[FIRST_LEASE_COLUMNS], leases),
             (sqlite_sql.INSERT, inserts),
         ):
             if values and db.executemany(text, values).rowcount != len(values):

@@ -122,14 +122,14 @@ def parse_new_items(
                             namespace,
                             topic,
                             priority,
-                            payload,
-                            metadata,
                             0,
                             None,
                             lease_ms,
                             None,
                             policy,
                             attempts_max,
+                            payload,
+                            metadata,
                             trace_context,
                         )
                     )
@@ -139,14 +139,14 @@ def parse_new_items(
                         namespace,
                         topic,
                         priority,
-                        payload,
-                        metadata,
                         0,
                         None,
                         lease_ms,
                         None,
                         policy,
                         attempts_max,
+                        payload,
+                        metadata,
                         validation.check_idempotency_key(key),
                         item_digest(name, priority, payload, metadata, None, incarnation),
                         trace_context,
@@ -180,8 +180,6 @@ def _parse_new_item(
         namespace,
         topic,
         raw.priority or 0,
-        payload,
-        metadata,
         delay_ms,
         deliver_after_ms,
         settings.lease_ms_default
@@ -192,6 +190,8 @@ def _parse_new_item(
         settings.attempts_max_default
         if raw.attempts_max is None
         else validation.check_number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
+        payload,
+        metadata,
     )
     is_absolute = deliver_after_ms is not None and ttl_ms is not None
     if raw.idempotency_key is None:

@@ -49,8 +49,6 @@ def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: Nam
         namespace,
         topic,
         raw.priority or 0,
-        payload,
-        metadata,
         raw.deliver_after_ms,
         settings.lease_ms_default
         if raw.lease_ms is None
@@ -60,13 +58,15 @@ def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: Nam
         settings.attempts_max_default
         if raw.attempts_max is None
         else validation.check_number(raw.attempts_max, 0, codec.ATTEMPTS_MAX, "attempts_max"),
+        payload,
+        metadata,
         _parse_key(raw),
         # What an enqueue with the same topic, priority, payload and metadata has.
         item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
-        None if not raw.trace_context else validation.check_trace_context(raw.trace_context),
         State.READY if raw.state is None else codec.parse_state(raw.state, "state"),
         validation.check_number(raw.attempt or 0, 0, RESTORED_ATTEMPT_MAX, "attempt"),
         ttl_remaining_ms,
+        None if not raw.trace_context else validation.check_trace_context(raw.trace_context),
     )
 
 

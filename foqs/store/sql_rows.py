@@ -1,4 +1,4 @@
-"""The column order of an item, and the conversion between rows and tuples, for all SQL stores.
+"""The conversion between rows and tuples, for all SQL stores.
 
 Always true: `COLUMNS` is the order of `Row`'s fields, so a tuple read in that
 order is a row's arguments. Knows nothing of dialects, tables or connections.
@@ -7,53 +7,24 @@ order is a row's arguments. Knows nothing of dialects, tables or connections.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final
 
-from foqs.core.flush.fence import Owner
+from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import DeliveryPolicy, OrderKey, Row, State, pack_order_key
 from foqs.store.port import IdPage, IdRange, LeaseEnd, StoreUnusable
+from foqs.store.row_columns import COLUMNS, FIRST_LEASE_COLUMNS, LEASE_COLUMNS
 
-COLUMNS: Final = (
-    "id",
-    "namespace",
-    "topic",
-    "priority",
-    "deliver_after_ms",
-    "enqueued_at_ms",
-    "lease_ms",
-    "ttl_ms",
-    "expires_at_ms",
-    "policy",
-    "attempts_max",
-    "payload_bytes",
-    "payload",
-    "metadata",
-    "state",
-    "due_ms",
-    "token",
-    "attempt",
-    "trace_context",
-    "first_delivered_at_ms",
-)
-
-MUTABLE_COLUMNS: Final = (
-    "priority",
-    "deliver_after_ms",
-    "expires_at_ms",
-    "metadata",
-    "state",
-    "due_ms",
-    "token",
-    "attempt",
-    "first_delivered_at_ms",
-)
-"""An update writes these columns."""
-
-LEASE_COLUMNS: Final = ("state", "due_ms", "token", "attempt")
-"""A lease writes these columns; the first lease of an item also writes `first_delivered_at_ms`."""
-
-OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection", "offset_ms", "arrival_ms")
+OWNER_COLUMNS: Final = tuple(field.name for field in fields(Owner))
 """The order of `Owner`'s fields."""
+
+FENCE_COLUMNS: Final = tuple(field.name for field in fields(Fence) if field.name not in ("epoch", "nonce"))
+"""A flush writes these columns of the owner row."""
+
+KEY_COLUMNS: Final = ("namespace", "name", "id", "digest", "until_ms")
+"""The order of `IdempotencyKey`'s fields."""
 
 COLUMNS_WITH_PAYLOAD: Final = ", ".join(COLUMNS)
 COLUMNS_WITHOUT_PAYLOAD: Final = ", ".join("NULL" if name == "payload" else name for name in COLUMNS)
@@ -69,11 +40,12 @@ POLICIES: Final = {int(policy): policy for policy in DeliveryPolicy}
 STATES: Final = {int(state): state for state in State}
 
 
+# columns: begin tuples
 def row_of(values: Sequence[Any]) -> Row:
     """Make a row from a tuple in the order of `COLUMNS`, whose names are text already."""
     # Converted first, because a compiled `Row` checks the types of its fields. Named, because that is fastest.
     (
-        number,
+        id,
         namespace,
         topic,
         priority,
@@ -95,7 +67,7 @@ def row_of(values: Sequence[Any]) -> Row:
         first_delivered_at_ms,
     ) = values
     return Row(
-        number,
+        id,
         namespace,
         topic,
         priority,
@@ -116,6 +88,59 @@ def row_of(values: Sequence[Any]) -> Row:
         trace_context,
         first_delivered_at_ms,
     )
+
+
+def all_values(row: Row) -> tuple[int | str | bytes | None, ...]:
+    """Return a row as a tuple in the order of `COLUMNS`."""
+    return (
+        row.id,
+        row.namespace,
+        row.topic,
+        row.priority,
+        row.deliver_after_ms,
+        row.enqueued_at_ms,
+        row.lease_ms,
+        row.ttl_ms,
+        row.expires_at_ms,
+        int(row.policy),
+        row.attempts_max,
+        row.payload_bytes,
+        row.payload,
+        row.metadata,
+        int(row.state),
+        row.due_ms,
+        row.token,
+        row.attempt,
+        row.trace_context,
+        row.first_delivered_at_ms,
+    )
+
+
+def mutable_values(row: Row) -> tuple[int | str | bytes | None, ...]:
+    """Return a row's mutable columns in the order of `MUTABLE_COLUMNS`."""
+    return (
+        row.priority,
+        row.deliver_after_ms,
+        row.expires_at_ms,
+        row.metadata,
+        int(row.state),
+        row.due_ms,
+        row.token,
+        row.attempt,
+        row.first_delivered_at_ms,
+    )
+
+
+# columns: end
+
+
+def lease_columns(lease: LeaseUpdate) -> tuple[str, ...]:
+    """Return the columns that a lease writes. The fields of `LeaseUpdate` have their names."""
+    return LEASE_COLUMNS if lease.first_delivered_at_ms is None else FIRST_LEASE_COLUMNS
+
+
+fence_values: Final = attrgetter(*FENCE_COLUMNS)
+"""Returns a fence as a tuple in the order of `FENCE_COLUMNS`."""
 
 
 def order_keys_of(found: Iterable[tuple[int, int, int]]) -> list[OrderKey]:
@@ -150,44 +175,3 @@ def owner_of(values: Sequence[Any] | None) -> Owner:
             "the owner row is missing, so no host can own the shard; restore the shard's tables from a backup"
         )
     return Owner(*values)
-
-
-def all_values(row: Row) -> tuple[int | str | bytes | None, ...]:
-    """Return a row as a tuple in the order of `COLUMNS`."""
-    return (
-        row.id,
-        row.namespace,
-        row.topic,
-        row.priority,
-        row.deliver_after_ms,
-        row.enqueued_at_ms,
-        row.lease_ms,
-        row.ttl_ms,
-        row.expires_at_ms,
-        int(row.policy),
-        row.attempts_max,
-        row.payload_bytes,
-        row.payload,
-        row.metadata,
-        int(row.state),
-        row.due_ms,
-        row.token,
-        row.attempt,
-        row.trace_context,
-        row.first_delivered_at_ms,
-    )
-
-
-def mutable_values(row: Row) -> tuple[int | bytes | None, ...]:
-    """Return a row's mutable columns in the order of `MUTABLE_COLUMNS`."""
-    return (
-        row.priority,
-        row.deliver_after_ms,
-        row.expires_at_ms,
-        row.metadata,
-        int(row.state),
-        row.due_ms,
-        row.token,
-        row.attempt,
-        row.first_delivered_at_ms,
-    )

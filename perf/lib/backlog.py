@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from foqs.store.sql_rows import COLUMNS
+from foqs.store.row_columns import COLUMNS
 from perf.lib.packets import Connection, query
 from perf.lib.payload import HEAD_BYTES, NUMBER_BYTES
 from perf.lib.servers import MariaDb, MySql9, ServerNotAvailable

@@ -23,8 +23,7 @@ from typing import Final
 import uvloop
 
 from foqs.core.items.item import make_number
-from foqs.store.mysql.mysql_values import delivered_or_not, due_or_never
-from foqs.store.sql_rows import LEASE_COLUMNS
+from foqs.store.row_columns import FIRST_LEASE_COLUMNS
 from perf import limit
 from perf.lib import rows
 from perf.lib.least import COUNT, DONE, ID, PUT, TAKE, Frames, frame, items_in, packed
@@ -157,9 +156,7 @@ _NO_FLUSH: Final = rows.Flush(0, rows.NOTHING)
 
 def _row(leased_by: rows.Flush | None) -> bytes:
     """Return the template of a new row's values: its id, its payload's size, its payload and, if leased, the token."""
-    row = rows.values(0, b"", leased_by=leased_by) | {"id": "%d", "payload_bytes": "%d", "payload": "'%b'"}
-    row["due_ms"] = due_or_never(row["due_ms"])
-    row["first_delivered_at_ms"] = delivered_or_not(row["first_delivered_at_ms"])
+    row = rows.mysql_values(0, b"", leased_by=leased_by) | {"id": "%d", "payload_bytes": "%d", "payload": "'%b'"}
     if leased_by is not None:
         row["token"] = "%d"
     return f"({', '.join(map(_literal, row.values()))})".encode()
@@ -181,5 +178,5 @@ _BORN_LEASED: Final = _row(_NO_FLUSH)
 _LEASE: Final = ", ".join(
     f"{name} = {'%d' if name == 'token' else value}"
     for name, value in rows.values(0, b"", leased_by=_NO_FLUSH).items()
-    if name in (*LEASE_COLUMNS, "first_delivered_at_ms")
+    if name in FIRST_LEASE_COLUMNS
 ).encode()

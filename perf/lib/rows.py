@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final
 
-from foqs.core.items.item import DeliveryPolicy, State, make_number
+from foqs.core.items.item import DeliveryPolicy, NewItem, make_number
+from foqs.core.items.life import new_row
+from foqs.store.row_columns import COLUMNS, MYSQL_NONES
 
 EPOCH: Final = 1
 NONCE: Final = "0123456789abcdef0123456789abcdef"
@@ -74,28 +77,18 @@ def batches(size: int, count: int) -> list[range]:
 
 def values(number: int, payload: Any, *, leased_by: Flush | None) -> dict[str, Any]:
     """Return the columns of a row: READY, or leased by a flush. `payload` may be a placeholder."""
-    return {
-        "id": number,
-        "namespace": "default",
-        "topic": "perf",
-        "priority": 0,
-        "deliver_after_ms": NOW_MS,
-        "enqueued_at_ms": NOW_MS,
-        "lease_ms": LEASE_MS,
-        "ttl_ms": None,
-        "expires_at_ms": None,
-        "policy": int(DeliveryPolicy.AT_LEAST_ONCE),
-        "attempts_max": 0,
-        "payload_bytes": len(payload),
-        "payload": payload,
-        "metadata": b"",
-        "state": int(State.LEASED if leased_by else State.READY),
-        "due_ms": NOW_MS + LEASE_MS if leased_by else None,
-        "token": leased_by.token if leased_by else 0,
-        "attempt": 1 if leased_by else 0,
-        "trace_context": None,
-        "first_delivered_at_ms": NOW_MS if leased_by else None,
-    }
+    item = NewItem("default", "perf", 0, 0, None, LEASE_MS, None, DeliveryPolicy.AT_LEAST_ONCE, 0, payload, b"")
+    row = new_row(item, number, NOW_MS, NOW_MS)
+    if leased_by is not None:
+        row = row.with_lease(NOW_MS + LEASE_MS, leased_by.token, NOW_MS)
+    found = {name: getattr(row, name) for name in COLUMNS}
+    return {name: int(value) if isinstance(value, IntEnum) else value for name, value in found.items()}
+
+
+def mysql_values(number: int, payload: Any, *, leased_by: Flush | None) -> dict[str, Any]:
+    """Return `values` as a table of MySQL has them."""
+    row = values(number, payload, leased_by=leased_by)
+    return row | {name: none for name, none in MYSQL_NONES.items() if row[name] is None}
 
 
 def _insert(born: Sequence[range]) -> Iterator[Flush]:

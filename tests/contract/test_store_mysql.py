@@ -25,6 +25,7 @@ from foqs.store.port import (
     StoreUnusable,
     WriteRefused,
 )
+from foqs.store.row_columns import ROW_COLUMNS
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.inner_parts import link_of
@@ -52,6 +53,20 @@ class At:
 @pytest.fixture
 def bench(place: MysqlSettings) -> Bench:
     return mysql_bench(place)
+
+
+def test_new_tables_have_the_columns_of_a_row(bench: Bench) -> None:
+    listed = ", ".join(f"{column.name} {column.mysql}" for column in ROW_COLUMNS)
+    names = "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT FROM information_schema.COLUMNS"
+    here = "WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME ="
+
+    async def story() -> None:
+        link = link_of((await opened(bench.store())).store)
+        await link.run(f"CREATE TABLE listed ({listed}, item_group VARBINARY(255) NULL)".encode())
+        found, expected = await link.run(*[f"{names} {here} '{table}'".encode() for table in ("foqs_3_item", "listed")])
+        assert sorted(map(repr, found.rows)) == sorted(map(repr, expected.rows))
+
+    bench.run(story())
 
 
 @pytest.mark.parametrize("point", FAULT_POINTS)

@@ -18,8 +18,6 @@ from foqs.core.items.item import (
     PRIORITY_MIN,
     SHARD_MAX,
     TIME_MS_MAX,
-    TRACE_CONTEXT_BYTES_MAX,
-    DeliveryPolicy,
     OrderKey,
     Row,
     State,
@@ -27,6 +25,7 @@ from foqs.core.items.item import (
 )
 from foqs.store.port import DueRow, FencedOut, Store, WriteRefused
 from tests.contract.conftest import Bench, make_bench
+from tests.support.column_values import column_values
 from tests.support.mysql9 import BOTH
 from tests.support.stores import Ownership, contents, keys_of, make_row, opened, reading
 
@@ -56,24 +55,22 @@ _timers = st.lists(st.tuples(_times, _ids), max_size=6)
 _rows = st.builds(
     make_row,
     _ids,
-    namespace=st.sampled_from(["default", "other"]),
-    topic=_names,
-    priority=st.one_of(st.integers(-2, 2), st.sampled_from([PRIORITY_MIN, PRIORITY_MAX])),
-    deliver_after_ms=_times,
-    enqueued_at_ms=_times,
-    lease_ms=_times,
-    ttl_ms=st.none() | _times,
-    expires_at_ms=st.none() | _times,
-    policy=st.sampled_from(DeliveryPolicy),
-    attempts_max=st.sampled_from([0, 1, PRIORITY_MAX]),
-    payload=st.binary(max_size=40),
-    metadata=st.binary(max_size=40),
-    state=st.sampled_from(State),
-    due_ms=st.none() | _times,
-    token=st.sampled_from([0, 1, (1 << 63) - 1]),
-    attempt=st.integers(0, 3),
-    trace_context=st.none() | st.binary(max_size=TRACE_CONTEXT_BYTES_MAX),
-    first_delivered_at_ms=st.none() | st.integers(1, 1 << 50),
+    **column_values(
+        namespace=st.sampled_from(["default", "other"]),
+        topic=_names,
+        priority=st.one_of(st.integers(-2, 2), st.sampled_from([PRIORITY_MIN, PRIORITY_MAX])),
+        deliver_after_ms=_times,
+        enqueued_at_ms=_times,
+        lease_ms=_times,
+        ttl_ms=st.none() | _times,
+        expires_at_ms=st.none() | _times,
+        attempts_max=st.sampled_from([0, 1, PRIORITY_MAX]),
+        payload=st.binary(max_size=40),
+        metadata=st.binary(max_size=40),
+        due_ms=st.none() | _times,
+        token=st.sampled_from([0, 1, (1 << 63) - 1]),
+        attempt=st.integers(0, 3),
+    ),
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from foqs.store.sql_rows import COLUMNS
+from foqs.store.row_columns import COLUMNS
 from perf.lib import backlog, contest_table, packets, table
 from perf.lib.race import Broken, reckon
 from perf.lib.stage import PEERS, stage

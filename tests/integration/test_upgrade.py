@@ -19,8 +19,8 @@ from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import SEQUENCE_BITS, State
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
-from foqs.store.mysql.mysql_values import NEVER_MS
 from foqs.store.mysql.schema_upgrade import contract_tables, schema_link
+from foqs.store.row_columns import NEVER_MS
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, running

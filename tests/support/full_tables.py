@@ -10,7 +10,7 @@ from typing import Final
 
 from foqs.core.items.item import SEQUENCE_BITS, State
 from foqs.dev.mariadb_server import MariaDb
-from foqs.store.mysql.mysql_values import NEVER_MS
+from foqs.store.row_columns import NEVER_MS
 
 ROWS_PER_INSERT: Final = 250_000
 FIRST: Final = 1 << SEQUENCE_BITS - 1

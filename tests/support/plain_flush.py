@@ -13,35 +13,18 @@ from typing import Any
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.flush_plan import FlushPlan, entry_result
 from foqs.core.flush.moves import Moves
+from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, OrderKey, Row, State, pack_order_key
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
+from foqs.store.sql_rows import lease_columns
 from foqs_contract.errors import KeyConflict
+from tests.support import builders
 
 
 def make_row(number: int = 1, **changes: Any) -> Row:
     """Return a READY row of namespace `n` that was never delivered."""
-    row = Row(
-        id=number,
-        namespace="n",
-        topic="t",
-        priority=0,
-        deliver_after_ms=1_000,
-        enqueued_at_ms=1_000,
-        lease_ms=500,
-        ttl_ms=None,
-        expires_at_ms=None,
-        policy=DeliveryPolicy.AT_LEAST_ONCE,
-        attempts_max=0,
-        payload_bytes=1,
-        payload=b"p",
-        metadata=b"",
-        state=State.READY,
-        due_ms=None,
-        token=0,
-        attempt=0,
-    )
-    return replace(row, **changes)
+    return builders.row(number, **{"namespace": "n", **changes})
 
 
 def make_item(**changes: Any) -> NewItem:
@@ -188,14 +171,8 @@ def table_after(plan: FlushPlan, table: Mapping[int, Row]) -> dict[int, Row]:
         for number in numbers:
             old = rows[number]
             assert (first_ms is None) == (old.first_delivered_at_ms is not None)
-            rows[number] = replace(
-                old,
-                state=State.LEASED,
-                due_ms=due_ms,
-                token=token,
-                attempt=attempt,
-                first_delivered_at_ms=old.first_delivered_at_ms if first_ms is None else first_ms,
-            )
+            lease = LeaseUpdate(due_ms, token, attempt, [number], first_delivered_at_ms=first_ms)
+            rows[number] = replace(old, **{name: getattr(lease, name) for name in lease_columns(lease)})
     for _, _, row in plan.changed:
         rows[row.id] = row
     for old, row in plan.moved:

@@ -10,8 +10,9 @@ from typing import Any
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
-from foqs.core.items.item import DeliveryPolicy, Row, State, TopicName
+from foqs.core.items.item import Row, TopicName
 from foqs.store.port import Reads, Store, WriteRefused
+from tests.support.builders import row
 
 NONCE = "nonce-a"
 OTHER = "nonce-b"
@@ -21,27 +22,8 @@ TOPIC: TopicName = ("default", "t")
 
 def make_row(number: int, **changes: Any) -> Row:
     """A READY row of topic `t`; `payload_bytes` follows the payload."""
-    values: dict[str, Any] = {
-        "id": number,
-        "namespace": "default",
-        "topic": "t",
-        "priority": 0,
-        "deliver_after_ms": 1_000,
-        "enqueued_at_ms": 1_000,
-        "lease_ms": 30_000,
-        "ttl_ms": None,
-        "expires_at_ms": None,
-        "policy": DeliveryPolicy.AT_LEAST_ONCE,
-        "attempts_max": 0,
-        "payload": b"payload",
-        "metadata": b"",
-        "state": State.READY,
-        "due_ms": None,
-        "token": 0,
-        "attempt": 0,
-    }
-    values |= changes
-    return Row(payload_bytes=len(values["payload"]), **values)
+    values: dict[str, Any] = {"payload": b"payload", "lease_ms": 30_000, **changes}
+    return row(number, payload_bytes=len(values["payload"]), **values)
 
 
 @dataclass(slots=True)

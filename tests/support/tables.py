@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from foqs.core.items.item import State, format_id
-from foqs.store.mysql.mysql_values import NEVER_MS
+from foqs.store.row_columns import NEVER_MS
 from tests.support.history import Event
 from tests.support.mariadb import MariaDb
 from tests.support.recording_client import first_wait_ms, row_event

@@ -16,8 +16,9 @@ from foqs.core.timing.due_timers import TimerEntry
 
 @dataclass(slots=True)
 class LeaseUpdate:
-    """Rows that get equal values in the columns that a lease changes. `state` differs when a lease or delay ends.
+    """Rows that get equal values in the columns that a lease changes. The fields have their names.
 
+    `state` differs when a lease or delay ends.
     `first_delivered_at_ms`: of rows that were never delivered; None leaves the column as it is.
     """
 
@@ -34,9 +35,7 @@ class Writes:
     """The changes of one flush, as absolute values. An id is in at most one of the first four fields.
 
     - `deletes`, `leases` and `updates` of rows that do not exist change nothing.
-    - `updates` hold whole rows; a store writes the mutable columns (priority,
-      deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt,
-      first_delivered_at_ms).
+    - `updates` hold whole rows; a store writes the mutable columns.
     - `moves` are (id, new row): the row with that id gets the id, the topic and the mutable columns of the new row.
       The old id is in no other field.
     - `inserts` of an id that exists refuse the whole flush.

@@ -66,38 +66,51 @@ class DeliveryPolicy(enum.IntEnum):
 
 @dataclass(slots=True)
 class Row:
-    """One item as the table of its shard holds it.
+    """One item as the table of its shard holds it. `foqs.store.row_columns` lists the columns."""
 
-    `payload` is None if it was not read. `due_ms` is the next moment at which the
-    row must change, None if there is none. `token` is that of the last lease, 0 if there
-    was none. It is negative if the lease was released, or the item redriven, since: then it
-    acks the item and does nothing else. `attempts_max` 0 means no limit.
-    `first_delivered_at_ms` is set by the first lease and never changes afterwards;
-    None if there was none, or only before the table had this column.
-    """
-
+    # columns: begin row
     id: int
+    """Epoch and sequence."""
     namespace: str
+    """The tenant; never changes."""
     topic: str
+    """The topic."""
     priority: int
+    """The lowest is delivered first."""
     deliver_after_ms: int
+    """The place among items of one priority."""
     enqueued_at_ms: int
+    """The time of the insert."""
     lease_ms: int
+    """The length of a lease."""
     ttl_ms: int | None
+    """The whole TTL; a redrive gives it again."""
     expires_at_ms: int | None
+    """The end of the TTL."""
     policy: DeliveryPolicy
+    """The delivery policy."""
     attempts_max: int
+    """The maximum of `attempt`; 0 means no limit."""
     payload_bytes: int
+    """The size of the payload."""
     payload: bytes | None
+    """The caller's bytes; None in a row that was read without them."""
     metadata: bytes
+    """Bytes that a nack or an update replaces."""
     state: State
+    """The state of the item's life."""
     due_ms: int | None
+    """The next moment at which the row must change; none if nothing is scheduled."""
     token: int
+    """That of the last lease, 0 if there was none; a negative one can only ack: the lease ended early, or the item was redriven."""
     attempt: int
+    """The deliveries that count."""
     trace_context: bytes | None
+    """The trace to which the item belongs."""
     first_delivered_at_ms: int | None
+    """Never changes afterwards; none before the first lease, or if that was before the table had this column."""
 
-    # Written out, because mypyc compiles this constructor and not the generated one.
+    # Written out, because mypyc compiles this constructor and not that of a dataclass.
     def __init__(
         self,
         id: int,
@@ -142,12 +155,33 @@ class Row:
         self.trace_context = trace_context
         self.first_delivered_at_ms = first_delivered_at_ms
 
-    @property
-    def order_key(self) -> OrderKey:
-        return self.priority - PRIORITY_MIN << _PRIORITY_SHIFT | self.deliver_after_ms << _NUMBER_BITS | self.id
+    def copy(self) -> Row:
+        """Return a row of the same values. Not `replace`, which is slow."""
+        return Row(
+            self.id,
+            self.namespace,
+            self.topic,
+            self.priority,
+            self.deliver_after_ms,
+            self.enqueued_at_ms,
+            self.lease_ms,
+            self.ttl_ms,
+            self.expires_at_ms,
+            self.policy,
+            self.attempts_max,
+            self.payload_bytes,
+            self.payload,
+            self.metadata,
+            self.state,
+            self.due_ms,
+            self.token,
+            self.attempt,
+            self.trace_context,
+            self.first_delivered_at_ms,
+        )
 
     def with_lease(self, due_ms: int, token: int, now_ms: int) -> Row:
-        """Return this row with a new lease, given at `now_ms`. Not `replace`, which is slow: this runs for every delivery."""
+        """Return this row with a new lease, given at `now_ms`. Not a changed copy: this runs for every delivery."""
         return Row(
             self.id,
             self.namespace,
@@ -171,6 +205,12 @@ class Row:
             now_ms if self.first_delivered_at_ms is None else self.first_delivered_at_ms,
         )
 
+    # columns: end
+
+    @property
+    def order_key(self) -> OrderKey:
+        return self.priority - PRIORITY_MIN << _PRIORITY_SHIFT | self.deliver_after_ms << _NUMBER_BITS | self.id
+
 
 @dataclass(slots=True)
 class NewItem:
@@ -179,17 +219,18 @@ class NewItem:
     Exactly one of `delay_ms` and `deliver_after_ms` is set. Relative times count from the flush.
     """
 
+    # columns: begin new item
     namespace: str
     topic: str
     priority: int
-    payload: bytes
-    metadata: bytes
     delay_ms: int | None
     deliver_after_ms: int | None
     lease_ms: int
     ttl_ms: int | None
     policy: DeliveryPolicy
     attempts_max: int
+    payload: bytes
+    metadata: bytes
     trace_context: bytes | None
 
     def __init__(
@@ -197,28 +238,30 @@ class NewItem:
         namespace: str,
         topic: str,
         priority: int,
-        payload: bytes,
-        metadata: bytes,
         delay_ms: int | None,
         deliver_after_ms: int | None,
         lease_ms: int,
         ttl_ms: int | None,
         policy: DeliveryPolicy,
         attempts_max: int,
+        payload: bytes,
+        metadata: bytes,
         trace_context: bytes | None = None,
     ) -> None:
         self.namespace = namespace
         self.topic = topic
         self.priority = priority
-        self.payload = payload
-        self.metadata = metadata
         self.delay_ms = delay_ms
         self.deliver_after_ms = deliver_after_ms
         self.lease_ms = lease_ms
         self.ttl_ms = ttl_ms
         self.policy = policy
         self.attempts_max = attempts_max
+        self.payload = payload
+        self.metadata = metadata
         self.trace_context = trace_context
+
+    # columns: end
 
 
 @dataclass(slots=True)
@@ -228,19 +271,20 @@ class KeyedItem(NewItem):
     idempotency_key: bytes
     digest: bytes
 
+    # columns: begin keyed item
     def __init__(
         self,
         namespace: str,
         topic: str,
         priority: int,
-        payload: bytes,
-        metadata: bytes,
         delay_ms: int | None,
         deliver_after_ms: int | None,
         lease_ms: int,
         ttl_ms: int | None,
         policy: DeliveryPolicy,
         attempts_max: int,
+        payload: bytes,
+        metadata: bytes,
         idempotency_key: bytes,
         digest: bytes,
         trace_context: bytes | None = None,
@@ -250,18 +294,20 @@ class KeyedItem(NewItem):
             namespace,
             topic,
             priority,
-            payload,
-            metadata,
             delay_ms,
             deliver_after_ms,
             lease_ms,
             ttl_ms,
             policy,
             attempts_max,
+            payload,
+            metadata,
             trace_context,
         )
         self.idempotency_key = idempotency_key
         self.digest = digest
+
+    # columns: end
 
 
 class AbsoluteTimeItem(NewItem):

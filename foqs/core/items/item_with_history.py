@@ -21,38 +21,39 @@ class ItemWithHistory(KeyedItem):
 
     __slots__ = ("attempt", "state", "ttl_remaining_ms")
 
+    # columns: begin item with history
     def __init__(
         self,
         namespace: str,
         topic: str,
         priority: int,
-        payload: bytes,
-        metadata: bytes,
         deliver_after_ms: int | None,
         lease_ms: int,
         ttl_ms: int | None,
         policy: DeliveryPolicy,
         attempts_max: int,
+        payload: bytes,
+        metadata: bytes,
         idempotency_key: bytes,
         digest: bytes,
-        trace_context: bytes | None,
         state: State,
         attempt: int,
         ttl_remaining_ms: int | None,
+        trace_context: bytes | None = None,
     ) -> None:
         KeyedItem.__init__(
             self,
             namespace,
             topic,
             priority,
-            payload,
-            metadata,
             None,
             deliver_after_ms,
             lease_ms,
             ttl_ms,
             policy,
             attempts_max,
+            payload,
+            metadata,
             idempotency_key,
             digest,
             trace_context,
@@ -60,6 +61,8 @@ class ItemWithHistory(KeyedItem):
         self.state = state
         self.attempt = attempt
         self.ttl_remaining_ms = ttl_remaining_ms
+
+    # columns: end
 
     @property
     def is_dead(self) -> bool:
@@ -73,31 +76,37 @@ class ItemWithHistory(KeyedItem):
 
 def restored_row(item: ItemWithHistory, number: int, now_ms: int, policy: RetryPolicy) -> Row:
     """Return the row of an item that is restored now."""
-    after = now_ms if item.deliver_after_ms is None else min(max(item.deliver_after_ms, 0), TIME_MS_MAX)
-    expires = None if item.ttl_remaining_ms is None else min(now_ms + item.ttl_remaining_ms, TIME_MS_MAX)
-    state, due = State.READY, expires
+    deliver_after_ms = now_ms
+    if item.deliver_after_ms is not None:
+        deliver_after_ms = min(max(item.deliver_after_ms, 0), TIME_MS_MAX)
+    expires_at_ms = None if item.ttl_remaining_ms is None else min(now_ms + item.ttl_remaining_ms, TIME_MS_MAX)
+    state, due_ms, attempt = State.READY, expires_at_ms, item.attempt
     if item.is_dead:
-        state, due = State.DEAD, min(now_ms + policy.dead_retention_ms, TIME_MS_MAX)
-    elif after > now_ms:
-        state, due = State.DEFERRED, after if expires is None else min(after, expires)
+        state, due_ms = State.DEAD, min(now_ms + policy.dead_retention_ms, TIME_MS_MAX)
+    elif deliver_after_ms > now_ms:
+        state = State.DEFERRED
+        due_ms = deliver_after_ms if expires_at_ms is None else min(deliver_after_ms, expires_at_ms)
+    # columns: begin row of a new item
     return Row(
         number,
         item.namespace,
         item.topic,
         item.priority,
-        after,
+        deliver_after_ms,
         now_ms,
         item.lease_ms,
         item.ttl_ms,
-        expires,
+        expires_at_ms,
         item.policy,
         item.attempts_max,
         len(item.payload),
         item.payload,
         item.metadata,
         state,
-        due,
+        due_ms,
         0,
-        item.attempt,
+        attempt,
         item.trace_context,
+        None,
     )
+    # columns: end

@@ -143,39 +143,43 @@ def new_row(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
     An item that is READY at once has `accepted_ms` as its place in the order, although the
     shard clock may be behind the arrival clock.
     """
-    after = 0
+    deliver_after_ms = attempt = 0
     if item.delay_ms:
-        after = min(now_ms + item.delay_ms, TIME_MS_MAX)
+        deliver_after_ms = min(now_ms + item.delay_ms, TIME_MS_MAX)
     elif item.deliver_after_ms is not None:
-        after = min(item.deliver_after_ms, TIME_MS_MAX)
-    expires = None if item.ttl_ms is None else min(now_ms + item.ttl_ms, TIME_MS_MAX)
-    state, due = State.READY, expires
-    if after > now_ms:
-        state, due = State.DEFERRED, after if expires is None else min(after, expires)
+        deliver_after_ms = min(item.deliver_after_ms, TIME_MS_MAX)
+    expires_at_ms = None if item.ttl_ms is None else min(now_ms + item.ttl_ms, TIME_MS_MAX)
+    state, due_ms = State.READY, expires_at_ms
+    if deliver_after_ms > now_ms:
+        state = State.DEFERRED
+        due_ms = deliver_after_ms if expires_at_ms is None else min(deliver_after_ms, expires_at_ms)
     else:
-        after = max(after, accepted_ms)
+        deliver_after_ms = max(deliver_after_ms, accepted_ms)
     # Positional arguments are faster, and this runs for every item.
+    # columns: begin row of a new item
     return Row(
         number,
         item.namespace,
         item.topic,
         item.priority,
-        after,
+        deliver_after_ms,
         now_ms,
         item.lease_ms,
         item.ttl_ms,
-        expires,
+        expires_at_ms,
         item.policy,
         item.attempts_max,
         len(item.payload),
         item.payload,
         item.metadata,
         state,
-        due,
+        due_ms,
         0,
-        0,
+        attempt,
         item.trace_context,
+        None,
     )
+    # columns: end
 
 
 def apply_event(event: Event, row: Row | None, context: FlushContext) -> Transition:
@@ -243,29 +247,17 @@ def _to_changed(
     metadata: bytes | None = None,
     priority: int | None = None,
 ) -> Transition:
-    # None means unchanged. Not `replace`, which is slow: this runs for every delayed item.
-    new = Row(
-        row.id,
-        row.namespace,
-        row.topic,
-        row.priority if priority is None else priority,
-        row.deliver_after_ms if deliver_after_ms is None else deliver_after_ms,
-        row.enqueued_at_ms,
-        row.lease_ms,
-        row.ttl_ms,
-        row.expires_at_ms,
-        row.policy,
-        row.attempts_max,
-        row.payload_bytes,
-        row.payload,
-        row.metadata if metadata is None else metadata,
-        state,
-        due_ms,
-        row.token,
-        row.attempt if attempt is None else attempt,
-        row.trace_context,
-        row.first_delivered_at_ms,
-    )
+    # None means unchanged.
+    new = row.copy()
+    new.state, new.due_ms = state, due_ms
+    if attempt is not None:
+        new.attempt = attempt
+    if deliver_after_ms is not None:
+        new.deliver_after_ms = deliver_after_ms
+    if metadata is not None:
+        new.metadata = metadata
+    if priority is not None:
+        new.priority = priority
     return Transition(Effect.CHANGED, new)
 
 

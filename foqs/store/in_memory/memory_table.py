@@ -22,6 +22,8 @@ from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_numb
 from foqs.core.items.row_filter import RowFilter
 from foqs.core.timing.due_timers import TimerEntry
 from foqs.store.port import DueRow, IdPage, IdRange, LeaseEnd, TopicCount
+from foqs.store.row_columns import MUTABLE_COLUMNS
+from foqs.store.sql_rows import FENCE_COLUMNS, lease_columns
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class ShardTables:
         for old_id, row in writes.moves:
             self.move(old_id, row)
         for row in writes.inserts:
-            self.put(replace(row))
+            self.put(row.copy())
         for entry in writes.timers_removed:
             self.remove_timer(entry)
         for entry in writes.timers_added:
@@ -74,13 +76,7 @@ class ShardTables:
         self.purge_markers.difference_update(writes.purge_markers_removed)
         for marker in writes.purge_markers_added:
             self.purge_markers = {other for other in self.purge_markers if other[:2] != marker[:2]} | {marker}
-        self.owner = replace(
-            self.owner,
-            flush=fence.flush,
-            clock_ms=fence.clock_ms,
-            offset_ms=fence.offset_ms,
-            arrival_ms=fence.arrival_ms,
-        )
+        self.owner = replace(self.owner, **{name: getattr(fence, name) for name in FENCE_COLUMNS})
 
     def put(self, row: Row) -> None:
         """Add or replace a row."""
@@ -94,20 +90,7 @@ class ShardTables:
         row = self.rows.get(new.id)
         if row is None:
             return
-        self.put(
-            replace(
-                row,
-                priority=new.priority,
-                deliver_after_ms=new.deliver_after_ms,
-                expires_at_ms=new.expires_at_ms,
-                metadata=new.metadata,
-                state=new.state,
-                due_ms=new.due_ms,
-                token=new.token,
-                attempt=new.attempt,
-                first_delivered_at_ms=new.first_delivered_at_ms,
-            )
-        )
+        self.put(replace(row, **{name: getattr(new, name) for name in MUTABLE_COLUMNS}))
 
     def move(self, old_id: int, new: Row) -> None:
         """Give a row, if it exists, another id and topic, and write its mutable columns."""
@@ -122,10 +105,7 @@ class ShardTables:
         for number in lease.ids:
             row = self.rows.get(number)
             if row is not None:
-                values = replace(row, state=lease.state, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt)
-                if lease.first_delivered_at_ms is not None:
-                    values.first_delivered_at_ms = lease.first_delivered_at_ms
-                self.put(values)
+                self.put(replace(row, **{name: getattr(lease, name) for name in lease_columns(lease)}))
 
     def delete(self, number: int) -> None:
         """Remove a row, if it exists."""
@@ -171,7 +151,7 @@ class ShardTables:
     def copies(self, ids: Iterable[int], *, with_payload: bool) -> list[Row]:
         """Return copies of the rows of these ids that exist."""
         found = [self.rows[number] for number in dict.fromkeys(ids) if number in self.rows]
-        return [replace(row) if with_payload else replace(row, payload=None) for row in found]
+        return [row.copy() if with_payload else replace(row, payload=None) for row in found]
 
     def rows_with_payload(self, payload_limits: Mapping[int, int]) -> list[Row]:
         """Return the rows of these ids that exist. Payloads above the id's limit are left out."""

@@ -13,7 +13,7 @@ from typing import Final
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, State
 from foqs.store.migrations import Migration, SchemaState
 from foqs.store.mysql.mysql_sql import IDS_PER_STATEMENT, NOT_FILLED
-from foqs.store.mysql.mysql_values import NEVER_MS, NOT_DELIVERED_MS
+from foqs.store.row_columns import NEVER_MS, NOT_DELIVERED_MS
 
 _ITEM: Final = """CREATE TABLE IF NOT EXISTS {item} (
   id BIGINT NOT NULL PRIMARY KEY,

@@ -15,8 +15,8 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row, State, TopicName
 from foqs.store.mysql.mysql_driver import Result
-from foqs.store.mysql.mysql_values import NEVER_MS
 from foqs.store.port import TopicCount
+from foqs.store.row_columns import NEVER_MS
 from foqs.store.sql_rows import POLICIES, STATES, owner_of
 
 
@@ -28,12 +28,13 @@ def decode_owner(result: Result) -> Owner:
     return owner_of((epoch, nonce.decode(), *rest))
 
 
+# columns: begin decoding
 def decode_rows(results: Iterable[Result]) -> list[Row]:
     """Decode the rows of any number of statements."""
     # As `row_of`, in one step, because most rows of a long backlog are read once.
     return [
         Row(
-            number,
+            id,
             _decode_name(namespace),
             _decode_name(topic),
             priority,
@@ -56,7 +57,7 @@ def decode_rows(results: Iterable[Result]) -> list[Row]:
         )
         for result in results
         for (
-            number,
+            id,
             namespace,
             topic,
             priority,
@@ -78,6 +79,9 @@ def decode_rows(results: Iterable[Result]) -> list[Row]:
             first_delivered_at_ms,
         ) in result.rows
     ]
+
+
+# columns: end
 
 
 def decode_idempotency_keys(results: Iterable[Result]) -> dict[KeyName, IdempotencyKey]:

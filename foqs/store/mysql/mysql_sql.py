@@ -23,26 +23,32 @@ from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
 from foqs.store.mysql.mysql_values import (
     BOUND_COLUMNS,
     BOUND_OVERHEAD_BYTES,
-    NEVER_MS,
     BoundRow,
     bind,
     bind_rows,
     bind_rows_in_bulk,
     bytes_literal,
     chunked,
-    due_or_never,
     encode_rows,
     idempotency_key_values,
+    lease_assignments,
     name_literal,
     update_select,
 )
 from foqs.store.port import DueRow, IdRange
-from foqs.store.sql_rows import (
+from foqs.store.row_columns import (
     COLUMNS,
-    COLUMNS_WITHOUT_PAYLOAD,
     MUTABLE_COLUMNS,
+    NEVER_MS,
+    ROW_COLUMNS,
+)
+from foqs.store.sql_rows import (
+    COLUMNS_WITHOUT_PAYLOAD,
+    FENCE_COLUMNS,
+    KEY_COLUMNS,
     OWNER_COLUMNS,
     columns_with_payload_up_to,
+    fence_values,
 )
 
 TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut", "timer")
@@ -72,18 +78,11 @@ FILLED: Final = (1 << 63) - 1
 """The `timers_filled_to` of a shard whose timer table has the entries of all rows."""
 
 
-_KEY_COLUMNS: Final = "namespace, name, id, digest, until_ms"
-_UPDATE_COLUMNS: Final = (
-    ("id", "0"),
-    ("priority", "0"),
-    ("deliver_after_ms", "0"),
-    ("expires_at_ms", "0"),
-    ("metadata", "''"),
-    ("state", "0"),
-    ("due_ms", "0"),
-    ("token", "0"),
-    ("attempt", "0"),
-    ("first_delivered_at_ms", "0"),
+_KEY_COLUMNS: Final = ", ".join(KEY_COLUMNS)
+_NO_ITEM: Final = ", ".join(
+    ("0 AS " if column.is_number else "'' AS ") + column.name
+    for column in ROW_COLUMNS
+    if column.name == "id" or column.name in MUTABLE_COLUMNS
 )
 """A row with id 0, which no item has. It names the columns of the constants."""
 
@@ -114,12 +113,12 @@ class Statements:
         insert = f"INSERT INTO {item} ({', '.join(BOUND_COLUMNS)}) VALUES "
         self._insert = {count: (insert + ", ".join([row] * count)).encode() for count in INSERT_ROW_COUNTS}
         self._fence = (
-            f"UPDATE {self._owner} SET flush = ?, clock_ms = ?, offset_ms = ?, arrival_ms = ? "
+            f"UPDATE {self._owner} SET {', '.join(f'{name} = ?' for name in FENCE_COLUMNS)} "
             "WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ?"
         ).encode()
         self._add_topics = f"INSERT INTO {self._topic} (namespace, topic) VALUES ".encode()
         self._add_idempotency_keys = f"INSERT INTO {self._key} ({_KEY_COLUMNS}) VALUES ".encode()
-        self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_COLUMNS)}".encode()
+        self._update = f"UPDATE (SELECT {_NO_ITEM}".encode()
         self._move = f"{self._update.decode()}, 0 AS old_id, '' AS topic".encode()
         self._move_tail = (
             f") AS new STRAIGHT_JOIN {item} AS item FORCE INDEX (PRIMARY) ON item.id = new.old_id SET "
@@ -182,8 +181,7 @@ class Statements:
 
     def fence(self, fence: Fence) -> BoundStatement:
         """Begin a flush: matches no row if another owner wrote since; otherwise locks the owner row."""
-        times = fence.clock_ms, fence.offset_ms, fence.arrival_ms
-        return bind(self._fence, (fence.flush, *times, fence.epoch, fence.nonce.encode(), fence.flush - 1))
+        return bind(self._fence, (*fence_values(fence), fence.epoch, fence.nonce.encode(), fence.flush - 1))
 
     # ---------------------------------------------------------------- the writes
 
@@ -235,10 +233,7 @@ class Statements:
 
     def _lease_statements(self, lease: LeaseUpdate) -> Iterator[bytes]:
         """Write equal values to many rows."""
-        columns = (lease.state, due_or_never(lease.due_ms), lease.token, lease.attempt)
-        values = b"state = %d, due_ms = %d, token = %d, attempt = %d" % columns
-        if lease.first_delivered_at_ms is not None:
-            values += b", first_delivered_at_ms = %d" % lease.first_delivered_at_ms
+        values = lease_assignments(lease)
         for part in _chunks_of_ids(sorted(lease.ids)):
             yield b"%b%b WHERE id IN (%b)" % (self._lease, values, part)
 

@@ -22,9 +22,11 @@ from collections.abc import Iterator, Sequence, Sized
 from struct import Struct
 from typing import Final, TypeVar
 
+from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, TopicName
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement, read_length
+from foqs.store.row_columns import NEVER_MS, NOT_DELIVERED_MS, ROW_COLUMNS
 
 _Part = TypeVar("_Part", bound=Sized)
 
@@ -32,41 +34,31 @@ _INT64_TYPE: Final = b"\x08\0"
 """The type of a signed integer of 8 bytes."""
 _BYTES_TYPE: Final = b"\xfc\0"
 _INT64: Final = Struct("<q")
-_THIRTEEN_INT64: Final = Struct("<13q")
-_THIRTEEN_INT64_IN_BULK: Final = Struct("<" + "xq" * 13)
 _PRESENT: Final = b"\0"
 """The byte before a value in bulk execution."""
 _ABSENT: Final = b"\1"
 """In place of a value that is NULL, in bulk execution."""
 
-NEVER_MS: Final = (1 << 63) - 1
-"""The `due_ms` of a row that is never due; rows of earlier versions may have NULL."""
 
-NOT_DELIVERED_MS: Final = 0
-"""The `first_delivered_at_ms` of a row that was never delivered."""
+def _bound(*, is_number: bool, can_be_null: bool) -> tuple[str, ...]:
+    return tuple(
+        column.name for column in ROW_COLUMNS if column.is_number is is_number and column.can_be_null is can_be_null
+    )
 
-_BOUND_INTEGERS: Final = (
-    "id",
-    "priority",
-    "deliver_after_ms",
-    "enqueued_at_ms",
-    "lease_ms",
-    "policy",
-    "attempts_max",
-    "payload_bytes",
-    "state",
-    "token",
-    "attempt",
-    "due_ms",
-    "first_delivered_at_ms",
-)
-_BOUND_NULLABLE: Final = ("ttl_ms", "expires_at_ms")
-_BOUND_BYTES: Final = ("namespace", "topic", "payload", "metadata", "trace_context")
-BOUND_COLUMNS: Final = (*_BOUND_INTEGERS, *_BOUND_NULLABLE, *_BOUND_BYTES)
+
+_FIXED: Final = _bound(is_number=True, can_be_null=False)
+_BOUND_INTEGERS: Final = (*_FIXED, *_bound(is_number=True, can_be_null=True))
+_BOUND_BYTES: Final = (*_bound(is_number=False, can_be_null=False), *_bound(is_number=False, can_be_null=True))
+BOUND_COLUMNS: Final = (*_BOUND_INTEGERS, *_BOUND_BYTES)
 """The columns of a new row in the order of binding: those of fixed length first."""
-_NO_TTL, _NO_EXPIRY = (1 << BOUND_COLUMNS.index(name) for name in _BOUND_NULLABLE)
-_NO_TRACE_CONTEXT: Final = 1 << BOUND_COLUMNS.index("trace_context")
-_BOUND_TYPES: Final = _INT64_TYPE * (len(BOUND_COLUMNS) - len(_BOUND_BYTES)) + _BYTES_TYPE * len(_BOUND_BYTES)
+_FIXED_INT64: Final = Struct(f"<{len(_FIXED)}q")
+_FIXED_INT64_IN_BULK: Final = Struct("<" + "xq" * len(_FIXED))
+# columns: begin null bits
+_NULL_TTL_MS: Final = 1 << BOUND_COLUMNS.index("ttl_ms")
+_NULL_EXPIRES_AT_MS: Final = 1 << BOUND_COLUMNS.index("expires_at_ms")
+_NULL_TRACE_CONTEXT: Final = 1 << BOUND_COLUMNS.index("trace_context")
+# columns: end
+_BOUND_TYPES: Final = _INT64_TYPE * len(_BOUND_INTEGERS) + _BYTES_TYPE * len(_BOUND_BYTES)
 BOUND_OVERHEAD_BYTES: Final = 11
 """The most bytes of a statement with bound rows, besides those of its rows."""
 
@@ -93,16 +85,7 @@ def _integer_literal(value: int | None) -> bytes:
     return b"NULL" if value is None else b"%d" % value
 
 
-def due_or_never(due_ms: int | None) -> int:
-    """Return the column's value for `due_ms`."""
-    return NEVER_MS if due_ms is None else due_ms
-
-
-def delivered_or_not(first_delivered_at_ms: int | None) -> int:
-    """Return the column's value for `first_delivered_at_ms`."""
-    return NOT_DELIVERED_MS if first_delivered_at_ms is None else first_delivered_at_ms
-
-
+# columns: begin updates
 def update_select(row: Row) -> bytes:
     """Return a row's id and mutable columns as one more SELECT of constants."""
     return b" UNION ALL SELECT %d,%d,%d,%b,'%b',%d,%d,%d,%d,%d" % (
@@ -112,11 +95,27 @@ def update_select(row: Row) -> bytes:
         _integer_literal(row.expires_at_ms),
         escape(row.metadata),
         row.state,
-        due_or_never(row.due_ms),
+        NEVER_MS if row.due_ms is None else row.due_ms,
         row.token,
         row.attempt,
-        delivered_or_not(row.first_delivered_at_ms),
+        NOT_DELIVERED_MS if row.first_delivered_at_ms is None else row.first_delivered_at_ms,
     )
+
+
+def lease_assignments(lease: LeaseUpdate) -> bytes:
+    """Return the assignments of a lease."""
+    values = b"state = %d, due_ms = %d, token = %d, attempt = %d" % (
+        lease.state,
+        NEVER_MS if lease.due_ms is None else lease.due_ms,
+        lease.token,
+        lease.attempt,
+    )
+    if lease.first_delivered_at_ms is not None:
+        values += b", first_delivered_at_ms = %d" % lease.first_delivered_at_ms
+    return values
+
+
+# columns: end
 
 
 def bind(sql: bytes, values: Sequence[int | bytes]) -> BoundStatement:
@@ -190,7 +189,7 @@ def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> list[BoundRow]
     names: dict[TopicName, bytes] = {}
     lengths: dict[int, bytes] = {}
     values: list[BoundRow] = []
-    eight, numbers = _INT64.pack, (_THIRTEEN_INT64_IN_BULK if is_bulk else _THIRTEEN_INT64).pack
+    eight, numbers = _INT64.pack, (_FIXED_INT64_IN_BULK if is_bulk else _FIXED_INT64).pack
     for row in rows:
         topic = (row.namespace, row.topic)
         name = names.get(topic)
@@ -207,16 +206,21 @@ def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> list[BoundRow]
             payload_length = lengths[len(payload)] = present + _encode_length(len(payload))
         if metadata_length is None:
             metadata_length = lengths[len(metadata)] = present + _encode_length(len(metadata))
+        # columns: begin new rows
         nulls = 0
-        ttl = expires = absent
+        ttl_ms = expires_at_ms = trace_context = absent
         if row.ttl_ms is None:
-            nulls |= _NO_TTL
+            nulls |= _NULL_TTL_MS
         else:
-            ttl = present + eight(row.ttl_ms)
+            ttl_ms = present + eight(row.ttl_ms)
         if row.expires_at_ms is None:
-            nulls |= _NO_EXPIRY
+            nulls |= _NULL_EXPIRES_AT_MS
         else:
-            expires = present + eight(row.expires_at_ms)
+            expires_at_ms = present + eight(row.expires_at_ms)
+        if row.trace_context is None:
+            nulls |= _NULL_TRACE_CONTEXT
+        else:
+            trace_context = present + _length_prefixed(row.trace_context)
         fixed = numbers(
             row.id,
             row.priority,
@@ -227,20 +231,15 @@ def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> list[BoundRow]
             row.attempts_max,
             row.payload_bytes,
             row.state,
+            NEVER_MS if row.due_ms is None else row.due_ms,
             row.token,
             row.attempt,
-            NEVER_MS if row.due_ms is None else row.due_ms,
             NOT_DELIVERED_MS if row.first_delivered_at_ms is None else row.first_delivered_at_ms,
         )
-        trace_context = absent
-        if row.trace_context is None:
-            nulls |= _NO_TRACE_CONTEXT
-        else:
-            trace_context = present + _length_prefixed(row.trace_context)
         encoded = (
             fixed,
-            ttl,
-            expires,
+            ttl_ms,
+            expires_at_ms,
             name,
             payload_length,
             payload,
@@ -248,6 +247,7 @@ def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> list[BoundRow]
             metadata,
             trace_context,
         )
+        # columns: end
         values.append(BoundRow(nulls, b"".join(encoded)))
     return values
 

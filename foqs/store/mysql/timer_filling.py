@@ -17,8 +17,8 @@ from foqs.store.mysql import mysql_migrations as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, ServerError
 from foqs.store.mysql.mysql_session_sql import BEGIN, COMMIT, ROLLBACK
 from foqs.store.mysql.mysql_sql import FILLED, NOT_FILLED, Statements
-from foqs.store.mysql.mysql_values import NEVER_MS
 from foqs.store.port import DueRow
+from foqs.store.row_columns import NEVER_MS
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of rows that are done, and about how many there are."""

@@ -6,16 +6,17 @@ never part of the text. Knows nothing of connections or errors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from foqs.core.items.item import State
 from foqs.store.migrations import Migration
+from foqs.store.row_columns import COLUMNS, FIRST_LEASE_COLUMNS, LEASE_COLUMNS, MUTABLE_COLUMNS
 from foqs.store.sql_rows import (
-    COLUMNS,
     COLUMNS_WITH_PAYLOAD,
     COLUMNS_WITHOUT_PAYLOAD,
-    LEASE_COLUMNS,
-    MUTABLE_COLUMNS,
+    FENCE_COLUMNS,
+    KEY_COLUMNS,
     OWNER_COLUMNS,
     columns_with_payload_up_to,
 )
@@ -137,6 +138,12 @@ MIGRATIONS: Final = (
     ),
 )
 
+
+def _assigned(names: Sequence[str]) -> str:
+    """Return an assignment of a bound value to each column."""
+    return ", ".join(f"{name} = ?" for name in names)
+
+
 ADD_OWNER: Final = (
     "INSERT OR IGNORE INTO owner (one, shard, epoch, nonce, flush, clock_ms, connection) VALUES (1, ?, 0, '', 0, 0, 0)"
 )
@@ -166,8 +173,7 @@ SET_OWNER: Final = "UPDATE owner SET epoch = ?, nonce = ?, flush = ?, connection
 """Takes over, after the row was read under the write lock."""
 
 FENCE: Final = (
-    "UPDATE owner SET flush = ?, clock_ms = ?, offset_ms = ?, arrival_ms = ? "
-    "WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
+    f"UPDATE owner SET {_assigned(FENCE_COLUMNS)} WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
 )
 """Begins a flush: matches no row if another owner wrote since."""
 
@@ -180,19 +186,16 @@ READ_ROW_WITH_PAYLOAD: Final = f"SELECT {columns_with_payload_up_to('?')} FROM i
 DELETE: Final = "DELETE FROM item WHERE id = ?"
 """Deletes a row, if it exists."""
 
-UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE_COLUMNS)} WHERE id = ?"
+UPDATE: Final = f"UPDATE item SET {_assigned(MUTABLE_COLUMNS)} WHERE id = ?"
 """Writes a row's mutable columns; never inserts."""
 
-MOVE: Final = f"UPDATE item SET id = ?, topic = ?, {', '.join(f'{name} = ?' for name in MUTABLE_COLUMNS)} WHERE id = ?"
+MOVE: Final = f"UPDATE item SET id = ?, topic = ?, {_assigned(MUTABLE_COLUMNS)} WHERE id = ?"
 """Gives a row another id and topic, and writes its mutable columns; never inserts."""
 
-LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASE_COLUMNS)} WHERE id = ?"
-"""Writes the columns that a lease changes."""
-
-FIRST_LEASE: Final = (
-    f"UPDATE item SET {', '.join(f'{name} = ?' for name in (*LEASE_COLUMNS, 'first_delivered_at_ms'))} WHERE id = ?"
-)
-"""Writes the columns that the first lease of an item changes."""
+LEASES: Final = {
+    names: f"UPDATE item SET {_assigned(names)} WHERE id = ?" for names in (LEASE_COLUMNS, FIRST_LEASE_COLUMNS)
+}
+"""Write the columns that a lease changes, and those that the first lease of an item changes."""
 
 INSERT: Final = f"INSERT INTO item ({COLUMNS_WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
 """Adds a row; an id that exists is an error."""
@@ -206,13 +209,13 @@ ADD_TOPIC: Final = "INSERT INTO topic VALUES (?, ?) ON CONFLICT DO NOTHING"
 REMOVE_TOPIC: Final = "DELETE FROM topic WHERE namespace = ? AND topic = ?"
 """Removes a topic without items."""
 
-READ_IDEMPOTENCY_KEY: Final = "SELECT namespace, name, id, digest, until_ms FROM key WHERE namespace = ? AND name = ?"
+READ_IDEMPOTENCY_KEY: Final = f"SELECT {', '.join(KEY_COLUMNS)} FROM key WHERE namespace = ? AND name = ?"
 """Reads a key row."""
 
-ADD_IDEMPOTENCY_KEY: Final = "INSERT INTO key VALUES (?, ?, ?, ?, ?)"
+ADD_IDEMPOTENCY_KEY: Final = f"INSERT INTO key VALUES ({', '.join('?' * len(KEY_COLUMNS))})"
 """Adds a key row; one that exists is an error."""
 
-REPLACE_IDEMPOTENCY_KEY: Final = "INSERT OR REPLACE INTO key VALUES (?, ?, ?, ?, ?)"
+REPLACE_IDEMPOTENCY_KEY: Final = f"INSERT OR REPLACE INTO key VALUES ({', '.join('?' * len(KEY_COLUMNS))})"
 """Replaces an expired key row."""
 
 EXPIRE_IDEMPOTENCY_KEYS: Final = (

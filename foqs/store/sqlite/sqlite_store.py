@@ -37,7 +37,7 @@ from foqs.store.port import (
     check_same_cluster,
     no_faults,
 )
-from foqs.store.sql_rows import all_values, mutable_values, owner_of
+from foqs.store.sql_rows import all_values, fence_values, lease_columns, mutable_values, owner_of
 from foqs.store.sqlite import sqlite_sql as sql
 from foqs.store.sqlite.sqlite_file import SqliteFile, is_damage
 from foqs.store.sqlite.sqlite_reads import SqliteReads, read_due_rows, read_rows, read_rows_with_payload
@@ -279,8 +279,7 @@ class SqliteStore:
 
 
 def _write_fence(db: sqlite3.Connection, fence: Fence) -> None:
-    times = fence.clock_ms, fence.offset_ms, fence.arrival_ms
-    values = (fence.flush, *times, fence.epoch, fence.nonce, fence.flush)
+    values = (*fence_values(fence), fence.epoch, fence.nonce, fence.flush)
     if db.execute(sql.FENCE, values).rowcount != 1:
         seen = owner_of(db.execute(sql.READ_OWNER).fetchone())
         raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
@@ -296,11 +295,10 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
     if writes.deletes:
         db.executemany(sql.DELETE, zip(writes.deletes))
     for lease in writes.leases:
-        values: tuple[int | None, ...] = (int(lease.state), lease.due_ms, lease.token, lease.attempt)
-        statement = sql.LEASE
-        if lease.first_delivered_at_ms is not None:
-            statement, values = sql.FIRST_LEASE, (*values, lease.first_delivered_at_ms)
-        db.executemany(statement, [(*values, number) for number in lease.ids])
+        names = lease_columns(lease)
+        found = [getattr(lease, name) for name in names]
+        values = [None if value is None else int(value) for value in found]
+        db.executemany(sql.LEASES[names], [(*values, number) for number in lease.ids])
     if writes.updates:
         db.executemany(sql.UPDATE, [(*mutable_values(row), row.id) for row in writes.updates])
     if writes.moves:

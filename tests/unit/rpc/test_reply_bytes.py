@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.items.item import DeliveryPolicy, Row, State
+from foqs.core.items.item import State
 from foqs.options.rpc_options import RESULT_BYTES_MAX
 from foqs.queue.port import LeasedItems, RowView
 from foqs.rpc import codec
@@ -18,6 +18,7 @@ from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
 from foqs_contract.errors import FoqsError, NotOwner
 from foqs_contract.idl import Foqs, ttypes
+from tests.support.builders import row
 
 SPEC = [Foqs.dequeue_result, Foqs.dequeue_result.thrift_spec]
 I32 = st.integers(0, 2) | st.integers(0, (1 << 31) - 1)
@@ -30,12 +31,12 @@ def view(
     attempt: int, attempts_max: int, enqueued_at_ms: int, now_ms: int, due_ms: int | None,
     first_delivered_at_ms: int | None = 4, trace_context: bytes | None = None,
 ) -> RowView:  # fmt: skip
-    row = Row(
-        id, "n", topic, priority, 0, enqueued_at_ms, 1_000, None, None, DeliveryPolicy.AT_LEAST_ONCE, attempts_max,
-        len(payload or b""), payload, metadata, State.LEASED, due_ms, token, attempt,
+    held = row(
+        id, topic=topic, priority=priority, enqueued_at_ms=enqueued_at_ms, attempts_max=attempts_max, payload=payload,
+        metadata=metadata, state=State.LEASED, due_ms=due_ms, token=token, attempt=attempt,
         first_delivered_at_ms=first_delivered_at_ms, trace_context=trace_context,
     )  # fmt: skip
-    return RowView(shard, row, now_ms)
+    return RowView(shard, held, now_ms)
 
 
 VIEWS = st.builds(

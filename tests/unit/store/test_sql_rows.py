@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.fence import Fence
 from foqs.core.flush.writes import LeaseUpdate, Writes
-from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, Row
+from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.core.items.item import Row
 from foqs.store.migrations import Migration, pending_migrations
 from foqs.store.mysql import mysql_migrations, mysql_sql, mysql_values
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement, request_packets
 from foqs.store.port import StoreUnusable
-from foqs.store.sql_rows import COLUMNS, MUTABLE_COLUMNS, OWNER_COLUMNS, all_values, mutable_values, row_of
+from foqs.store.row_columns import COLUMNS, FIRST_LEASE_COLUMNS, MUTABLE_COLUMNS, MYSQL_NONES, ROW_COLUMNS
+from foqs.store.sql_rows import KEY_COLUMNS, all_values, mutable_values, row_of
 from foqs.store.sqlite import sqlite_sql
+from tests.support.column_values import column_values
 from tests.support.stores import make_row
 
 
-def test_columns_are_the_fields_of_the_row_in_their_order() -> None:
-    assert tuple(field.name for field in dataclasses.fields(Row)) == COLUMNS
-    assert tuple(field.name for field in dataclasses.fields(Owner)) == OWNER_COLUMNS
-    row = make_row(7, metadata=b"m", due_ms=5, attempt=3, ttl_ms=9, expires_at_ms=11, token=13)
-    row = replace(row, trace_context=b"t", first_delivered_at_ms=17)
+@given(st.builds(make_row, st.integers(0, (1 << 63) - 1), **column_values()))
+def test_row_becomes_values_in_the_order_of_the_columns_and_comes_back(row: Row) -> None:
     assert all_values(row) == tuple(getattr(row, name) for name in COLUMNS)
     assert mutable_values(row) == tuple(getattr(row, name) for name in MUTABLE_COLUMNS)
-    assert row_of(all_values(row)) == row
+    assert row_of(all_values(row)) == row == row.copy()
+    assert row.copy() is not row
+
+
+def test_every_column_that_a_lease_can_change_keeps_the_length_of_a_row() -> None:
+    assert not [column.name for column in ROW_COLUMNS if column.name in FIRST_LEASE_COLUMNS and column.can_be_null]
+
+
+def test_columns_of_an_idempotency_key_are_the_fields_of_its_record() -> None:
+    assert len(KEY_COLUMNS) == len(IdempotencyKey._fields)
 
 
 @pytest.mark.parametrize("known", [sqlite_sql.MIGRATIONS, mysql_migrations.MIGRATIONS])
@@ -65,14 +72,7 @@ _NEW_ROWS = st.lists(
     st.builds(
         make_row,
         st.integers(0, (1 << 63) - 1),
-        topic=st.text(st.characters(exclude_categories=["Cs"]), max_size=90),
-        payload=st.one_of(st.binary(max_size=300), st.sampled_from([250, 251, 65_535, 65_536]).map(bytes)),
-        metadata=st.binary(max_size=300),
-        ttl_ms=st.none() | st.integers(0, 1 << 50),
-        expires_at_ms=st.none() | st.integers(0, 1 << 50),
-        due_ms=st.none() | st.integers(0, 1 << 50),
-        trace_context=st.none() | st.binary(max_size=TRACE_CONTEXT_BYTES_MAX),
-        first_delivered_at_ms=st.none() | st.integers(1, 1 << 50),
+        **column_values(payload=st.binary(max_size=300) | st.sampled_from([250, 251, 65_535, 65_536]).map(bytes)),
     ),
     max_size=400,
 )
@@ -169,10 +169,8 @@ def _rows(columns: list[str], values: list[int | bytes | None]) -> list[Row]:
     for start in range(0, len(values), len(columns)):
         row: dict[str, Any] = dict(zip(columns, values[start : start + len(columns)], strict=True))
         row |= {name: row[name].decode() for name in ("namespace", "topic")}
-        assert row["due_ms"] is not None, "a lease would change the row's length"
-        assert row["first_delivered_at_ms"] is not None, "so would a first lease"
-        row["due_ms"] = None if row["due_ms"] == mysql_values.NEVER_MS else row["due_ms"]
-        row["first_delivered_at_ms"] = row["first_delivered_at_ms"] or None
+        assert None not in [row[name] for name in FIRST_LEASE_COLUMNS], "a lease would change the row's length"
+        row |= {name: None for name, none in MYSQL_NONES.items() if row[name] == none}
         rows.append(row_of([row[name] for name in COLUMNS]))
     return rows
 

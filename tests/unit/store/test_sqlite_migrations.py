@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Migration
 from foqs.store.port import DueRow, StoreLost, StoreUnusable
+from foqs.store.row_columns import ROW_COLUMNS
 from foqs.store.sqlite import sqlite_sql
 from foqs.store.sqlite.sqlite_store import SqliteStore
 from tests.support.aio import run
@@ -65,12 +67,26 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
 
 _NO_OFFSET = "ALTER TABLE owner DROP COLUMN offset_ms"
 _NO_PURGE_MARKERS = "DROP TABLE cut"
+_ADDED = [column.name for column in ROW_COLUMNS if column.default]
 _AS_VERSION_6 = (
-    *(f"ALTER TABLE item DROP COLUMN {name}" for name in ("item_group", "trace_context", "first_delivered_at_ms")),
+    *(f"ALTER TABLE item DROP COLUMN {name}" for name in ("item_group", *_ADDED)),
     "ALTER TABLE owner DROP COLUMN arrival_ms",
     "DROP TABLE timer",
     "CREATE INDEX item_due ON item (due_ms) WHERE due_ms IS NOT NULL",
 )
+
+
+def test_new_file_has_the_columns_of_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    open_and_close(SqliteStore(path, 1))
+    listed = ", ".join(f"{column.name} {column.sqlite}" for column in ROW_COLUMNS)
+    edit(path, f"CREATE TABLE listed ({listed}, item_group BLOB)")
+    with closing(sqlite3.connect(path)) as db:
+        columns = 'name, type, "notnull", dflt_value, pk'
+        found, expected = [
+            sorted(db.execute(f"SELECT {columns} FROM pragma_table_info('{table}')")) for table in ("item", "listed")
+        ]
+    assert found == expected
 
 
 def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:

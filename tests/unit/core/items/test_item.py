@@ -16,9 +16,6 @@ from foqs.core.items.item import (
     SEQUENCE_MAX,
     SHARD_MAX,
     TIME_MS_MAX,
-    DeliveryPolicy,
-    Row,
-    State,
     format_id,
     make_number,
     order_key_number,
@@ -28,6 +25,7 @@ from foqs.core.items.item import (
     unpack_order_key,
 )
 from foqs_contract.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InvalidArgument, NotOwner
+from tests.support.builders import row
 
 EPOCHS = st.integers(1, EPOCH_MAX)
 SEQUENCES = st.integers(1, SEQUENCE_MAX)
@@ -112,26 +110,7 @@ def test_item_has_only_one_text_form_of_its_id(text: str) -> None:
     assert format_id(shard, number) == text
 
 
-ROW = Row(
-    id=1,
-    namespace="n",
-    topic="t",
-    priority=0,
-    deliver_after_ms=0,
-    enqueued_at_ms=0,
-    lease_ms=1,
-    ttl_ms=None,
-    expires_at_ms=None,
-    policy=DeliveryPolicy.AT_LEAST_ONCE,
-    attempts_max=0,
-    payload_bytes=0,
-    payload=b"",
-    metadata=b"",
-    state=State.READY,
-    due_ms=None,
-    token=0,
-    attempt=0,
-)
+ROW = row(1, deliver_after_ms=0)
 
 
 def test_order_is_priority_then_deliver_after_then_id() -> None:

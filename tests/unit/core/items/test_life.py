@@ -27,6 +27,7 @@ from foqs.core.items.life import (
     new_row,
 )
 from foqs_contract.errors import ErrorCode
+from tests.support import builders
 from tools import diagram
 
 NOW = 1_000_000
@@ -37,23 +38,14 @@ CONTEXT = FlushContext(NOW, NOW, NEW, {"n": POLICY})
 ATTEMPTS = 3
 """The attempts that the row has had."""
 
-BASE = Row(
-    id=7,
+BASE = builders.row(
+    7,
     namespace="n",
-    topic="t",
-    priority=0,
     deliver_after_ms=NOW - 50,
     enqueued_at_ms=NOW - 100,
     lease_ms=30,
-    ttl_ms=None,
-    expires_at_ms=None,
-    policy=DeliveryPolicy.AT_LEAST_ONCE,
-    attempts_max=0,
-    payload_bytes=1,
     payload=b"x",
     metadata=b"m",
-    state=State.READY,
-    due_ms=None,
     token=OLD,
     attempt=ATTEMPTS,
 )
