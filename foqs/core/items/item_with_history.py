@@ -107,6 +107,5 @@ def restored_row(item: ItemWithHistory, number: int, now_ms: int, policy: RetryP
         0,
         attempt,
         item.trace_context,
-        None,
     )
     # columns: end
