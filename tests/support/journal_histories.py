@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from foqs.core.items.item import State
 from tests.support.journal_callers import TOPICS, Callers, Truth
+from tests.support.journal_scans import TimerScan
 from tests.support.plain_journal import PlainOwner, PlainRead, Wanted
 from tests.support.plain_journal_tables import Fenced, Flush, OwnerRow, Refused, Tables, Value, timer_entry
 
@@ -73,6 +74,7 @@ class History:
         self.callers = Callers(self.random)
         self.epoch = 0
         self.scanned_ms = -1
+        self.scan: TimerScan | None = None
         self.owner: PlainOwner
         self.windows: dict[str, Window] = {}
         self.page_read: PageRead | None = None
@@ -102,7 +104,7 @@ class History:
         self.tables = self.tables.copy()
         self.tables.owner = OwnerRow(self.epoch, 0, self.tables.owner.floor, 0)
         self.owner = self.owner_type(self.tables, self.patience)
-        self.scanned_ms = -1
+        self.scanned_ms, self.scan = -1, None
         self.windows = {topic: Window() for topic in TOPICS}
         self.page_read = None
         self.count = None
@@ -140,6 +142,7 @@ class History:
                 continue
             break
         if not is_written:
+            self.scan = None  # the next one begins where the last complete one ended
             return
         for number in self.owner.refused:
             self.owner.refused[number] += 1
@@ -162,7 +165,6 @@ class History:
         self.truth = self.truth.after(wanted)
         self.copies = [*self.copies[-3:], (self.tables, self.truth)]
         self.owner.apply(flush, self.tables)
-        self.scanned_ms = self.callers.now_ms
         return True
 
     def _on_unknown(self, flush: Flush) -> None:
@@ -221,21 +223,34 @@ class History:
             if self.page_read is not None and self.page_read.topic == topic:
                 self.page_read = None
             self.count = None
+        if self.scan is not None and self.scan.is_over:
+            self._end_scan(self.scan)
         self.check()
 
     def _wanted(self) -> Wanted:
-        return self.callers.wanted(self.truth, self._scan(), self.owner.refused)
+        return self.callers.wanted(self.truth, self._due(), self.owner.refused)
 
     # --------------------------------------------------------------- reads
 
-    def _scan(self) -> list[int]:
-        """Scan the timers, from the last scan on: what is due must be found, and nothing else. Ended leases are added."""
+    def _due(self) -> list[int]:
+        """Return what the next flush applies: a page of a scan, and the leases that have ended."""
         now_ms, items = self.callers.now_ms, self.truth.items
-        found = {number for due_ms, number in self.owner.timers() if self.scanned_ms <= due_ms <= now_ms}
         due = {number for number, value in items.items() if value.due_ms is not None and value.due_ms <= now_ms}
         leased = {number for number in due if items[number].state is State.LEASED}
-        self._same("what a scan finds", found, due - leased)
-        return sorted(due)
+        if self.scan is None:
+            self.scan = TimerScan(self.scanned_ms, now_ms)
+        found = self.scan.page(self.owner)
+        if not found <= due - leased:
+            raise Differs(f"a scan finds {sorted(found)}, and due are {sorted(due - leased)}")
+        return sorted(found | leased)
+
+    def _end_scan(self, scan: TimerScan) -> None:
+        """What a scan found is committed. Nothing may be due that it passed."""
+        entries = [entry for number, value in self.truth.items.items() if (entry := timer_entry(number, value))]
+        missed = [number for due_ms, number in entries if due_ms <= scan.now_ms]
+        if missed:
+            raise Differs(f"a scan up to {scan.now_ms} does not find {missed}")
+        self.scanned_ms, self.scan = scan.now_ms, None
 
     def _read_something(self) -> None:
         random = self.random

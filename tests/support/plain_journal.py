@@ -161,9 +161,16 @@ class PlainOwner:
 
     def timers(self) -> set[tuple[int, int]]:
         """Return what is due at a time: the entries of rows that are current, and the dues of dirty items."""
-        found = {entry for entry in self.tables.timers if entry[1] not in self.dirty}
-        found |= {entry for number, each in self.dirty.items() if (entry := timer_entry(number, each.value))}
-        return {entry for entry in found if self.value(entry[1]) is not None}
+        return {entry for entry in self.tables.timers if self.entry_counts(entry[1])} | self.remembered_dues()
+
+    def entry_counts(self, number: int) -> bool:
+        """Return whether an entry of the timer table is that of an item."""
+        return number not in self.dirty and self.value(number) is not None
+
+    def remembered_dues(self) -> set[tuple[int, int]]:
+        """Return what is due at a time of dirty items."""
+        items = {number: each.value for number, each in self.dirty.items() if self.value(number) is not None}
+        return {entry for number, value in items.items() if (entry := timer_entry(number, value))}
 
     def count_difference(self) -> dict[tuple[str, State], int]:
         """Return what the rows lack, by topic and state."""

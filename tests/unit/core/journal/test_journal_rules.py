@@ -129,8 +129,15 @@ class CarriesWithoutPayload(PlainOwner):
 class BelievesTimers(PlainOwner):
     """A scan believes the timer entries of rows that are not current."""
 
-    def timers(self) -> set[tuple[int, int]]:
-        return super().timers() | {entry for entry in self.tables.timers if self.value(entry[1]) is not None}
+    def entry_counts(self, number: int) -> bool:
+        return self.value(number) is not None
+
+
+class ForgetsDues(PlainOwner):
+    """A scan does not find what is due of dirty items."""
+
+    def remembered_dues(self) -> set[tuple[int, int]]:
+        return set()
 
 
 class RepeatsWithoutNewAttempt(History):
@@ -162,6 +169,7 @@ class CountsTwice(History):
         LeavesRefusedItems,
         CarriesWithoutPayload,
         BelievesTimers,
+        ForgetsDues,
     ],
 )
 def test_planted_mistake_of_an_owner_is_found(mistake: type[PlainOwner]) -> None:
