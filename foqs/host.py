@@ -22,6 +22,9 @@ from foqs.access.keyring import Keyring
 from foqs.console.host_figures import HostFigures
 from foqs.console.server import Console, ConsoleSettings
 from foqs.console.session_secret import SessionSecret
+from foqs.core.memory.demand import DemandSettings
+from foqs.core.memory.reservations import CacheLimits
+from foqs.host_constants import HOST_CONSTANTS, HostConstants
 from foqs.host_tier import host_tier
 from foqs.options.config import FRAME_OVERHEAD_BYTES, Config, ConfigError
 from foqs.options.console_url import parse_console_url
@@ -89,7 +92,7 @@ class StopRequested(Exception):
 class ComposedHost:
     """A host process from its start to its stop."""
 
-    def __init__(self, config: Config, surroundings: Surroundings) -> None:
+    def __init__(self, config: Config, surroundings: Surroundings, constants: HostConstants = HOST_CONSTANTS) -> None:
         self._config = config
         self._rng = surroundings.rng
         self._clock = clock = surroundings.clock
@@ -98,7 +101,7 @@ class ComposedHost:
         self.stop_requested = asyncio.Event()
         """Set when the host shall stop; it ends a start that waits."""
         self._replies = UnwrittenReplies(asyncio.get_running_loop())
-        settings = _engine_settings(config)
+        settings = _engine_settings(config, constants)
         state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
         self._tier = tier = host_tier(config, state, surroundings)
         self._engine = Engine(
@@ -405,14 +408,16 @@ class ComposedHost:
 # ------------------------------------------------------- config to settings
 
 
-def _engine_settings(config: Config) -> EngineSettings:
+def _engine_settings(config: Config, constants: HostConstants) -> EngineSettings:
     """Return the engine settings of a configuration."""
     return EngineSettings(
         standalone_shards=None if config.cluster.zookeeper else dict.fromkeys(range(config.store.shards), ""),
         namespace=config.namespace,
         calls=config.calls,
         shard=config.shard,
-        row_cache=config.row_cache,
+        shard_constants=constants.shard,
+        cache=CacheLimits.of_bytes(config.row_cache.written_bytes_max, config.row_cache.prefetched_bytes_max),
+        demand=DemandSettings(),
         item_bytes_max=config.rpc.frame_bytes_max - FRAME_OVERHEAD_BYTES,
         tier=config.server.tier,
     )

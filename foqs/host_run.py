@@ -19,6 +19,7 @@ import uvloop
 
 from foqs.catalog.port import CatalogError
 from foqs.host import ComposedHost, StopRequested
+from foqs.host_constants import HOST_CONSTANTS, HostConstants
 from foqs.options.config import Config
 from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
@@ -34,7 +35,9 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
+def run_host(
+    config: Config, on_ready: Callable[[Config], None] | None = None, constants: HostConstants = HOST_CONSTANTS
+) -> int:
     """Run one host until SIGTERM or SIGINT, and return its exit code.
 
     Args:
@@ -45,7 +48,7 @@ def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -
         NotReserved: another host uses its files.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(serve(config, on_ready))
+        code = runner.run(serve(config, on_ready, constants))
         # Everything has stopped and is written. A look-up of a name cannot be cancelled, though, and closing the loop
         # waits until the resolver gives up, which may take longer than a supervisor waits before it kills.
         watchdog = threading.Timer(_CLOSE_TIMEOUT_S, os._exit, [code])
@@ -55,12 +58,14 @@ def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -
     return code
 
 
-async def serve(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
+async def serve(
+    config: Config, on_ready: Callable[[Config], None] | None = None, constants: HostConstants = HOST_CONSTANTS
+) -> int:
     """Run one host in the current event loop; see `run_host`."""
     with contextlib.ExitStack() as reservations:
         for lock_file, what in config.lock_files.items():
             reservations.enter_context(reserved(lock_file, what))
-        return await _run(ComposedHost(config, Surroundings.of(config)), on_ready)
+        return await _run(ComposedHost(config, Surroundings.of(config), constants), on_ready)
 
 
 async def _run(host: ComposedHost, on_ready: Callable[[Config], None] | None) -> int:

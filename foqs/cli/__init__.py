@@ -130,6 +130,6 @@ for command in (host_list, host_drain, host_undrain):
 cluster.add_command(cluster_init)
 
 
-def main() -> None:
-    """Run the command line and exit the process."""
-    root(prog_name="foqs")
+def main(constants: object = None) -> None:
+    """Run the command line and exit the process. `constants`: the `HostConstants` of a host that it runs; None: the usual ones."""
+    root(prog_name="foqs", obj=constants)

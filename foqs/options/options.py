@@ -25,9 +25,17 @@ HOST_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\]-]{0,126}", 
 _ADDRESS_PATTERN: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})", re.ASCII)
 
 
-def option(default: Any, unit: str, why: str, low: int | None = None, high: int | None = None) -> Any:
-    """Return an option with its default, its unit, its reason in one or two sentences, and its range."""
-    return Field(default, description=why, ge=low, le=high, json_schema_extra={"unit": unit})
+def option(
+    default: Any, unit: str, what: str, low: int | None = None, high: int | None = None, *, change: str = ""
+) -> Any:
+    """Return an option.
+
+    Args:
+        what: what it sets.
+        low, high: its range.
+        change: when an operator changes it, and by which sign.
+    """
+    return Field(default, description=f"{what} {change}".strip(), ge=low, le=high, json_schema_extra={"unit": unit})
 
 
 class Options(BaseModel):

@@ -24,18 +24,8 @@ RENAMED: Final = {
     "cluster.exchange_ms": "cluster.gossip_interval_ms",
     "cluster.exchange_topics_max": "cluster.gossip_page_topics_max",
     "cluster.gone_topics_max": "cluster.topic_tombstones_max",
-    "shard.flush_shared_ms_target": "shard.flush_contended_ms_target",
-    "shard.flush_express_items": "shard.small_flush_items_max",
     "shard.ready_keys_max": "shard.ready_index_items_max",
-    "shard.clock_sample_ms": "shard.clock_sample_interval_ms",
-    "shard.topic_linger_ms": "shard.empty_topic_linger_ms",
     "buffer.loaded_bytes_max": "row_cache.prefetched_bytes_max",
-    "buffer.loaded_items_max": "row_cache.prefetched_items_max",
-    "buffer.topic_items_max": "row_cache.prefetch_topic_items_max",
-    "buffer.horizon_ms": "row_cache.prefetch_horizon_ms",
-    "buffer.quiet_ms": "row_cache.prefetch_idle_ms",
-    "buffer.memory_ms": "row_cache.demand_decay_ms",
-    "buffer.topics_max": "row_cache.demand_topics_max",
     "catalog.poll_ms": "catalog.poll_interval_ms",
 }
 """Old names of sections and options, with their present names."""
@@ -46,7 +36,7 @@ class DeprecatedOption:
     """An old name that is accepted, with a warning, from version `since` until version `removed_in`.
 
     Attributes:
-        new: the option that it sets; None if it had no effect and has no successor.
+        new: the option that it sets; None if it has no effect any more.
         convert: maps a value of the old option to one of the new; None keeps it.
     """
 
@@ -72,7 +62,49 @@ class DeprecatedOption:
         return f"{self.old} is deprecated since {self.since} and ends with {self.removed_in}; {remedy}"
 
 
-DEPRECATED: tuple[DeprecatedOption, ...] = (DeprecatedOption("coordinator.kind", None, "0.2.0", "0.3.0"),)
+_REMOVED: Final = {
+    "coordinator": ("kind",),
+    "shard": (
+        "flush_items_max",
+        "flush_items_min",
+        "flush_ms_target",
+        "flush_contended_ms_target",
+        "small_flush_items_max",
+        "flush_bytes_max",
+        "ready_window_items_max",
+        "timer_page_items",
+        "purge_page_items",
+        "purge_topics_max",
+        "purge_topics_per_namespace_max",
+        "timer_tick_ms_min",
+        "sweep_interval_ms",
+        "clock_sample_interval_ms",
+        "clock_slew_permille",
+        "empty_topic_linger_ms",
+        "retry_ms_min",
+        "retry_ms_max",
+        "breaker_window_ms",
+        "breaker_error_percent",
+        "breaker_flushes_min",
+        "breaker_reset_ms",
+    ),
+    "row_cache": (
+        "written_items_max",
+        "prefetched_items_max",
+        "prefetch_topic_items_max",
+        "prefetch_horizon_ms",
+        "demand_decay_ms",
+        "prefetch_idle_ms",
+        "demand_topics_max",
+    ),
+}
+"""By section: options of 0.1.0 that nobody could choose by anything that a host shows. They are constants now."""
+
+DEPRECATED: tuple[DeprecatedOption, ...] = tuple(
+    DeprecatedOption(f"{section}.{name}", None, "0.2.0", "0.3.0")
+    for section, names in _REMOVED.items()
+    for name in names
+)
 """Options of the last version that were renamed or removed. In version `removed_in`, an entry with a new name moves to RENAMED."""
 
 

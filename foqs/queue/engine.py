@@ -20,12 +20,12 @@ from foqs.catalog.administration import Administration
 from foqs.catalog.key_slot_sync import KeySlotSync
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.core.memory.demand import Demand, DemandSettings
-from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
+from foqs.core.memory.reservations import Budget, CacheLimits, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.timing.arrivals import Arrivals
 from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
-from foqs.options.shard_options import RowCacheOptions, ShardOptions
+from foqs.options.shard_options import ShardOptions
 from foqs.queue.host_state import HostState
 from foqs.queue.queue_service import QueueService
 from foqs.queue.tier import Tier
@@ -33,6 +33,7 @@ from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.observer import ShardObserver
+from foqs.shard.shard_constants import ShardConstants
 from foqs.shard.shard_takeover import ShardTakeover
 from foqs.shard.supervisor import ShardSupervisor
 from foqs.store.port import Store
@@ -56,7 +57,9 @@ class EngineSettings:
     """What a namespace has that it does not set."""
     calls: CallOptions
     shard: ShardOptions
-    row_cache: RowCacheOptions
+    shard_constants: ShardConstants
+    cache: CacheLimits
+    demand: DemandSettings
     item_bytes_max: int = 1 << 21
     """Payload and metadata of an item that a call can carry beside its other fields: no namespace may allow more."""
     tier: str = "default"
@@ -87,7 +90,6 @@ class Engine:
         observer: ShardObserver,
         replies: UnwrittenReplies,
     ) -> None:
-        cache_settings = settings.row_cache
         shards = state.shards
         self.shards = shards.served
         self.statuses = shards.statuses
@@ -100,15 +102,7 @@ class Engine:
             state,
             tier,
             settings.calls,
-            Demand(
-                DemandSettings(
-                    tau_s=cache_settings.demand_decay_ms / 1000,
-                    horizon_s=cache_settings.prefetch_horizon_ms / 1000,
-                    idle_s=cache_settings.prefetch_idle_ms / 1000,
-                    items_max=cache_settings.prefetch_topic_items_max,
-                    topics_max=cache_settings.demand_topics_max,
-                )
-            ),
+            Demand(settings.demand),
             replies,
         )
         self.admin = Administration(
@@ -134,16 +128,25 @@ class Engine:
             self.queue.placement.on_slots_moved,
             self._update_readiness,
         )
-        written_budget = WrittenRowsBudget(cache_settings.written_bytes_max, cache_settings.written_items_max)
-        prefetch_budget = PrefetchBudget(cache_settings.prefetched_bytes_max, cache_settings.prefetched_items_max)
+        cache_limits, constants = settings.cache, settings.shard_constants
+        written_budget = WrittenRowsBudget(cache_limits.written_bytes_max, cache_limits.written_items_max)
+        prefetch_budget = PrefetchBudget(cache_limits.prefetched_bytes_max, cache_limits.prefetched_items_max)
         self.budgets: Mapping[str, Budget] = {"written": written_budget, "prefetched": prefetch_budget}
         """The limits of rows in memory, by pool."""
 
-        backoff = Backoff(settings.shard.retry_ms_min / 1_000, settings.shard.retry_ms_max / 1_000, rng)
+        backoff = Backoff(constants.retry_ms_min / 1_000, constants.retry_ms_max / 1_000, rng)
 
         arrivals = Arrivals(settings.shard.clock_skew_ms_max)
         services = HostServices(
-            settings.shard, self.namespaces, clock, backoff, observer, self.queue, state.topic_rates, arrivals
+            settings.shard,
+            constants,
+            self.namespaces,
+            clock,
+            backoff,
+            observer,
+            self.queue,
+            state.topic_rates,
+            arrivals,
         )
         databases: defaultdict[str, HostDatabase] = defaultdict(services.database)
 

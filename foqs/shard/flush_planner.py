@@ -56,7 +56,7 @@ class FlushPlanner:
         self._memory = memory
         self._numbers = numbers
         self._delivery_port = host.delivery_port
-        self._waiter_payload_bytes_max = host.options.flush_bytes_max
+        self._waiter_payload_bytes_max = host.constants.flush_bytes_max
         """Payloads of due items that one flush may read for waiting dequeues."""
         self._now_ms = now_ms
 

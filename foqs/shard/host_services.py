@@ -20,6 +20,7 @@ from foqs.core.timing.database_clock import DatabaseClock
 from foqs.options.shard_options import ShardOptions
 from foqs.runtime.clock import Clock
 from foqs.shard.observer import ShardObserver
+from foqs.shard.shard_constants import ShardConstants
 from foqs.store.port import Store
 from foqs_contract.backoff import Backoff
 
@@ -66,6 +67,7 @@ class HostServices:
     """The same for every shard of the host."""
 
     options: ShardOptions
+    constants: ShardConstants
     namespaces: NamespaceRules
     clock: Clock
     backoff: Backoff
@@ -76,13 +78,9 @@ class HostServices:
 
     def database(self) -> HostDatabase:
         """Return what the shards of one more database share."""
-        options = self.options
-        return HostDatabase(
-            DatabaseClock(
-                self.clock.monotonic_ms, options.clock_slew_permille, options.clock_skew_ms_max, self.arrivals
-            ),
-            self.clock.monotonic_ms,
-        )
+        monotonic_ms = self.clock.monotonic_ms
+        slew_permille, skew_ms_max = self.constants.clock_slew_permille, self.options.clock_skew_ms_max
+        return HostDatabase(DatabaseClock(monotonic_ms, slew_permille, skew_ms_max, self.arrivals), monotonic_ms)
 
 
 @dataclass(slots=True, frozen=True)

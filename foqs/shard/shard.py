@@ -35,6 +35,7 @@ from foqs.shard.owned_store import OwnedStore
 from foqs.shard.purge_worker import PurgeWorker
 from foqs.shard.row_queries import KEYS_PER_ROW, RowQueries
 from foqs.shard.shard_breaker import ShardBreaker
+from foqs.shard.shard_constants import ShardConstants
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
@@ -79,7 +80,7 @@ class OwnedShard:
         database: HostDatabase,
         disconnect: Callable[[], Awaitable[None]],
     ) -> None:
-        settings, store = host.options, owned.store
+        options, constants, store = host.options, host.constants, owned.store
         self.number = owned.shard
         self.epoch = owned.owner.epoch
         self.is_dropped = False
@@ -88,7 +89,7 @@ class OwnedShard:
         """Why it does not serve some of its key slots."""
         self.disconnect = disconnect
         self._is_open = False
-        self._settings = settings
+        self._constants = constants
         self._weight = host.namespaces.weight_of
         self._clock = host.clock
         self._delivery_port = host.delivery_port
@@ -98,13 +99,13 @@ class OwnedShard:
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
         self._background_tasks: Sequence[asyncio.Task[None]] = ()
-        self._intake = Intake(_intake_limits(settings), self._weight)
+        self._intake = Intake(_intake_limits(options, constants), self._weight)
         self.numbers = ItemNumbers(self.epoch, host.arrivals, lambda call: self._writer.is_writing(call))
         self.memory = memory = ShardMemory(self, cache, host)
         self.index = memory.index
         self._breaker = ShardBreaker(
             self.number,
-            _breaker_settings(settings),
+            _breaker_settings(options, constants),
             host.clock.stopwatch_s,
             host.observer,
             lambda error: self._writer.refuse_inserts(error),
@@ -118,23 +119,23 @@ class OwnedShard:
             memory,
             FlushPlanner(self.number, memory, self.numbers, host, shard_clock.now_ms),
             self._report,
-            FlushPace(_pace_settings(settings)),
+            FlushPace(_pace_settings(constants)),
             self._breaker,
             host,
         )
         self._timer_service = TimerService(
-            self._writer, self._intake, memory, shard_clock, database.sample_clock, store.reads, settings
+            self._writer, self._intake, memory, shard_clock, database.sample_clock, store.reads, constants
         )
         self._reader = self._new_reader(store, host)
         self._query_reader = self._new_reader(store, host)  # its reads delay no refill and no prefetch
         self.queries = RowQueries(
             self._check_serving, memory, self._query_reader, host.namespaces.retry_policies, self.now_ms
         )
-        retry_s = settings.retry_ms_max / 1000
+        retry_s = constants.retry_ms_max / 1000
         self._purge_worker = PurgeWorker(
-            self._writer, self._reader, memory.purge_markers, settings.purge_page_items, retry_s
+            self._writer, self._reader, memory.purge_markers, constants.purge_page_items, retry_s
         )
-        self._topic_removal = TopicRemoval(self._writer, memory, shard_clock, settings.empty_topic_linger_ms)
+        self._topic_removal = TopicRemoval(self._writer, memory, shard_clock, constants.empty_topic_linger_ms)
         self._initial_count = InitialCount(self._writer, store, memory, retry_s, database.count_lock)
 
     def _new_reader(self, store: Store, host: HostServices) -> ShardReader:
@@ -225,7 +226,7 @@ class OwnedShard:
             self._timer_service.run_lease_walks(),
             self._timer_service.run_sweeps(),
             self._timer_service.run_ownership_checks(),
-            run_key_expiry(self._writer, self._shard_clock, self._settings.sweep_interval_ms),
+            run_key_expiry(self._writer, self._shard_clock, self._constants.sweep_interval_ms),
             self._topic_removal.run(),
             self._purge_worker.run(),
             self._initial_count.run(),
@@ -383,10 +384,10 @@ class OwnedShard:
         Raises `TemporaryRefusal`: nothing was queued.
         """
         self._check_serving()
-        markers, settings = self.memory.purge_markers, self._settings
+        markers, constants = self.memory.purge_markers, self._constants
         if not markers.last_number(topic) and (
-            len(markers) >= settings.purge_topics_max
-            or markers.topic_count(topic[0]) >= settings.purge_topics_per_namespace_max
+            len(markers) >= constants.purge_topics_max
+            or markers.topic_count(topic[0]) >= constants.purge_topics_per_namespace_max
         ):
             raise Overloaded("too many purged topics still have rows to delete; try again later", retry_after_ms=1_000)
         operation = SetPurgeMarker(topic, caller)
@@ -456,7 +457,7 @@ class OwnedShard:
 
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
         """The database refused a delivery: its keys stay reserved for a while, so that it is not repeated at full speed."""
-        pause_s = self._settings.retry_ms_max / 1000
+        pause_s = self._constants.retry_ms_max / 1000
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
 
     def start_refill(self, topic: TopicName) -> None:
@@ -470,7 +471,7 @@ class OwnedShard:
                 self._delivery_port.on_items_ready([topic])
 
             read = RefillRead(self.memory, topic, self._writer.run_between_flushes, on_ended)
-            self._reader.submit(topic[0], self._settings.ready_window_items_max / KEYS_PER_ROW, read)
+            self._reader.submit(topic[0], self._constants.ready_window_items_max / KEYS_PER_ROW, read)
 
     def start_prefetch(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         """Load the rows of sorted READY keys, so that their delivery reads nothing."""
@@ -524,33 +525,33 @@ class OwnedShard:
             )
 
 
-def _intake_limits(settings: ShardOptions) -> IntakeLimits:
+def _intake_limits(options: ShardOptions, constants: ShardConstants) -> IntakeLimits:
     return IntakeLimits(
-        settings.flush_items_max,
-        settings.flush_bytes_max,
-        settings.small_flush_items_max,
-        settings.queue_items_max,
-        settings.queue_bytes_max,
+        constants.flush_items_max,
+        constants.flush_bytes_max,
+        constants.small_flush_items_max,
+        options.queue_items_max,
+        options.queue_bytes_max,
         LANE_SHARES,
     )
 
 
-def _breaker_settings(settings: ShardOptions) -> BreakerSettings:
+def _breaker_settings(options: ShardOptions, constants: ShardConstants) -> BreakerSettings:
     return BreakerSettings(
-        window_s=settings.breaker_window_ms / 1000,
-        latency_s_max=settings.breaker_latency_ms_max / 1000,
-        error_percent=settings.breaker_error_percent,
-        flushes_min=settings.breaker_flushes_min,
-        reset_s=settings.breaker_reset_ms / 1000,
+        window_s=constants.breaker_window_ms / 1000,
+        latency_s_max=options.breaker_latency_ms_max / 1000,
+        error_percent=constants.breaker_error_percent,
+        flushes_min=constants.breaker_flushes_min,
+        reset_s=constants.breaker_reset_ms / 1000,
     )
 
 
-def _pace_settings(settings: ShardOptions) -> PaceSettings:
+def _pace_settings(constants: ShardConstants) -> PaceSettings:
     return PaceSettings(
-        settings.flush_items_min,
-        settings.flush_items_max,
-        settings.flush_ms_target / 1000,
-        settings.flush_contended_ms_target / 1000,
+        constants.flush_items_min,
+        constants.flush_items_max,
+        constants.flush_ms_target / 1000,
+        constants.flush_contended_ms_target / 1000,
     )
 
 

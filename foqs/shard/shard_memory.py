@@ -74,13 +74,13 @@ class ShardMemory:
     """One shard's memory. The writer calls it between two flushes only."""
 
     def __init__(self, shard: ShardPort, cache: RowCache, host: HostServices) -> None:
-        options = host.options
-        self.index = ReadyIndex(options.ready_window_items_max, options.ready_index_items_max)
-        self.timers = DueTimers(options.sweep_interval_ms, options.lease_ranges_max)
+        options, constants = host.options, host.constants
+        self.index = ReadyIndex(constants.ready_window_items_max, options.ready_index_items_max)
+        self.timers = DueTimers(constants.sweep_interval_ms, options.lease_ranges_max)
         self.cache = cache
         self.counts = TopicCounts()
         self.usage = NamespaceUsage()
-        self.topic_table = TopicTable(options.empty_topic_linger_ms)
+        self.topic_table = TopicTable(constants.empty_topic_linger_ms)
         self._shard = shard
         self._delivery_port = host.delivery_port
         self._topic_rates = host.topic_rates

@@ -22,8 +22,8 @@ from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
 from foqs.core.timing.deleted_numbers import Range
 from foqs.core.timing.lease_ends import NEVER_MS, Look, group_by_due, pages_of
 from foqs.core.timing.shard_clock import ShardClock
-from foqs.options.shard_options import ShardOptions
 from foqs.shard.awaited_results import AwaitedResults
+from foqs.shard.shard_constants import ShardConstants
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
 from foqs.store.port import DueRow, Reads, Store, StoreLost
@@ -110,7 +110,7 @@ class TimerService:
         shard_clock: ShardClock,
         sample_clock: Callable[[Store], Awaitable[int]],
         open_reads: Callable[[], Reads],
-        settings: ShardOptions,
+        constants: ShardConstants,
     ) -> None:
         self._shard = writer.shard
         self._writer = writer
@@ -121,8 +121,8 @@ class TimerService:
         self._shard_clock = shard_clock
         self._sample_clock = sample_clock
         self._open_reads = open_reads
-        self._settings = settings
-        tick_ms = settings.timer_tick_ms_min
+        self._constants = constants
+        tick_ms = constants.timer_tick_ms_min
         self._scan_alarm = _Alarm(shard_clock, self._timers.next_table_scan_ms, tick_ms)
         self._look_alarm = _Alarm(shard_clock, lambda: self._leases.next_look_ms, tick_ms)
         self._lease_walk_alarm = _Alarm(shard_clock, lambda: self._leases.next_lease_walk_ms, 1)
@@ -147,7 +147,7 @@ class TimerService:
     async def run_clock_sync(self) -> None:
         """Compare the shard clock with the database's clock from time to time."""
         while True:
-            await asyncio.sleep(self._settings.clock_sample_interval_ms / 1000)
+            await asyncio.sleep(self._constants.clock_sample_interval_ms / 1000)
             try:
                 await self._writer.read(self._sample_clock)
             except (NotOwner, Unavailable):
@@ -177,7 +177,7 @@ class TimerService:
         the database refuses delays no other; it is tried again after a pause.
         """
         low_ms = self._timers.scanned_ms
-        page_items = self._settings.timer_page_items
+        page_items = self._constants.timer_page_items
         after: DueRow | None = None
         complete = True
         being_written: asyncio.Future[list[Any]] | None = None
@@ -206,7 +206,7 @@ class TimerService:
         self, low_ms: int | None, now_ms: int, after: DueRow | None, store: Store
     ) -> tuple[list[DueRow], asyncio.Future[list[Any]]]:
         """Read a page of due entries and queue their rows. Returns the page and the future of its results."""
-        page = await store.due_rows(low_ms, now_ms, after, self._settings.timer_page_items)
+        page = await store.due_rows(low_ms, now_ms, after, self._constants.timer_page_items)
         return page, await self._submit_rows([due.id for due in page], [due.due_ms for due in page], store)
 
     async def _submit_rows(
@@ -290,7 +290,7 @@ class TimerService:
             self._leases.remember(due_ms, numbers, now_ms)
         self._wake_if_earlier()
         ended = sorted((lease.due_ms, lease.id) for lease in leases if lease.due_ms <= now_ms)
-        page_items = self._settings.timer_page_items
+        page_items = self._constants.timer_page_items
         being_written: _EndedLeases | None = None
         for start in range(0, len(ended), page_items):
             page = ended[start : start + page_items]
@@ -318,11 +318,11 @@ class TimerService:
                 await self._walk_leases(reads)
             except StoreLost as lost:
                 log.warning("shard %d: a lease walk failed and is tried again: %s", self._shard, lost)
-                await asyncio.sleep(self._settings.retry_ms_max / 1000)
+                await asyncio.sleep(self._constants.retry_ms_max / 1000)
             except (NotOwner, Unavailable):
                 if self._writer.is_ended:
                     return
-                await asyncio.sleep(self._settings.retry_ms_max / 1000)
+                await asyncio.sleep(self._constants.retry_ms_max / 1000)
             finally:
                 await reads.close()
 
@@ -350,7 +350,7 @@ class TimerService:
             for topic, page in zip(some, found, strict=True):
                 limit = LEASE_WALK_FIRST_ROWS
                 while len(page) >= limit:
-                    limit = self._settings.timer_page_items
+                    limit = self._constants.timer_page_items
                     (page,) = await reads.leases_of(self._writer.last_committed, [(topic, page[-1][0])], limit)
                     yield [DueRow(due_ms, order_key_number(key)) for key, due_ms in page]
 
@@ -384,7 +384,7 @@ class TimerService:
         takes longer each time. Then sweeps become rarer.
         """
         clock = asyncio.get_running_loop().time
-        interval_s = self._settings.sweep_interval_ms / 1000
+        interval_s = self._constants.sweep_interval_ms / 1000
         pause_s = interval_s
         while True:
             await asyncio.sleep(pause_s)
@@ -412,7 +412,7 @@ class TimerService:
         after: DueRow | None = None
         complete = True
         while True:
-            page = await reads.due_rows(self._writer.last_committed, high_ms, after, self._settings.timer_page_items)
+            page = await reads.due_rows(self._writer.last_committed, high_ms, after, self._constants.timer_page_items)
             if not page:
                 break
             complete &= _is_each_written(await self._submit([due.id for due in page], {}, [due.due_ms for due in page]))
@@ -429,11 +429,11 @@ class TimerService:
         Not with the sweeps, because one may take much longer than the interval.
         """
         while True:
-            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
+            await asyncio.sleep(self._constants.sweep_interval_ms / 1000)
             self._writer.request_flush()
 
     def _retry_at_ms(self) -> int:
-        return self._shard_clock.now_ms() + self._settings.retry_ms_max
+        return self._shard_clock.now_ms() + self._constants.retry_ms_max
 
     def check(self) -> None:
         """Assert that no scan is too late, and that none counts as done before its time."""

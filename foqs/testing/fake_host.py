@@ -21,8 +21,10 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from foqs.host import ComposedHost
+from foqs.host_constants import HostConstants
 from foqs.options.config import load
 from foqs.options.options import DAY_MS, HOUR_MS
+from foqs.shard.shard_constants import ShardConstants
 from foqs.surroundings import Surroundings
 from foqs.testing.host_loop import HostLoop
 from foqs.testing.memory_network import MemoryNetwork
@@ -46,13 +48,14 @@ _OPTIONS: Final = {
     "server.port": PORT,
     "store.url": "memory:",
     "store.shards": 1,
-    "shard.sweep_interval_ms": DAY_MS,
-    "shard.clock_sample_interval_ms": HOUR_MS,
-    "shard.timer_tick_ms_min": 1,
 }
-"""One shard, so that the order is exact; few sweeps, so that years pass quickly; due items are processed at once."""
+"""One shard, so that the order is exact."""
+_CONSTANTS: Final = HostConstants(
+    ShardConstants(sweep_interval_ms=DAY_MS, clock_sample_interval_ms=HOUR_MS, timer_tick_ms_min=1)
+)
+"""Few sweeps, so that years pass quickly; due items are processed at once."""
 _TIMER_LATE_MS: Final = 2
-"""A host's timer can fire this late: it counts whole milliseconds, and waits at least `shard.timer_tick_ms_min`."""
+"""A host's timer can fire this late: it counts whole milliseconds, and waits at least `timer_tick_ms_min`."""
 _PAGE_ITEMS: Final = 1_000
 _STATES: Final = ("ready", "deferred", "leased", "dead")
 _START_S_MAX: Final = 60.0
@@ -143,7 +146,7 @@ class FakeHost:
     async def _start(self) -> None:
         wall_origin_ms = time.time_ns() // 1_000_000 - int(self._loop.time() * 1_000)
         clock = VirtualClock(self._loop, wall_origin_ms=wall_origin_ms)
-        self._host = ComposedHost(self._config, Surroundings.of(self._config, clock))
+        self._host = ComposedHost(self._config, Surroundings.of(self._config, clock), _CONSTANTS)
         await self._host.start()
         async with asyncio.timeout(_START_S_MAX):
             while not self._host.is_ready:  # noqa: ASYNC110 - its own time, which does not wait

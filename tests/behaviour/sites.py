@@ -32,7 +32,6 @@ DEAD_RETENTION_MS: Final = 3 * SPAN_MS
 PAYLOAD_BYTES_MAX: Final = 10_240
 
 OPTIONS: Final = {
-    "shard.sweep_interval_ms": 60_000,
     "shard.breaker_latency_ms_max": 30_000,
     "namespace.lease_ms_default": 30_000,
     "namespace.backoff_ms_min": BACKOFF_MS_MAX,

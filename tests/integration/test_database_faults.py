@@ -24,6 +24,7 @@ from tests.support.disk import filled_disk, small_disk
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
+from tests.support.quick_foqs import quick_foqs
 from tests.support.tables import in_mariadb
 from tests.support.workload import pause
 
@@ -41,17 +42,16 @@ WAITING: Final = (
 
 OPTIONS: Final[Mapping[str, Any]] = {
     "store.shards": SHARDS,
-    "shard.breaker_window_ms": 2_000,
     "shard.breaker_latency_ms_max": 500,
-    "shard.breaker_flushes_min": 5,
-    "shard.breaker_reset_ms": 500,
 }
 """A transaction without a reply opens the breaker after two and a half seconds. A busy disk delays one for less."""
 PATIENT: Final = {"shard.breaker_latency_ms_max": 2_000}
 """The breaker opens after ten seconds, so that a machine that stalls does not open the other shard's breaker."""
 LESS_PATIENT: Final = {"shard.breaker_latency_ms_max": 800}
 """The breaker opens after four seconds: the database limits a wait for a lock to five."""
-NEVER: Final = {"shard.breaker_flushes_min": 10_000}
+SOON: Final = {"breaker_window_ms": 2_000, "breaker_reset_ms": 500}
+"""The breaker judges the last two seconds, and tries the database twice a second."""
+NEVER: Final = {**SOON, "breaker_flushes_min": 10_000}
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +67,21 @@ class Trial:
     """One host on one database, and load on it."""
 
     def __init__(
-        self, folder: Path, server: MariaDb, payload_bytes: int = 20, options: Mapping[str, Any] = MappingProxyType({})
+        self,
+        folder: Path,
+        server: MariaDb,
+        payload_bytes: int = 20,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        constants: Mapping[str, Any] = SOON,
     ) -> None:
         self.server = server
         self.database = server.database()
         server.query(f"GRANT ALL ON {self.database}.* TO {USER}@'%'")
         self.host = RestartableHost(
-            folder, f"mysql://{USER}@127.0.0.1:{server.port}/{self.database}", {**OPTIONS, **options}
+            folder,
+            f"mysql://{USER}@127.0.0.1:{server.port}/{self.database}",
+            {**OPTIONS, **options},
+            (*quick_foqs(shard=constants), "host"),
         )
         self.written: dict[str, bytes] = {}
         """The payloads of acknowledged items by id."""
@@ -243,7 +251,7 @@ def test_deadlocks_are_retried_without_an_error_to_any_caller(tmp_path: Path, ma
             assert outcome.error is None
             assert trial.retries(0) > retries
 
-    with Trial(tmp_path / "host", mariadb, options=NEVER) as trial:
+    with Trial(tmp_path / "host", mariadb, constants=NEVER) as trial:
         trial.play(deadlock)
         assert not trial.failed
 

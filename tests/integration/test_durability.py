@@ -30,7 +30,7 @@ REDO: Final = {"mariadb": "/ib_logfile0", "mysql9": "/#ib_redo"}
 """A part of the path of a server's log."""
 COMMIT: Final = r"\3COMMIT"
 ROUNDS: Final = 3
-QUIET: Final = {"store.shards": 1, "shard.sweep_interval_ms": 600_000, "calls.delivery_wait_ms_max": 60_000}
+QUIET: Final = {"store.shards": 1, "calls.delivery_wait_ms_max": 60_000}
 """One log, written only by the calls of the test. A dequeue waits for its commit, however slow, and never replies
 without items, as such a reply would follow no sync."""
 UNSAFE_HOST: Final = (sys.executable, "-m", "tests.support.unsafe_store")
@@ -90,7 +90,7 @@ def test_a_host_that_does_not_sync_its_log_is_found(tmp_path: Path) -> None:
 def traced_on_server(tmp_path: Path, server: MariaDb, *, unsafe: bool) -> list[str | None]:
     database = server.database()
     url = f"mysql://root@127.0.0.1:{server.port}/{database}"
-    with RestartableHost(tmp_path / "host", url, {**QUIET, "store.unsafe_durability": unsafe}) as host:
+    with RestartableHost(tmp_path / "host", url, {**QUIET, "store.unsafe_durability": unsafe}, HOST) as host:
         host.start()
         until_quiet(in_mariadb(server, database, 1))
         with Trace([host.pid, server.pid], tmp_path / "trace") as trace:

@@ -163,7 +163,7 @@ def test_a_stopped_host_ends_although_a_name_is_still_being_looked_up() -> None:
     code = """
 import asyncio, sys, threading
 import foqs.host_run
-async def serve(config, on_ready):
+async def serve(config, on_ready, constants):
     asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
     return 7
 foqs.host_run.serve = serve

@@ -64,7 +64,6 @@ def tour() -> list[Block]:
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[RestartableHost]:
     options = {
-        "shard.sweep_interval_ms": 60_000,
         "namespace.lease_ms_default": 30_000,
         "namespace.backoff_ms_min": 300,
     }

@@ -45,7 +45,7 @@ from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.simulation import principals
 from tests.simulation.watched_coordinator import WatchedCoordinator
-from tests.support.builders import NAMESPACE, ROW_CACHE, MemoryEpochBook, changed, engine_settings
+from tests.support.builders import CACHE, DEMAND, NAMESPACE, MemoryEpochBook, changed, engine_settings
 from tests.support.checked_shards import CheckedShards
 from tests.support.clock_bounds import ClockBounds
 from tests.support.clocks import ServerClock
@@ -90,21 +90,15 @@ SETTINGS: Final = replace(
         breaker_error_percent=50,
         breaker_flushes_min=4,
         breaker_reset_ms=150,
-        buffer=changed(
-            ROW_CACHE,
-            written_items_max=12,
-            prefetched_items_max=8,
-            prefetched_bytes_max=8_000,
-            prefetch_topic_items_max=6,
-        ),
+        cache=replace(CACHE, written_items_max=12, prefetched_items_max=8, prefetched_bytes_max=8_000),
+        demand=replace(DEMAND, items_max=6),
     ),
     namespace=_NAMESPACE,
 )
 WILD: Final = replace(
     SETTINGS,
-    shard=changed(
-        SETTINGS.shard, clock_sample_interval_ms=150, clock_slew_permille=SLEW_PERMILLE, clock_skew_ms_max=CLOCK_SKEW_MS
-    ),
+    shard=changed(SETTINGS.shard, clock_skew_ms_max=CLOCK_SKEW_MS),
+    shard_constants=replace(SETTINGS.shard_constants, clock_sample_interval_ms=150, clock_slew_permille=SLEW_PERMILLE),
 )
 BOUNDS: Final = ClockBounds(
     lease_ms_default=30_000,

@@ -35,8 +35,8 @@ class HeavyCluster(SimulatedCluster):
         return replace(
             usual,
             namespace=changed(usual.namespace, payload_bytes_max=max(_LIMITS)),
-            shard=changed(usual.shard, flush_bytes_max=_FLUSH_BYTES),
-            row_cache=changed(usual.row_cache, prefetched_bytes_max=20_000, written_items_max=60),
+            shard_constants=replace(usual.shard_constants, flush_bytes_max=_FLUSH_BYTES),
+            cache=replace(usual.cache, prefetched_bytes_max=20_000, written_items_max=60),
         )
 
 

@@ -64,7 +64,7 @@ def refusals_on_full_pages_forgotten() -> None:
 
     async def submit_rows(self: TimerService, numbers: list[int], timer_dues: Sequence[int], store: Store) -> Any:
         written = await original(self, numbers, timer_dues, store)
-        return written if len(numbers) < self._settings.timer_page_items else _without_errors(written)
+        return written if len(numbers) < self._constants.timer_page_items else _without_errors(written)
 
     async def _without_errors(written: Any) -> list[Any]:
         return [None if isinstance(result, FoqsError) else result for result in await written]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from foqs.catalog.document import Document, NamespaceRecord
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
+from foqs.core.memory.demand import DemandSettings
+from foqs.core.memory.reservations import CacheLimits
 from foqs.options.cluster_options import ClusterOptions
 from foqs.options.options import NamespaceOptions, Options
 from foqs.options.rpc_options import CallOptions, RpcOptions
-from foqs.options.shard_options import RowCacheOptions, ShardOptions
+from foqs.options.shard_options import ShardOptions
 from foqs.queue.engine import EngineSettings
+from foqs.shard.shard_constants import ShardConstants
 
 T = TypeVar("T", bound=Options)
 
@@ -42,52 +45,42 @@ NAMESPACE = changed(
 
 CALLS = changed(CallOptions(), timeout_ms_max=60_000)
 
-ROW_CACHE = changed(
-    RowCacheOptions(),
-    written_bytes_max=40_000,
-    written_items_max=1_000,
-    prefetched_bytes_max=40_000,
-    prefetched_items_max=40,
-    prefetch_topic_items_max=20,
-    prefetch_horizon_ms=250,
-    demand_decay_ms=1_000,
-    prefetch_idle_ms=5_000,
-    demand_topics_max=100,
+CACHE = CacheLimits(
+    written_bytes_max=40_000, written_items_max=1_000, prefetched_bytes_max=40_000, prefetched_items_max=40
 )
 
+DEMAND = DemandSettings(tau_s=1.0, horizon_s=0.25, idle_s=5.0, items_max=20, topics_max=100)
 
-def shard_options(**changes: Any) -> ShardOptions:
-    """Return settings with small limits, short timers, and a breaker that does not open."""
-    values: dict[str, Any] = {
-        "flush_items_max": 100,
-        "flush_bytes_max": 1 << 20,
-        "queue_items_max": 5_000,
-        "queue_bytes_max": 1 << 24,
-        "ready_window_items_max": 50,
-        "ready_index_items_max": 1_000,
-        "flush_items_min": 10,
-        "flush_ms_target": 1_000,
-        "flush_contended_ms_target": 1_000,
-        "small_flush_items_max": 8,
-        "empty_topic_linger_ms": 1_000,
-        "timer_page_items": 20,
-        "timer_tick_ms_min": 5,
-        "sweep_interval_ms": 5_000,
-        "purge_page_items": 20,
-        "purge_topics_max": 100,
-        "purge_topics_per_namespace_max": 100,
-        "clock_sample_interval_ms": 10**9,
-        "clock_slew_permille": 50,
-        "clock_skew_ms_max": 0,
-        "retry_ms_min": 5,
-        "retry_ms_max": 500,
-        "breaker_window_ms": 10_000,
-        "breaker_latency_ms_max": 60_000,
-        "breaker_error_percent": 100,
-        "breaker_flushes_min": 1_000,
-        "breaker_reset_ms": 1_000,
-    }
-    return changed(ShardOptions(), **(values | changes))
+SHARD_OPTIONS = changed(
+    ShardOptions(),
+    queue_items_max=5_000,
+    queue_bytes_max=1 << 24,
+    ready_index_items_max=1_000,
+    clock_skew_ms_max=0,
+    breaker_latency_ms_max=60_000,
+)
+SHARD_CONSTANTS = ShardConstants(
+    flush_items_max=100,
+    flush_bytes_max=1 << 20,
+    ready_window_items_max=50,
+    flush_ms_target=1_000,
+    flush_contended_ms_target=1_000,
+    small_flush_items_max=8,
+    empty_topic_linger_ms=1_000,
+    timer_page_items=20,
+    timer_tick_ms_min=5,
+    sweep_interval_ms=5_000,
+    purge_page_items=20,
+    purge_topics_max=100,
+    purge_topics_per_namespace_max=100,
+    clock_sample_interval_ms=10**9,
+    retry_ms_min=5,
+    retry_ms_max=500,
+    breaker_error_percent=100,
+    breaker_flushes_min=1_000,
+    breaker_reset_ms=1_000,
+)
+"""Small limits, short timers, and a breaker that does not open."""
 
 
 def engine_settings(
@@ -95,16 +88,24 @@ def engine_settings(
     alone: bool = True,
     delivery_wait_ms_max: int = 1_000,
     delivery_bytes_max: int = 1 << 24,
-    buffer: RowCacheOptions | None = None,
+    cache: CacheLimits = CACHE,
+    demand: DemandSettings = DEMAND,
     **changes: Any,
 ) -> EngineSettings:
-    """Return settings of a standalone engine with these shards; with `alone=False`, of one that is assigned its shards."""
+    """Return settings of a standalone engine with these shards; with `alone=False`, of one that is assigned its shards.
+
+    Args:
+        changes: options and constants of its shards.
+    """
+    options = {name: changes.pop(name) for name in ShardOptions.model_fields if name in changes}
     return EngineSettings(
         standalone_shards=dict.fromkeys(shards, "") if alone else None,
         namespace=NAMESPACE,
         calls=changed(CALLS, delivery_wait_ms_max=delivery_wait_ms_max, delivery_bytes_max=delivery_bytes_max),
-        shard=shard_options(**changes),
-        row_cache=buffer or ROW_CACHE,
+        shard=changed(SHARD_OPTIONS, **options),
+        cache=cache,
+        shard_constants=replace(SHARD_CONSTANTS, **changes),
+        demand=demand,
     )
 
 

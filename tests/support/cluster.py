@@ -7,6 +7,7 @@ Its ZooKeeper and databases come from installed packages, or from containers in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,10 +15,9 @@ from typing import Any, Final
 from foqs.dev.local_cluster import INSTALLED, LocalCluster, Programs
 from tests.support import containers
 from tests.support.ports import free_port
+from tests.support.quick_foqs import quick_foqs
 
 _OPTIONS: Final[Mapping[str, Any]] = {
-    "shard.retry_ms_max": 200,
-    "shard.sweep_interval_ms": 1_000,
     "shard.breaker_latency_ms_max": 60_000,
     "namespace.lease_ms_default": 1_000,
     "namespace.backoff_ms_min": 50,
@@ -38,5 +38,5 @@ def cluster(
     """A cluster that is not started yet: use it in a `with` block. Its session timeout is the ordinary one."""
     given = {**_OPTIONS, **options}
     in_containers = Programs(lambda folder: containers.ZooKeeper(), lambda folder: containers.MariaDb())
-    programs = in_containers if containers.are_wanted() else INSTALLED
+    programs = replace(in_containers if containers.are_wanted() else INSTALLED, foqs=quick_foqs())
     return LocalCluster(folder, hosts, databases, shards, free_port, given, programs, with_consoles, with_sqs)

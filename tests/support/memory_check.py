@@ -179,6 +179,6 @@ def _timers(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
         yield f"invariant 10: due {min(dues)} lies below the watermark {watermark_ms}"
     entries = [entry[0] for entry in map(timer_entry, rows) if entry is not None]
     next_ms = shard.memory.timers.next_table_scan_ms()
-    retry_ms = shard.now_ms() + shard._settings.retry_ms_max
+    retry_ms = shard.now_ms() + shard._constants.retry_ms_max
     if entries and next_ms > max(min(entries), retry_ms):
         yield f"invariant 10: due {min(entries)} is before the next scan at {next_ms}"

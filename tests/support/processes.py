@@ -22,23 +22,23 @@ from typing import Any, Final, Self
 from tests.support.freezing import freeze, thaw
 from tests.support.poll import until
 from tests.support.ports import free_port
+from tests.support.quick_foqs import quick_foqs
 
 PROGRAM: Final = Path(sys.executable).with_name("foqs")
 HOST: Final = (str(PROGRAM), "host")
 """The command of an ordinary host, without its configuration."""
+QUICK_HOST: Final = (*quick_foqs(), "host")
+"""The command of a host that is quick to retry."""
 
 LEASE_MS_DEFAULT: Final = 1_000
 BACKOFF_MS_MAX: Final = 400
 
 _OPTIONS: Final[Mapping[str, Any]] = {
     "log.level": "info",
-    "shard.retry_ms_max": 200,
-    "shard.sweep_interval_ms": 1_000,
     "namespace.lease_ms_default": LEASE_MS_DEFAULT,
     "namespace.backoff_ms_min": 50,
     "namespace.backoff_ms_max": BACKOFF_MS_MAX,
 }
-"""Quick to retry and to look again, as a test has seconds where a service has hours."""
 
 _START_TIMEOUT_S: Final = 60.0
 _END_TIMEOUT_S: Final = 30.0
@@ -65,7 +65,11 @@ class RestartableHost:
     """
 
     def __init__(
-        self, folder: Path, store: str, options: Mapping[str, Any] = MappingProxyType({}), command: Sequence[str] = HOST
+        self,
+        folder: Path,
+        store: str,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        command: Sequence[str] = QUICK_HOST,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder

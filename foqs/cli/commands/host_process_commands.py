@@ -216,19 +216,22 @@ def _missing_protections(config: Config) -> str:
 
 
 def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Path | None = None) -> None:
+    from foqs.host_constants import HOST_CONSTANTS, HostConstants
     from foqs.host_run import run_host
     from shardmgr.process_lock import NotReserved
 
+    context = click.get_current_context()
+    constants = context.find_object(HostConstants) or HOST_CONSTANTS
     _check_ports(config, file)
     logs.setup_logging(config.log.level, config.log.format, sys.stderr)
     try:
-        code = run_host(config, on_ready=on_ready)
+        code = run_host(config, on_ready, constants)
     except NotReserved as error:
         raise CommandFailed(str(error), USAGE) from None
     except OSError:
         _check_ports(config, file)  # another process took the port meanwhile
         raise
-    click.get_current_context().exit(code)
+    context.exit(code)
 
 
 def _check_ports(config: Config, file: Path | None) -> None:

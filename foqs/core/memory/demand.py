@@ -22,19 +22,19 @@ _CHECK_FRACTION: Final = 8
 class DemandSettings:
     """How far ahead to prefetch.
 
-    Attributes:
-        tau_s: the time in which a past call's weight falls to 1/e.
-        horizon_s: how long the prefetched items should last.
-        idle_s: a topic without a dequeue for this time is not prefetched.
-        items_max: prefetched items of one topic at most.
-        topics_max: topics remembered at most.
+    By default the constants of a host.
     """
 
     tau_s: float = 2.0
-    horizon_s: float = 0.5
+    """The time in which a past call's weight falls to 1/e: a topic that gets busy is prefetched within a second or two."""
+    horizon_s: float = 0.25
+    """How long the prefetched items should last: ten times a read of a busy database."""
     idle_s: float = 10.0
-    items_max: int = 2_000
+    """A topic without a dequeue for this time is not prefetched: its consumers have probably left."""
+    items_max: int = 4_000
+    """Prefetched items of one topic at most, so that one topic cannot take the room of all."""
     topics_max: int = 10_000
+    """Topics remembered at most; some MiB."""
 
 
 class _TopicDemand:

@@ -8,12 +8,16 @@ which rows are held, nor where.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 from foqs.core.items.item import Row
 
 ROW_BYTES: Final = 512
 """The size of a row in memory, without payload, metadata and trace context."""
+
+_ROWS_PER_MIB: Final = 800
+"""Rows that a MiB of a budget may hold: fewer than fit if they are small, as each row also costs time and an entry of an index."""
 
 _FIRST_GUESS_BYTES: Final = 2_048
 """The assumed size of a row in a namespace of which no row was read yet."""
@@ -30,6 +34,22 @@ def size_of(rows: Collection[Row]) -> int:
     content = sum([len(row.metadata) if row.payload is None else len(row.metadata) + len(row.payload) for row in rows])
     content += sum([len(row.trace_context) for row in rows if row.trace_context is not None])
     return ROW_BYTES * len(rows) + content
+
+
+@dataclass(slots=True, frozen=True)
+class CacheLimits:
+    """What the row caches of a host may hold."""
+
+    written_bytes_max: int
+    written_items_max: int
+    prefetched_bytes_max: int
+    prefetched_items_max: int
+
+    @classmethod
+    def of_bytes(cls, written_bytes_max: int, prefetched_bytes_max: int) -> Self:
+        """Return the limits of budgets of these bytes."""
+        items = [bytes_max * _ROWS_PER_MIB >> 20 for bytes_max in (written_bytes_max, prefetched_bytes_max)]
+        return cls(written_bytes_max, items[0], prefetched_bytes_max, items[1])
 
 
 class Budget:

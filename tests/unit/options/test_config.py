@@ -185,7 +185,6 @@ def test_wrong_variable_is_named(variable: str, value: str) -> None:
         ("[calls]\ntimeout_ms_default = 200_000", "calls.timeout_ms_default", "timeout_ms_max"),
         ("[calls]\nitems_per_call_max = 20_000", "calls.items_per_call_max", "container_items_max"),
         ("[rpc]\nreply_bytes_max = 65_536", "rpc.reply_bytes_max", "changed something"),
-        ("[shard]\nretry_ms_min = 10_000", "shard.retry_ms_min", "retry_ms_max"),
         ("[namespace]\nlease_ms_default = 50_000_000", "namespace.lease_ms_default", "lease_ms_max"),
         ("[namespace]\nbackoff_ms_max = 1", "namespace.backoff_ms_min", "backoff_ms_max"),
         (

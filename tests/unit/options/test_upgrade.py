@@ -91,11 +91,11 @@ def test_old_names_are_not_those_of_present_options() -> None:
 
 def test_upgrade_keeps_comments_and_layout() -> None:
     text = (
-        "# top\n\n[ wire ]   # section\n  silence_timeout_ms=5_000 # why\n\n[buffer]\nquiet_ms = 1\n"
+        "# top\n\n[ wire ]   # section\n  silence_timeout_ms=5_000 # why\n\n[buffer]\nloaded_bytes_max = 1\n"
         "[server]\nstop_timeout_s = 7  # seconds\nhost = '::1'"
     )
     assert upgrade(text).text == (
-        "# top\n\n[ rpc ]   # section\n  stall_timeout_ms=5_000 # why\n\n[row_cache]\nprefetch_idle_ms = 1\n"
+        "# top\n\n[ rpc ]   # section\n  stall_timeout_ms=5_000 # why\n\n[row_cache]\nprefetched_bytes_max = 1\n"
         "[server]\nstop_timeout_ms = 7000  # seconds\nhost = '::1'"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,13 +18,13 @@ from foqs.shard.observer import NullObserver
 from foqs.shard.shard import OwnedShard
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import StaleLease
-from tests.support.builders import ROW_CACHE, changed, engine_settings
+from tests.support.builders import CACHE, engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.inner_parts import connection_of
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 NEVER_MS = 10**9
-NOTHING_KEPT = changed(ROW_CACHE, written_items_max=1, written_bytes_max=1)
+NOTHING_KEPT = replace(CACHE, written_items_max=1, written_bytes_max=1)
 
 
 def settings_of(*shards: int, **changes: Any) -> Any:
@@ -93,7 +94,7 @@ def test_due_item_with_a_waiter_is_leased_by_the_flush_that_finds_it_due(
 ) -> None:
     async def story(world: World) -> None:
         observer = world.facts = RecordingObserver()
-        engine = await world.engine(settings_of(1, buffer=ROW_CACHE if kept else NOTHING_KEPT))
+        engine = await world.engine(settings_of(1, cache=CACHE if kept else NOTHING_KEPT))
         caller = Caller(world, engine)
         await caller.put(count=8, delay_ms=300, payload=b"whole")
         waiting = start_task(caller.get(count=6, wait_ms=5_000))
@@ -265,7 +266,7 @@ def test_due_row_is_judged_after_an_earlier_queued_event(
     """The event is queued when the timer service reads the row, so the row will differ."""
 
     async def story(world: World) -> None:
-        engine = await world.engine(settings_of(1, buffer=NOTHING_KEPT))
+        engine = await world.engine(settings_of(1, cache=NOTHING_KEPT))
         caller = Caller(world, engine)
         await caller.put(lease_ms=300, priority=1)
         held = await caller.one()
@@ -378,7 +379,7 @@ def test_new_owner_delivers_items_that_came_due_meanwhile_to_waiters() -> None:
 
 def test_reads_of_a_flush_for_waiters_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        settings = settings_of(1, buffer=NOTHING_KEPT, flush_bytes_max=2_500)
+        settings = settings_of(1, cache=NOTHING_KEPT, flush_bytes_max=2_500)
         engine = await world.engine(settings)
         caller = Caller(world, engine)
         await caller.put(count=4, deliver_after_ms=engine.shards[1].now_ms() + 300, payload=bytes(1_000))

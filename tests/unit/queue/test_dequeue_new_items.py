@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from foqs.queue.port import LeasedItems
 from foqs.shard.shard import OwnedShard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from tests.support.builders import ROW_CACHE, changed, engine_settings, keyed_item, new_item
+from tests.support.builders import CACHE, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.inner_parts import connection_of, writer_of
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
@@ -297,7 +298,7 @@ def test_no_dequeue_waits_while_there_are_items(monkeypatch: pytest.MonkeyPatch)
             3,
             ready_window_items_max=4,
             ready_index_items_max=10,
-            buffer=changed(ROW_CACHE, written_items_max=5, prefetched_items_max=5),
+            cache=replace(CACHE, written_items_max=5, prefetched_items_max=5),
         )
         engine = await world.engine(settings)
         for topic in "abc":

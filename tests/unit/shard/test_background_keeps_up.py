@@ -17,9 +17,9 @@ import pytest
 from foqs.core.items.item import Row, State
 from foqs.core.items.life import EventKind
 from foqs.core.memory import topic_table
-from foqs.options.shard_options import ShardOptions
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.shard import writer
+from foqs.shard.shard_constants import ShardConstants
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World
 from tests.support.method_gate import start_task
@@ -32,7 +32,7 @@ BEHIND_S_MAX: Final = 2.0
 """How far a worker may be behind: keys that end within a second are deleted together."""
 CALL_ITEMS: Final = 50
 FLUSH_ITEMS: Final = 200
-SCALE: Final = FLUSH_ITEMS / ShardOptions().flush_items_max
+SCALE: Final = FLUSH_ITEMS / ShardConstants().flush_items_max
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +43,13 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scaled_settings() -> EngineSettings:
-    """Return the settings of one shard with small flushes and the proportions of the default options.
+    """Return the settings of one shard with small flushes and the proportions of the usual constants.
 
     Topics linger for `LIFE_MS`.
     """
-    options = ShardOptions()
+    usual = ShardConstants()
     scaled: dict[str, Any] = {
-        name: int(getattr(options, name) * SCALE)
-        for name in ("flush_items_max", "timer_page_items", "purge_page_items")
+        name: int(getattr(usual, name) * SCALE) for name in ("flush_items_max", "timer_page_items", "purge_page_items")
     }
     return engine_settings(
         1,

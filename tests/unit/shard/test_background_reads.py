@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from foqs.core.items.life import EventKind
 from foqs.queue.port import ITEM_OVERHEAD_BYTES
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import Unavailable
-from tests.support.builders import NAMESPACE, ROW_CACHE, changed, engine_settings, new_item
+from tests.support.builders import CACHE, NAMESPACE, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
@@ -71,7 +72,7 @@ def test_a_refill_that_ends_during_a_flush_does_not_hide_its_items(monkeypatch: 
 
 def test_a_prefetched_row_that_changed_during_the_read_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        settings = engine_settings(1, buffer=changed(ROW_CACHE, written_items_max=0))
+        settings = engine_settings(1, cache=replace(CACHE, written_items_max=0))
         engine = await world.engine(settings)
         await Caller(world, engine).put(count=8, attempts_max=2)
         engine = await restarted(world, engine, settings)

@@ -14,7 +14,7 @@ from foqs.core.items.row_filter import RowFilter
 from foqs.core.memory.reservations import ROW_BYTES
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.store.in_memory.memory_table import ShardTables
-from tests.support.builders import ROW_CACHE, changed, engine_settings
+from tests.support.builders import CACHE, changed, engine_settings
 from tests.support.engines import Caller, World, run_in_world
 
 ITEMS = 200
@@ -24,10 +24,8 @@ LOADED_BYTES = 8 * (LONG + ROW_BYTES)
 
 
 def settings(payload_bytes_max: int = LONG, written_bytes_max: int = 40_000) -> EngineSettings:
-    buffer = changed(
-        ROW_CACHE, prefetched_bytes_max=LOADED_BYTES, written_bytes_max=written_bytes_max, written_items_max=1_000
-    )
-    made = engine_settings(1, buffer=buffer, flush_bytes_max=FLUSH_BYTES, delivery_bytes_max=16 * LONG)
+    cache = replace(CACHE, prefetched_bytes_max=LOADED_BYTES, written_bytes_max=written_bytes_max)
+    made = engine_settings(1, cache=cache, flush_bytes_max=FLUSH_BYTES, delivery_bytes_max=16 * LONG)
     return replace(made, namespace=changed(made.namespace, payload_bytes_max=payload_bytes_max))
 
 

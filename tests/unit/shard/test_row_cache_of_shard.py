@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from foqs.core.items.life import EventKind
 from foqs.store.in_memory.memory_store import MemoryStore
-from tests.support.builders import ROW_CACHE, changed, engine_settings
+from tests.support.builders import CACHE, engine_settings
 from tests.support.engines import Caller, World, run_in_world
 
 ROOM = 20
@@ -44,7 +45,7 @@ Park = Callable[[World, Caller, Any], Awaitable[None]]
 @pytest.mark.parametrize("park", [of_another_namespace, due_in_an_hour, nacked_until_an_hour_from_now, dead])
 def test_parked_items_do_not_evict_active_items_from_the_cache(park: Park, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1, buffer=changed(ROW_CACHE, written_items_max=ROOM)))
+        engine = await world.engine(engine_settings(1, cache=replace(CACHE, written_items_max=ROOM)))
         caller = Caller(world, engine)
         await park(world, caller, engine)
         reads: list[Sequence[int]] = []

@@ -17,7 +17,7 @@ from foqs.shard.shard_memory import TOPICS_PER_STEP
 from foqs.shard.timer_service import LEASE_WALK_TOPICS, SWEEP_PAUSES
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import DueRow, StoreLost, WriteRefused
-from tests.support.builders import ROW_CACHE, changed, engine_settings
+from tests.support.builders import CACHE, engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.inner_parts import store_of, timer_service_of
 from tests.support.memory_check import differences
@@ -86,8 +86,8 @@ def test_a_stale_entry_beside_the_rows_own_one_delivers_no_item_twice() -> None:
     """There is no room in the row cache, and a consumer waits: the first event leases the item."""
 
     async def story(world: World) -> None:
-        buffer = changed(ROW_CACHE, written_items_max=0)
-        engine = await world.counted_engine(engine_settings(1, sweep_interval_ms=NEVER_MS, buffer=buffer))
+        cache = replace(CACHE, written_items_max=0)
+        engine = await world.counted_engine(engine_settings(1, sweep_interval_ms=NEVER_MS, cache=cache))
         caller = Caller(world, engine)
         await caller.put(delay_ms=2_000, policy=DeliveryPolicy.AT_MOST_ONCE)
         await caller.put("other", delay_ms=3_600_000)

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from foqs.cli import root
 from foqs.cli.commands.host_process_commands import dev_banner
 from foqs.cli.doctor import host_checks
+from foqs.host_constants import HOST_CONSTANTS, HostConstants
 from foqs.options.config import Config, load
 from foqs_client import Unreachable
 
@@ -36,9 +37,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """The configurations that hosts were started with; none is started."""
     configs: list[Config] = []
 
-    def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
+    def run_host(config: Config, on_ready: Callable[[Config], None], constants: HostConstants) -> int:
         configs.append(config)
-        assert on_ready is not None
+        assert constants == HOST_CONSTANTS
         on_ready(config)
         return 0
 
