@@ -15,10 +15,8 @@ from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
 from foqs.access.audit_trail import AuditTrail
-from foqs.access.authenticator import AuthenticationLimits, Authenticator
-from foqs.access.call_permissions import PermissionLookup
+from foqs.access.authenticator import Authenticator
 from foqs.access.host_secrets import read_host_keyring
-from foqs.access.keyring import Keyring
 from foqs.console.host_figures import HostFigures
 from foqs.console.server import Console, ConsoleSettings
 from foqs.console.session_secret import SessionSecret
@@ -30,6 +28,7 @@ from foqs.options.config import FRAME_OVERHEAD_BYTES, Config, ConfigError
 from foqs.options.console_url import parse_console_url
 from foqs.queue.bulk_jobs.bulk_job import BulkJobOwner
 from foqs.queue.bulk_jobs.host_bulk_jobs import HostBulkJobs
+from foqs.queue.call_limits import CallLimits
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.routing.port import HostIdentity
@@ -41,6 +40,7 @@ from foqs.rpc.bulk_job_pages import BulkCallPages
 from foqs.rpc.host_service import host_service
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.methods import RpcService
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.unwritten_replies import UnwrittenReplies
@@ -102,6 +102,9 @@ class ComposedHost:
         """Set when the host shall stop; it ends a start that waits."""
         self._replies = UnwrittenReplies(asyncio.get_running_loop())
         settings = _engine_settings(config, constants)
+        self._rpc_limits = RpcLimits.of(config.rpc, config.calls, constants.rpc)
+        self._timeout_s = settings.calls.timeout_ms_default / 1_000
+        self._authentication = constants.authentication
         state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
         self._tier = tier = host_tier(config, state, surroundings)
         self._engine = Engine(
@@ -132,7 +135,7 @@ class ComposedHost:
         self._console: Console | None = None
         self._authenticator: Authenticator | None = None
         self._tls_acceptor: TlsAcceptor | None = None
-        self._sqs_port = SqsPort(config) if config.server.sqs_port >= 0 else None
+        self._sqs_port = SqsPort(config, self._rpc_limits, self._timeout_s) if config.server.sqs_port >= 0 else None
 
     @property
     def is_ready(self) -> bool:
@@ -199,11 +202,13 @@ class ComposedHost:
         self._service = service = host_service(engine.queue, identity, self._rng, handlers, layer, topics)
         keyring = read_host_keyring(config)
         if config.auth.enabled:
-            self._authenticator = _make_authenticator(config, keyring, engine.namespaces.permissions_of, self._metrics)
+            administrators = [name for name, options in config.auth.principals.items() if options.admin]
+            grants = engine.namespaces.permissions_of
+            self._authenticator = Authenticator(keyring, administrators, grants, self._metrics, self._authentication)
         self._rpc_server = RpcServer(
             asyncio.get_running_loop(),
             service,
-            config.rpc,
+            self._rpc_limits,
             self._metrics.call,
             self._authenticator,
             self._clock.stopwatch_s,
@@ -243,7 +248,7 @@ class ComposedHost:
     async def _start_jobs(self) -> None:
         """Work on bulk jobs. Their pages are calls of this host."""
         self._jobs.start(
-            BulkCallPages(InHostCalls(self._service, self._config.rpc.reply_grace_ms / 1_000)),
+            BulkCallPages(InHostCalls(self._service, self._rpc_limits.reply_grace_ms / 1_000)),
             BulkJobOwner(self._host_name, self._nonce),
             self._tier.running_hosts,
         )
@@ -272,7 +277,7 @@ class ComposedHost:
             namespaces=lambda: self._engine.admin.document().namespaces,
             tls=None if self._tls_acceptor is None else self._tls_acceptor.context,
             url=parse_console_url(server.console_url),
-            limits=self._config.rpc,
+            limits=self._rpc_limits,
             on_handshake_failed=self._metrics.handshake_failed,
             now_s=time.time,
             figures=HostFigures(
@@ -310,8 +315,8 @@ class ComposedHost:
         return {**self._sampler.sample(), **job_samples(self._jobs.jobs), **self._tier.samples()}
 
     def _dead_letter_sweep(self) -> DeadLetterSweep:
-        engine, timeout_s = self._engine, self._config.calls.timeout_ms_default / 1_000
-        return DeadLetterSweep(engine.admin.document, engine.shards, engine.queue.bulk, timeout_s)
+        engine = self._engine
+        return DeadLetterSweep(engine.admin.document, engine.shards, engine.queue.bulk, self._timeout_s)
 
     def _new_connection(self) -> asyncio.BaseProtocol:
         """Return a protocol for one accepted connection."""
@@ -413,7 +418,7 @@ def _engine_settings(config: Config, constants: HostConstants) -> EngineSettings
     return EngineSettings(
         standalone_shards=None if config.cluster.zookeeper else dict.fromkeys(range(config.store.shards), ""),
         namespace=config.namespace,
-        calls=config.calls,
+        calls=CallLimits.of(config.calls, constants.calls),
         shard=config.shard,
         shard_constants=constants.shard,
         cache=CacheLimits.of_bytes(config.row_cache.written_bytes_max, config.row_cache.prefetched_bytes_max),
@@ -421,10 +426,3 @@ def _engine_settings(config: Config, constants: HostConstants) -> EngineSettings
         item_bytes_max=config.rpc.frame_bytes_max - FRAME_OVERHEAD_BYTES,
         tier=config.server.tier,
     )
-
-
-def _make_authenticator(config: Config, keyring: Keyring, grants: PermissionLookup, metrics: Metrics) -> Authenticator:
-    auth = config.auth
-    administrators = [name for name, options in auth.principals.items() if options.admin]
-    limits = AuthenticationLimits(auth.timeout_ms / 1000, auth.failure_delay_ms / 1000, auth.failures_max)
-    return Authenticator(keyring, administrators, grants, metrics, limits)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from foqs.access.authenticator import AuthenticationLimits
+from foqs.queue.call_limits import CallConstants
+from foqs.rpc.rpc_limits import RpcConstants
 from foqs.shard.shard_constants import ShardConstants
 
 
@@ -17,6 +20,9 @@ class HostConstants:
     """The constants of the parts of a host."""
 
     shard: ShardConstants = field(default_factory=ShardConstants)
+    rpc: RpcConstants = field(default_factory=RpcConstants)
+    calls: CallConstants = field(default_factory=CallConstants)
+    authentication: AuthenticationLimits = field(default_factory=AuthenticationLimits)
 
 
 HOST_CONSTANTS: Final = HostConstants()

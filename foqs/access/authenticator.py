@@ -18,11 +18,14 @@ from foqs.options.auth_options import PRINCIPAL_NAME_BYTES_MAX
 
 @dataclass(slots=True, frozen=True)
 class AuthenticationLimits:
-    """Limits for peers that are not authenticated; see `[auth]` in configs/foqs.toml."""
+    """Limits for peers that are not authenticated, by default as on a host."""
 
     timeout_s: float = 10.0
+    """A connection without a principal is closed after this time, so that it occupies no place."""
     failure_delay_s: float = 0.5
+    """A wrong token is refused after this delay, so that guessing takes long."""
     failures_max: int = 3
+    """A connection is closed after this number of wrong tokens: a person can correct a mistake."""
 
 
 class AuthenticationObserver(Protocol):

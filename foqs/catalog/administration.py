@@ -45,7 +45,6 @@ from foqs.catalog.shares import check_share
 from foqs.catalog.turns import Turns
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import TopicName
-from foqs.options.rpc_options import CallOptions
 from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import (
@@ -100,6 +99,7 @@ class Administration:
     """The configuration calls of one host. Every method may raise `FoqsError`.
 
     Args:
+        timeout_ms_max: the longest deadline of a call; keys are remembered for longer.
         deletions: of this host alone, or with others.
         item_bytes_max: limit of payload and metadata of an item in a call.
         on_topics_resumed: called with topics that are no longer paused.
@@ -110,7 +110,7 @@ class Administration:
         catalog: Catalog,
         namespaces: Namespaces,
         shards: HostShards,
-        limits: CallOptions,
+        timeout_ms_max: int,
         enqueue_counts: EnqueueCounts,
         item_bytes_max: int,
         on_topics_resumed: Callable[[Iterable[TopicName]], None],
@@ -121,7 +121,7 @@ class Administration:
         self._namespaces = namespaces
         self._shards = shards.served
         self._statuses = shards.statuses
-        self._limits = limits
+        self._timeout_ms_max = timeout_ms_max
         self._enqueue_counts = enqueue_counts
         self._item_bytes_max = item_bytes_max
         self._on_topics_resumed = on_topics_resumed
@@ -381,9 +381,9 @@ class Administration:
                 f"the host's frames carry items of at most {self._item_bytes_max} bytes; raise rpc.frame_bytes_max",
                 field="settings.payload_bytes_max",
             )
-        if namespace.settings.get("key_window_ms", self._limits.timeout_ms_max + 1) <= self._limits.timeout_ms_max:
+        if namespace.settings.get("key_window_ms", self._timeout_ms_max + 1) <= self._timeout_ms_max:
             raise InvalidArgument(
-                f"a call may last {self._limits.timeout_ms_max} ms, so a retry after that could enqueue twice; "
+                f"a call may last {self._timeout_ms_max} ms, so a retry after that could enqueue twice; "
                 "use a larger value",
                 field="settings.key_window_ms",
             )

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.peer_log import PeerLog, peer_name
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.http_connections import HttpConnection, HttpConnections
 
@@ -31,7 +31,7 @@ class ConsoleListener:
     def __init__(
         self,
         new_handler: Callable[[], web.RequestHandler],
-        limits: RpcOptions,
+        limits: RpcLimits,
         tls: ssl.SSLContext | None,
         on_handshake_failed: Callable[[], None],
     ) -> None:

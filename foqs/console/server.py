@@ -42,7 +42,7 @@ from foqs.console.site import Site
 from foqs.console.static_files import StaticFiles
 from foqs.console.topic_pages import TOPIC_PAGES, TOPIC_PARTS
 from foqs.options.console_url import ConsoleUrl
-from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.runtime.http_connections import parser_log
 from foqs_client import FoqsError
 
@@ -118,7 +118,7 @@ class ConsoleSettings:
     namespaces: Callable[[], Collection[str]]
     tls: ssl.SSLContext | None
     url: ConsoleUrl | None
-    limits: RpcOptions
+    limits: RpcLimits
     on_handshake_failed: Callable[[], None]
     now_s: Callable[[], float]
     figures: Figures

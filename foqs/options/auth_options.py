@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
-from foqs.options.options import MS, InvalidOption, Options, ServerOptions, is_loopback, option
+from foqs.options.options import InvalidOption, Options, ServerOptions, is_loopback, option
 
 PRINCIPALS_MAX: Final = 1_000
 PRINCIPAL_NAME_BYTES_MAX: Final = 255
@@ -37,14 +37,6 @@ class AuthOptions(Options):
         "true or false",
         "Every call needs a principal, shown by a token or a client certificate, and a grant on its namespace.",
     )
-    timeout_ms: int = option(
-        10_000, MS, "A connection without a principal is closed after this time, so that it occupies no place.", 100,
-        10 * 60_000,
-    )  # fmt: skip
-    failure_delay_ms: int = option(
-        500, MS, "A wrong token is refused after this delay, so that guessing takes long.", 0, 60_000
-    )
-    failures_max: int = option(3, "failures", "A connection is closed after this number of wrong tokens.", 1, 1_000)
     principals: dict[str, PrincipalOptions] = option(
         {},
         "tables",

@@ -43,7 +43,7 @@ from foqs.options.options import (
     check_ports_differ,
 )
 from foqs.options.renames import find_deprecated, present_name
-from foqs.options.rpc_options import CallOptions, RpcOptions
+from foqs.options.rpc_options import TIMEOUT_MS_MAX, CallOptions, RpcOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.options.sqs_options import SqsOptions
 
@@ -104,24 +104,17 @@ class Config(Options):
         least = namespace.payload_bytes_max + namespace.metadata_bytes_max + FRAME_OVERHEAD_BYTES
         if self.rpc.frame_bytes_max < least:
             raise InvalidOption(f"an item can take {least} bytes", "raise it", "rpc.frame_bytes_max")
-        if namespace.key_window_ms <= self.calls.timeout_ms_max:
+        if namespace.key_window_ms <= TIMEOUT_MS_MAX:
             raise InvalidOption(
                 "a call may last longer than its idempotency keys are remembered, so that a retry could enqueue twice",
-                "raise it above calls.timeout_ms_max",
+                f"raise it above {TIMEOUT_MS_MAX}",
                 "namespace.key_window_ms",
             )
-        if self.calls.items_per_call_max > min(self.rpc.container_items_max, self.shard.queue_items_max):
+        if self.calls.items_per_call_max > self.shard.queue_items_max:
             raise InvalidOption(
-                "it is more than rpc.container_items_max or shard.queue_items_max",
-                "lower it or raise those",
+                "it is more than shard.queue_items_max",
+                "lower it or raise that",
                 "calls.items_per_call_max",
-            )
-        longest_reply = self.calls.reply_bytes_max
-        if self.rpc.reply_bytes_max < longest_reply:
-            raise InvalidOption(
-                f"the reply of a call that has changed something can take {longest_reply} bytes",
-                "raise it, or lower calls.items_per_call_max or calls.delivery_bytes_max",
-                "rpc.reply_bytes_max",
             )
         return self
 

@@ -1,22 +1,23 @@
 """The options of `[rpc]` and `[calls]`: the limits of a connection, and of one call.
 
-Knows nothing of connections or calls.
+Knows nothing of connections or calls. `foqs.rpc.rpc_limits` and `foqs.queue.call_limits` have the limits that nobody has to choose.
 """
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Final
 
-from pydantic import model_validator
-
-from foqs.options.options import DAY_MS, HOUR_MS, MIB, MS, PAYLOAD_BYTES_CEILING, Options, check_not_above, option
+from foqs.options.options import DAY_MS, MIB, MS, PAYLOAD_BYTES_CEILING, Options, option
 
 RESULT_BYTES_MAX: Final = 2_048
 """Limit of what a reply holds of an entry beside a payload: its id, or its error with message, field and owner."""
+TIMEOUT_MS_MAX: Final = 120_000
+"""The longest deadline of a call. Idempotency keys are remembered for longer, so that a retry finds them."""
+ITEMS_PER_CALL_CEILING: Final = 10_000
 
 
 class RpcOptions(Options):
-    """What a connection may cost. Each limit is checked before memory is used."""
+    """What a connection may cost."""
 
     frame_bytes_max: int = option(
         16 * MIB,
@@ -24,21 +25,8 @@ class RpcOptions(Options):
         "A longer frame closes its connection. The default holds a full call of items of the default size.",
         64 * 1024,
         256 * MIB,
-    )
-    string_bytes_max: int = option(
-        16 * MIB,
-        "bytes",
-        "A text or payload with a longer stated length is refused before it is read. Above any payload that a "
-        "namespace allows.",
-        64 * 1024,
-        256 * MIB,
-    )
-    container_items_max: int = option(
-        10_000,
-        "items",
-        "A list with a longer stated length is refused before it is read. Above any batch.",
-        100,
-        1_000_000,
+        change="Raise it if clients lose their connections because their enqueues are longer: the log names the frame. Lower "
+        "it if the host is short of memory.",
     )
     connections_max: int = option(
         1_000,
@@ -47,25 +35,8 @@ class RpcOptions(Options):
         "closed. Each connection costs a file descriptor and a few buffers.",
         1,
         100_000,
-    )
-    refusals_in_flight_max: int = option(
-        50,
-        "connections",
-        "The connections beyond connections_max that are answered at the same time, for a second at most. "
-        "Others are closed at once.",
-        0,
-        10_000,
-    )
-    handshakes_max: int = option(
-        100,
-        "connections",
-        "The TLS handshakes in flight. Further connections are closed at once. Each handshake holds a few "
-        "hundred KiB at most.",
-        1,
-        10_000,
-    )
-    handshake_timeout_ms: int = option(
-        5_000, MS, "A TLS handshake, or an orderly end of TLS, that takes longer is given up.", 100, 60_000
+        change="Raise it, and the limit of open files of the process, if foqs_connections_refused_total rises and the clients "
+        "need so many.",
     )
     calls_in_flight_max: int = option(
         10_000,
@@ -75,63 +46,28 @@ class RpcOptions(Options):
         "namespace has at most as many as are free.",
         1,
         1_000_000,
-    )
-    calls_in_flight_per_connection_max: int = option(
-        1_000,
-        "calls",
-        "The calls in flight of one connection, and, counted apart, its dequeues that wait for items. Further "
-        "calls are answered OVERLOADED, so that one client cannot take everything.",
-        1,
-        100_000,
+        change="Raise it if foqs_calls_in_flight reaches it, or dequeues that wait are OVERLOADED, while CPU and memory are "
+        "free. Lower it if calls end as DEADLINE_EXCEEDED because the host has too many.",
     )
     in_flight_bytes_max: int = option(
         256 * MIB,
         "bytes",
         "The bytes of frames that are being read or not answered yet, over all connections. Further calls are "
         "answered OVERLOADED. Dequeues that wait for items take at most half. As many bytes of replies may be "
-        "unread besides; beyond it the peer with most of them loses its oldest connection.",
+        "unread besides, an eighth of it by one connection; beyond it the peer with most of them loses its oldest connection.",
         MIB,
         64 * 1024 * MIB,
-    )
-    stall_timeout_ms: int = option(
-        60_000,
-        MS,
-        "A connection is closed if the peer makes no progress for this time: with its first frame, with the "
-        "rest of a frame, or with reading its replies.",
-        100,
-        HOUR_MS,
+        change="Raise it if foqs_calls_in_flight_bytes reaches it and there is memory. Lower it if the host is short of memory.",
     )
     idle_timeout_ms: int = option(
-        HOUR_MS,
+        3_600_000,
         MS,
         "A connection without calls is closed quietly after this time.",
         1_000,
         DAY_MS,
+        change="Set it below the idle timeout of a load balancer or firewall in front, if clients find connections that were "
+        "cut without a word.",
     )
-    write_buffer_bytes_max: int = option(
-        32 * MIB,
-        "bytes",
-        "The replies that a peer has not read. From a quarter of this on the host stops reading from the "
-        "connection; beyond it the host closes the connection.",
-        64 * 1024,
-        1024 * MIB,
-    )
-    reply_bytes_max: int = option(
-        64 * MIB,
-        "bytes",
-        "A longer reply is not sent; its call is answered LIMIT_EXCEEDED. Only replies of calls that "
-        "read can be so long: the limits of `calls` must fit into this one.",
-        64 * 1024,
-        1024 * MIB,
-    )
-    reply_grace_ms: int = option(
-        1_000,
-        MS,
-        "A call that has not ended this long after its deadline is ended by force.",
-        10,
-        60_000,
-    )
-    retry_after_ms: int = option(100, MS, "The wait before a retry that the host suggests with OVERLOADED.", 1, 60_000)
 
 
 class CallOptions(Options):
@@ -140,27 +76,27 @@ class CallOptions(Options):
     items_per_call_max: int = option(
         1_000,
         "items",
-        "The items of an enqueue or dequeue, or the leases of an ack. Larger batches than some hundreds gain nothing.",
+        "The items of an enqueue or dequeue, or the leases of an ack.",
         1,
-        100_000,
+        ITEMS_PER_CALL_CEILING,
+        change="Raise it if a program cannot cut its batches and gets INVALID_ARGUMENT. Batches of more than some hundreds gain "
+        "nothing.",
     )
-    topics_per_call_max: int = option(100, "topics", "The topics that one dequeue may name.", 1, 10_000)
-    timeout_ms_default: int = option(10_000, MS, "The deadline of a call that names none.", 1, HOUR_MS)
-    timeout_ms_max: int = option(120_000, MS, "A longer deadline is shortened to this.", 1, HOUR_MS)
+    topics_per_call_max: int = option(
+        100,
+        "topics",
+        "The topics that one dequeue may name.",
+        1,
+        ITEMS_PER_CALL_CEILING,
+        change="Raise it if a consumer has to name more and gets INVALID_ARGUMENT.",
+    )
     wait_ms_max: int = option(
         60_000,
         MS,
         "A longer wait of a dequeue is shortened to this. It also stays below the call's deadline.",
         0,
-        HOUR_MS,
-    )
-    delivery_wait_ms_max: int = option(
-        1_000,
-        MS,
-        "A dequeue with some deliveries committed waits at most this long for those of slower shards. Then it "
-        "replies without them.",
-        1,
-        60_000,
+        TIMEOUT_MS_MAX,
+        change="Set it below the idle timeout of a load balancer in front, if waiting dequeues lose their connections.",
     )
     delivery_bytes_max: int = option(
         16 * MIB,
@@ -169,32 +105,9 @@ class CallOptions(Options):
         "still holds. The dequeue returns fewer items rather than more bytes.",
         MIB,
         48 * MIB,
+        change="Raise it if dequeues of large payloads return fewer items than they ask for. Lower it if the host or its "
+        "consumers are short of memory.",
     )
-
-    better_items_max: int = option(
-        10_000,
-        "items",
-        "How many better items `foqs explain` counts before the one in question. Items that are not in memory "
-        "are read for it.",
-        0,
-        1_000_000,
-    )
-
-    replay_lookup_items_max: int = option(
-        1_000,
-        "items",
-        "While a namespace is at a limit, items with idempotency keys are looked up, because they may repeat "
-        "earlier enqueues. This many are looked up at once for a namespace; further ones are refused. If it "
-        "is less than items_per_call_max, larger calls are refused too.",
-        0,
-        100_000,
-    )
-
-    @model_validator(mode="after")
-    def _check_pairs(self) -> Self:
-        check_not_above(self, "timeout_ms_default", "timeout_ms_max")
-        check_not_above(self, "wait_ms_max", "timeout_ms_max")
-        return self
 
     @property
     def reply_bytes_max(self) -> int:

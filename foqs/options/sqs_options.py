@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import field_validator
 
-from foqs.options.options import MIB, InvalidOption, Options, option
+from foqs.options.options import InvalidOption, Options, option
 
 ACCOUNT_DEFAULT: Final = "000000000000"
 _ACCOUNT: Final = re.compile(r"[0-9]{12}", re.ASCII)
@@ -32,13 +32,6 @@ class SqsOptions(Options):
         "The queues of a namespace. Their attributes are in the catalog, whose size catalog.bytes_max limits.",
         1,
         100_000,
-    )
-    request_bytes_max: int = option(
-        4 * MIB,
-        "bytes",
-        "A longer request is refused before it is read. A batch of 1 MiB takes up to three times as much as JSON.",
-        64 * 1024,
-        64 * MIB,
     )
 
     @field_validator("accounts")

@@ -24,8 +24,8 @@ from foqs.core.memory.reservations import Budget, CacheLimits, PrefetchBudget, W
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.timing.arrivals import Arrivals
 from foqs.options.options import NamespaceOptions
-from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import ShardOptions
+from foqs.queue.call_limits import CallLimits
 from foqs.queue.host_state import HostState
 from foqs.queue.queue_service import QueueService
 from foqs.queue.tier import Tier
@@ -55,7 +55,7 @@ class EngineSettings:
     """Those of a host alone, each with the name of its database. None: what it is assigned, in a cluster."""
     namespace: NamespaceOptions
     """What a namespace has that it does not set."""
-    calls: CallOptions
+    calls: CallLimits
     shard: ShardOptions
     shard_constants: ShardConstants
     cache: CacheLimits
@@ -109,7 +109,7 @@ class Engine:
             catalog,
             self.namespaces,
             shards,
-            settings.calls,
+            settings.calls.timeout_ms_max,
             self.queue.quota,
             settings.item_bytes_max,
             self.queue.on_items_ready,

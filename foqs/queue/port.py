@@ -23,7 +23,7 @@ from foqs.core.flush.operation import Repeated as Repeated
 from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.life import Event
 from foqs.core.items.row_filter import RowFilter
-from foqs.options.rpc_options import CallOptions
+from foqs.queue.call_limits import CallLimits
 from foqs.queue.outage import Outage
 from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import FoqsError
@@ -312,7 +312,7 @@ class Queue(Protocol):
     Every method may raise `FoqsError` for the call as a whole.
     """
 
-    limits: CallOptions
+    limits: CallLimits
 
     @property
     def reads(self) -> QueueReads:

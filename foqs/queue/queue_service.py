@@ -21,8 +21,8 @@ from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.demand import Demand
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.options.options import NamespaceOptions
-from foqs.options.rpc_options import CallOptions
 from foqs.queue.bulk_changes import HostBulkChanges
+from foqs.queue.call_limits import CallLimits
 from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.host_state import HostState
 from foqs.queue.order_meter import OrderMeter
@@ -63,7 +63,7 @@ class QueueService:
     """
 
     def __init__(
-        self, state: HostState, tier: Tier, limits: CallOptions, demand: Demand, replies: UnwrittenReplies
+        self, state: HostState, tier: Tier, limits: CallLimits, demand: Demand, replies: UnwrittenReplies
     ) -> None:
         shards, namespaces, stopwatch_s = state.shards, state.namespaces, state.stopwatch_s
         self.limits = limits

@@ -1,7 +1,7 @@
 """What all connections of a host share: limits, memory, counts, and the replies of one turn of the loop.
 
 Holds the open connections and counts the calls in flight. Always true: the limits of
-`RpcOptions` hold at any moment; the only clock is the loop's. Knows nothing of bytes,
+`RpcLimits` hold at any moment; the only clock is the loop's. Knows nothing of bytes,
 nor of what a call does.
 """
 
@@ -13,12 +13,12 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from foqs.access.authenticator import Authenticator
 from foqs.core.limits.waiting_calls import WaitingCalls
-from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.audit import Audit
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.messages import DecodeLimits, Decoder, call_head
 from foqs.rpc.methods import RpcService
 from foqs.rpc.peer_log import PeerLog
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.runtime.peer_budget import PeerBudget
 from foqs.runtime.unwritten_replies import ReplyWriter, UnwrittenReplies
 from foqs_contract.message_heads import CALL, head_prefix
@@ -48,7 +48,7 @@ class ServerState(Generic[_ConnectionT]):
         self,
         loop: asyncio.AbstractEventLoop,
         service: RpcService,
-        limits: RpcOptions,
+        limits: RpcLimits,
         on_call_replied: OnCallReplied = lambda method, code, seconds: None,
         authenticator: Authenticator | None = None,
         stopwatch_s: Callable[[], float] | None = None,
@@ -75,7 +75,7 @@ class ServerState(Generic[_ConnectionT]):
         self.stall_timeout_s = limits.stall_timeout_ms / 1000
         self.idle_timeout_s = limits.idle_timeout_ms / 1000
         self.reply_grace_s = limits.reply_grace_ms / 1000
-        self.decoder = Decoder(DecodeLimits(limits.string_bytes_max, limits.container_items_max))
+        self.decoder = Decoder(DecodeLimits(limits.frame_bytes_max, limits.container_items_max))
         self.byte_budget = ByteBudget(limits.in_flight_bytes_max)
         self.unread_replies = PeerBudget(limits.in_flight_bytes_max)
         self.waiting_calls = WaitingCalls(2 * limits.calls_in_flight_max, limits.in_flight_bytes_max // 2)

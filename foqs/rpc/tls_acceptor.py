@@ -17,8 +17,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.peer_log import PeerLog, peer_name
+from foqs.rpc.rpc_limits import RpcLimits
 
 _NOT_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"))
 _ALERT: Final = bytes((21, 3, 1, 0, 2, 2, 70))
@@ -29,7 +29,7 @@ class AcceptingServer(Protocol):
     """A server that serves the connections whose handshake is done."""
 
     loop: asyncio.AbstractEventLoop
-    limits: RpcOptions
+    limits: RpcLimits
     peer_log: PeerLog
     is_stopping: bool
 

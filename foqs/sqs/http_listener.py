@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
 
-from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.peer_log import PeerLog, peer_name
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log, write_head
 from foqs.runtime.peer_budget import PeerBudget
 from foqs.runtime.peer_network import peer_network
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX: Final = 8_190
 HEADERS_MAX: Final = 64
+REQUEST_BYTES_MAX: Final = 4 << 20
+"""A longer request is refused before it is read. A batch of SQS has at most 1 MiB, and up to three times as much as JSON."""
 SMALL_BODY_BYTES: Final = 8_192
 """Shorter bodies are not counted until they are proved: connections are limited. Most requests have such a one."""
 UNPROVED_PART: Final = 4
@@ -53,10 +55,10 @@ class SqsListener:
     def __init__(
         self,
         service: SqsService,
-        limits: RpcOptions,
-        request_bytes_max: int,
+        limits: RpcLimits,
         on_replied: Callable[[str, str, float], None],
         stopwatch_s: Callable[[], float],
+        request_bytes_max: int = REQUEST_BYTES_MAX,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = limits

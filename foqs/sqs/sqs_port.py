@@ -13,11 +13,11 @@ from foqs.access.authenticator import Authenticator
 from foqs.catalog.administration import Administration
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.config import Config
-from foqs.options.rpc_options import RpcOptions
 from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
 from foqs.rpc.audit import Audit
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.rpc.methods import RpcService
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock
 from foqs.sqs.http_listener import SqsListener
@@ -29,7 +29,7 @@ from foqs.sqs.service import SqsService, actions
 from foqs.telemetry.metrics import Metrics
 
 
-def receive_places(limits: RpcOptions) -> int:
+def receive_places(limits: RpcLimits) -> int:
     """Return how many receives may wait. Each occupies a connection and a call; a quarter is left for other requests."""
     return max(1, min(limits.connections_max, limits.calls_in_flight_max) * 3 // 4)
 
@@ -38,10 +38,15 @@ class SqsPort:
     """Listens from `bind` to `close`, and serves from `serve` to `stop`.
 
     A port that is bound and does not serve yet accepts no connection.
+
+    Args:
+        timeout_s: of each call to the service; a receive adds its wait.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, limits: RpcLimits, timeout_s: float) -> None:
         self._config = config
+        self._limits = limits
+        self._timeout_s = timeout_s
         self._listening: asyncio.Server
         self._make_connection: Callable[[], asyncio.BaseProtocol]
         self._listener: SqsListener | None = None
@@ -71,17 +76,15 @@ class SqsPort:
         def now_s() -> float:
             return clock.wall_ms() / 1_000
 
-        timeout_s = config.calls.timeout_ms_default / 1_000
+        limits, timeout_s = self._limits, self._timeout_s
         directory = QueueDirectory(admin, config.sqs, loop.time)
-        calls = InHostCalls(service, config.rpc.reply_grace_ms / 1_000)
+        calls = InHostCalls(service, limits.reply_grace_ms / 1_000)
         tasks = MoveTasks(directory, jobs, calls, timeout_s, loop.time)
         queues = QueueActions(directory, calls, tasks, timeout_s, now_s, loop.time)
-        waiting = WaitingCalls(receive_places(config.rpc), 0)
+        waiting = WaitingCalls(receive_places(limits), 0)
         messages = MessageActions(directory, calls, timeout_s, now_s, waiting)
         sqs_service = SqsService(actions(queues, messages, tasks), directory, authenticator, now_s, audit)
-        self._listener = SqsListener(
-            sqs_service, config.rpc, config.sqs.request_bytes_max, metrics.call, clock.stopwatch_s
-        )
+        self._listener = SqsListener(sqs_service, limits, metrics.call, clock.stopwatch_s)
         self._make_connection = self._listener.connection
 
     def use_tls(self, context: ssl.SSLContext, on_handshake_failed: Callable[[], None]) -> None:

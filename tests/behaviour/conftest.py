@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour import sites, wires
-from tests.behaviour.sites import OPTIONS, Stage, fake_site, host_site, sync_site, tier_site
+from tests.behaviour.sites import OPTIONS, PATIENT_HOST, Stage, fake_site, host_site, sync_site, tier_site
 from tests.behaviour.wires import WireStage, fake_wire, host_wire, tier_wire
 from tests.support.mysql9 import running
-from tests.support.processes import HOST, RestartableHost
+from tests.support.processes import RestartableHost
 from tests.support.virtual_tier import VirtualTier, virtual_tier
 
 
@@ -44,7 +44,7 @@ def _on_server(kind: str, folders: pytest.TempPathFactory) -> Iterator[Restartab
 
 
 def _running(folder: Path, url: str) -> Iterator[RestartableHost]:
-    with RestartableHost(folder, url, OPTIONS, HOST) as host:
+    with RestartableHost(folder, url, OPTIONS, PATIENT_HOST) as host:
         host.start()
         yield host
 

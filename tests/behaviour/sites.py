@@ -22,7 +22,7 @@ from foqs_client import Client, Delivery, Item, Namespace, SyncClient
 from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
 from tests.support.poll import pass_ms
-from tests.support.processes import RestartableHost
+from tests.support.processes import RestartableHost, quick_host
 from tests.support.virtual_tier import SPREAD_MS, VirtualTier
 
 SPAN_MS: Final = 1_000
@@ -37,10 +37,11 @@ OPTIONS: Final = {
     "namespace.backoff_ms_min": BACKOFF_MS_MAX,
     "namespace.backoff_ms_max": BACKOFF_MS_MAX,
     "namespace.payload_bytes_max": PAYLOAD_BYTES_MAX,
-    "calls.delivery_wait_ms_max": 30_000,
 }
-"""The backoff is at least twice SPAN_MS, because a nacked item is deferred for at least half of it. The other options
-make hosts wait for late commits of a slow machine, so that no enqueue is refused and no dequeue returns too little."""
+"""The backoff is at least twice SPAN_MS, because a nacked item is deferred for at least half of it. The breaker
+does not open on a slow machine, so that no enqueue is refused."""
+PATIENT_HOST: Final = quick_host(shard={"sweep_interval_ms": 60_000}, calls={"delivery_wait_ms_max": 30_000})
+"""The command of a host that waits for late commits of a slow machine, so that no dequeue returns too little."""
 NAMESPACES: Final = (
     Namespace("other", weight=2),
     Namespace("brief", dead_retention_ms=DEAD_RETENTION_MS, attempts_max_default=2),

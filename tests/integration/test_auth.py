@@ -16,7 +16,7 @@ from foqs_client import Client, Item, PermissionDenied, Tls, Unauthenticated, Un
 from tests.support.aio import run
 from tests.support.certificates import Authority, Signed, secret_file
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, RestartableHost
+from tests.support.processes import PROGRAM, RestartableHost, quick_host
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -32,14 +32,14 @@ def authority(tmp_path: Path) -> Authority:
 class Guarded(RestartableHost):
     """A host with the principals `boss`, an administrator, and `orders`; with TLS if there is an authority."""
 
-    def __init__(self, folder: Path, authority: Authority | None = None, *, expired: bool = False) -> None:
+    def __init__(
+        self, folder: Path, authority: Authority | None = None, *, expired: bool = False, failure_delay_s: float = 0.05
+    ) -> None:
         folder.mkdir(parents=True)
         self.boss = secret_file(folder / "boss", BOSS.encode())
         self.orders = secret_file(folder / "orders", ORDERS.encode())
         options: dict[str, Any] = {
             "auth.enabled": True,
-            "auth.failure_delay_ms": 50,
-            "rpc.handshake_timeout_ms": HANDSHAKE_S * 1_000,
             "auth.principals.boss.token_file": str(self.boss),
             "auth.principals.boss.admin": True,
             "auth.principals.orders.token_file": str(self.orders),
@@ -52,7 +52,10 @@ class Guarded(RestartableHost):
                 "server.tls_key_file": str(self.files.key),
                 "server.tls_client_ca_file": str(authority.file),
             }
-        super().__init__(folder / "host", "memory:", options)
+        command = quick_host(
+            authentication={"failure_delay_s": failure_delay_s}, rpc={"handshake_timeout_ms": HANDSHAKE_S * 1_000}
+        )
+        super().__init__(folder / "host", "memory:", options, command)
 
     @property
     def address(self) -> str:

@@ -66,7 +66,6 @@ def guarded(cluster: RealCluster, name: str, authority: Authority, folder: Path)
     known = {who: secret_file(folder / f"{name}-knows-{who}", secret.encode()) for who, secret in secrets.items()}
     options = {
         "auth.enabled": True,
-        "auth.failure_delay_ms": 50,
         "auth.principals.boss.admin": True,
         "auth.principals.hosts.admin": True,
         "auth.principals.two.admin": True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support.certificates import Authority, secret_file
 from tests.support.console import OWN_FORM, Answer, Browser, hidden_fields, job_id_of
 from tests.support.poll import until
 from tests.support.ports import free_port
-from tests.support.processes import RestartableHost
+from tests.support.processes import QUICK_HOST, RestartableHost, quick_host
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -32,10 +32,16 @@ SCRIPT = "<script>alert(1)</script>\"'"
 class OpenHost(RestartableHost):
     """A host without authentication, with a console."""
 
-    def __init__(self, folder: Path, store: str = "memory:", options: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: str = "memory:",
+        options: Mapping[str, Any] = MappingProxyType({}),
+        command: Sequence[str] = QUICK_HOST,
+    ) -> None:
         self.console_port = free_port()
         console = {"server.console": True, "server.console_port": self.console_port}
-        super().__init__(folder, store, {**console, **options})
+        super().__init__(folder, store, {**console, **options}, command)
 
     def client(self, namespace: str = "default") -> Client:
         return Client(self.address, namespace=namespace, timeout_ms=10_000)
@@ -411,8 +417,8 @@ def test_bytes_that_are_no_request_leave_no_traceback_in_the_log(host: OpenHost,
 
 
 def test_silent_peers_keep_no_other_out_and_are_disconnected(tmp_path: Path) -> None:
-    limits = {"rpc.connections_max": 20, "rpc.stall_timeout_ms": 2_000}
-    with OpenHost(tmp_path / "host", options=limits) as host:
+    command = quick_host(rpc={"stall_timeout_ms": 2_000})
+    with OpenHost(tmp_path / "host", options={"rpc.connections_max": 20}, command=command) as host:
         host.start()
         silent = [socket.create_connection(("127.0.0.1", host.console_port), timeout=30) for _ in range(20)]
         assert Browser(host.console_port).get("/").status == 200
@@ -423,8 +429,7 @@ def test_silent_peers_keep_no_other_out_and_are_disconnected(tmp_path: Path) -> 
 
 
 def test_peers_that_read_nothing_keep_no_other_out(tmp_path: Path) -> None:
-    limits = {"rpc.connections_max": 4, "rpc.stall_timeout_ms": 60_000}
-    with OpenHost(tmp_path / "host", options=limits) as host:
+    with OpenHost(tmp_path / "host", options={"rpc.connections_max": 4}) as host:
         host.start()
         request = b"GET /static/uPlot.iife.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with contextlib.ExitStack() as stack:
@@ -440,10 +445,8 @@ def test_peers_that_read_nothing_keep_no_other_out(tmp_path: Path) -> None:
 class GuardedConsole(Guarded):
     """A host with authentication and a console, behind a proxy if there is a URL."""
 
-    def __init__(
-        self, folder: Path, authority: Authority | None = None, *, expired: bool = False, url: str = ""
-    ) -> None:
-        super().__init__(folder, authority, expired=expired)
+    def __init__(self, folder: Path, authority: Authority | None = None, *, url: str = "", **more: Any) -> None:
+        super().__init__(folder, authority, **more)
         self.console_port = free_port()
         options = self.config.read_text()
         assert "[server]" in options
@@ -560,8 +563,7 @@ def test_with_tls_the_cookie_is_for_this_host_only(tmp_path: Path) -> None:
 
 
 def test_guessing_tokens_is_slow_and_keeps_nobody_else_from_logging_in(tmp_path: Path) -> None:
-    with GuardedConsole(tmp_path / "guarded") as host, ExitStack() as guesses:
-        host.config.write_text(host.config.read_text().replace("failure_delay_ms = 50", "failure_delay_ms = 60000"))
+    with GuardedConsole(tmp_path / "guarded", failure_delay_s=60) as host, ExitStack() as guesses:
         host.start()
 
         def are_refused() -> bool:

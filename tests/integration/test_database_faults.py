@@ -23,8 +23,7 @@ from tests.support.aio import run
 from tests.support.disk import filled_disk, small_disk
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import RestartableHost
-from tests.support.quick_foqs import quick_foqs
+from tests.support.processes import RestartableHost, quick_host
 from tests.support.tables import in_mariadb
 from tests.support.workload import pause
 
@@ -81,7 +80,7 @@ class Trial:
             folder,
             f"mysql://{USER}@127.0.0.1:{server.port}/{self.database}",
             {**OPTIONS, **options},
-            (*quick_foqs(shard=constants), "host"),
+            quick_host(shard=constants),
         )
         self.written: dict[str, bytes] = {}
         """The payloads of acknowledged items by id."""

@@ -19,7 +19,7 @@ from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, running
 from tests.support.poll import until
-from tests.support.processes import HOST, RestartableHost
+from tests.support.processes import RestartableHost, quick_host
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 from tests.support.trace import Exchange, Step, Trace, exchanges, not_on_disk, parse
 
@@ -30,7 +30,8 @@ REDO: Final = {"mariadb": "/ib_logfile0", "mysql9": "/#ib_redo"}
 """A part of the path of a server's log."""
 COMMIT: Final = r"\3COMMIT"
 ROUNDS: Final = 3
-QUIET: Final = {"store.shards": 1, "calls.delivery_wait_ms_max": 60_000}
+QUIET: Final = {"store.shards": 1}
+PATIENT_HOST: Final = quick_host(shard={"sweep_interval_ms": 600_000}, calls={"delivery_wait_ms_max": 60_000})
 """One log, written only by the calls of the test. A dequeue waits for its commit, however slow, and never replies
 without items, as such a reply would follow no sync."""
 UNSAFE_HOST: Final = (sys.executable, "-m", "tests.support.unsafe_store")
@@ -75,7 +76,7 @@ def traced_on_sqlite(tmp_path: Path, command: tuple[str, ...]) -> list[str | Non
 
 
 def test_a_host_on_sqlite_replies_after_the_sync_of_its_log(tmp_path: Path) -> None:
-    assert traced_on_sqlite(tmp_path, HOST) == [None] * 3 * ROUNDS
+    assert traced_on_sqlite(tmp_path, PATIENT_HOST) == [None] * 3 * ROUNDS
 
 
 def test_a_host_that_does_not_sync_its_log_is_found(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_host_that_does_not_sync_its_log_is_found(tmp_path: Path) -> None:
 def traced_on_server(tmp_path: Path, server: MariaDb, *, unsafe: bool) -> list[str | None]:
     database = server.database()
     url = f"mysql://root@127.0.0.1:{server.port}/{database}"
-    with RestartableHost(tmp_path / "host", url, {**QUIET, "store.unsafe_durability": unsafe}, HOST) as host:
+    with RestartableHost(tmp_path / "host", url, {**QUIET, "store.unsafe_durability": unsafe}, PATIENT_HOST) as host:
         host.start()
         until_quiet(in_mariadb(server, database, 1))
         with Trace([host.pid, server.pid], tmp_path / "trace") as trace:

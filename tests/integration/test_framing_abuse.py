@@ -14,12 +14,12 @@ from thrift.Thrift import TApplicationException, TMessageType, TType
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import RawConnection, ServedQueue, call, enqueue, frame, head, serve_queue
 
-LIMITS = rpc_options(stall_timeout_ms=300, reply_grace_ms=100)
+LIMITS = rpc_limits(stall_timeout_ms=300, reply_grace_ms=100)
 
 
 def field(ttype: int, number: int) -> bytes:
@@ -213,7 +213,7 @@ def test_an_incomplete_frame_is_one_log_line(caplog: pytest.LogCaptureFixture) -
 
 def test_frame_lengths_of_gigabytes_cost_no_memory() -> None:
     async def main() -> None:
-        async with serve_queue(FakeQueue(), rpc_options(frame_bytes_max=(1 << 31) - 1)) as host:
+        async with serve_queue(FakeQueue(), rpc_limits(frame_bytes_max=(1 << 31) - 1)) as host:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             raws = [await host.raw() for _ in range(50)]
             for raw in raws:

@@ -28,8 +28,6 @@ PAYLOAD: Final = bytes(10_000)
 LIMITS: Final[Mapping[str, Any]] = {
     "rpc.in_flight_bytes_max": 8 * MIB,
     "rpc.frame_bytes_max": 2 * MIB,
-    "rpc.write_buffer_bytes_max": MIB,
-    "rpc.reply_bytes_max": 5 * MIB,
     "calls.delivery_bytes_max": MIB,
     "shard.queue_bytes_max": 4 * MIB,
     "row_cache.written_bytes_max": 4 * MIB,
@@ -37,7 +35,7 @@ LIMITS: Final[Mapping[str, Any]] = {
     "store.shards": 1,
 }
 HELD_MAX: Final = 160 * MIB
-"""Together 29 MiB. Each is held a few times: as received bytes, as Python objects, as SQL, as pages."""
+"""Together 30 MiB. Each is held a few times: as received bytes, as Python objects, as SQL, as pages."""
 SENT: Final = 800 * MIB
 CONNECTIONS: Final = 4
 

@@ -18,17 +18,17 @@ import pytest
 
 from foqs_client import Client, Item, NotImplementedYet
 from foqs_contract.idl import ttypes
-from tests.behaviour.sites import OPTIONS
+from tests.behaviour.sites import OPTIONS, PATIENT_HOST
 from tests.support.aio import run
 from tests.support.mysql9 import running
 from tests.support.older_version import OLDER, ROOT, OlderVersion, installed
-from tests.support.processes import HOST, RestartableHost
+from tests.support.processes import RestartableHost
 from tests.support.raw_calls import call_once
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
-OLDER_NAMES: Final = {"calls.delivery_wait_ms_max": "calls.handout_wait_ms_max"}
-"""Options that the older version knows by another name."""
+OLDER_OPTIONS: Final = {**OPTIONS, "shard.sweep_interval_ms": 60_000, "calls.handout_wait_ms_max": 30_000}
+"""What `PATIENT_HOST` has, too, the older version has as options."""
 
 SHORT: Final = ("test_enqueue_dequeue.py", "test_leases.py", "test_purge.py")
 """The files of the short form; both suites have them."""
@@ -135,13 +135,9 @@ def current_suite() -> Suite:
 
 @pytest.fixture
 def older_host(older: OlderVersion, tmp_path: Path) -> Iterator[RestartableHost]:
-    with RestartableHost(tmp_path, f"sqlite:{tmp_path / 'data'}", older_options(), older.host) as host:
+    with RestartableHost(tmp_path, f"sqlite:{tmp_path / 'data'}", OLDER_OPTIONS, older.host) as host:
         host.start()
         yield host
-
-
-def older_options() -> dict[str, int]:
-    return {OLDER_NAMES.get(name, name): value for name, value in OPTIONS.items()}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +146,7 @@ def older_options() -> dict[str, int]:
 def test_older_client_plays_its_suite_on_a_host_of_this_version(
     older: OlderVersion, files: Sequence[str], tmp_path: Path
 ) -> None:
-    with RestartableHost(tmp_path, f"sqlite:{tmp_path / 'data'}", OPTIONS, HOST) as host:
+    with RestartableHost(tmp_path, f"sqlite:{tmp_path / 'data'}", OPTIONS, PATIENT_HOST) as host:
         host.start()
         older_suite(older).play(host, files)
 
@@ -171,7 +167,9 @@ def test_suites_play_on_hosts_of_the_other_version_over_mariadb(
     older: OlderVersion, client: str, tmp_path: Path
 ) -> None:
     suite, command, options = (
-        (older_suite(older), HOST, OPTIONS) if client == "older" else (current_suite(), older.host, older_options())
+        (older_suite(older), PATIENT_HOST, OPTIONS)
+        if client == "older"
+        else (current_suite(), older.host, OLDER_OPTIONS)
     )
     with running("mariadb") as server:
         url = f"mysql://root@127.0.0.1:{server.port}/{server.database()}"

@@ -24,7 +24,6 @@ from foqs.core.flush.fence import Fence
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.idempotency_keys import divide_key_slots
 from foqs.core.items.item import Row, State, format_id
-from foqs.options.rpc_options import RpcOptions
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.queue.tier import Alone
@@ -45,7 +44,7 @@ from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.simulation import principals
 from tests.simulation.watched_coordinator import WatchedCoordinator
-from tests.support.builders import CACHE, DEMAND, NAMESPACE, MemoryEpochBook, changed, engine_settings
+from tests.support.builders import CACHE, DEMAND, NAMESPACE, MemoryEpochBook, changed, engine_settings, rpc_limits
 from tests.support.checked_shards import CheckedShards
 from tests.support.clock_bounds import ClockBounds
 from tests.support.clocks import ServerClock
@@ -387,7 +386,7 @@ class SimulatedCluster:
         wire = RpcServer(
             self.loop,
             host_service(engine.queue, identity, rng, handlers, layer, topics),
-            RpcOptions(),
+            rpc_limits(),
             authenticator=principals.gate(engine.namespaces.permissions_of),
             replies=replies,
         )

@@ -385,7 +385,7 @@ def _settings(settings: EngineSettings) -> EngineSettings:
     return replace(
         settings,
         standalone_shards=None,
-        calls=changed(settings.calls, delivery_bytes_max=PAGE_BYTES_MAX),
+        calls=replace(settings.calls, delivery_bytes_max=PAGE_BYTES_MAX),
         shard=changed(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX),
     )
 

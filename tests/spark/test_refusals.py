@@ -30,7 +30,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
     folder = tmp_path_factory.mktemp("guarded")
     options = {
         "auth.enabled": True,
-        "auth.failure_delay_ms": 50,
         "auth.principals.boss.token_file": str(secret_file(folder / "boss", BOSS.encode())),
         "auth.principals.boss.admin": True,
         "auth.principals.clerk.token_file": str(secret_file(folder / "clerk", CLERK.encode())),

@@ -42,7 +42,6 @@ class Guarded(SqsHost):
             folder / "host",
             {
                 "auth.enabled": True,
-                "auth.failure_delay_ms": 1,
                 "auth.principals.boss.admin": True,
                 "server.tls_cert_file": str(files.cert),
                 "server.tls_key_file": str(files.key),

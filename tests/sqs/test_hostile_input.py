@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.processes import quick_host
 from tests.support.sqs_host import SqsHost, sqs_client
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-REQUEST_BYTES_MAX: Final = 65_536
 MEMORY_BYTES_MAX: Final = 100 << 20
 """The most by which the host may grow over all of these tests."""
 HEAD: Final = (
@@ -28,12 +28,8 @@ CONNECTIONS_MAX: Final = 50
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsHost]:
-    """A host with small limits, and a queue `mail`."""
-    options = {
-        "sqs.request_bytes_max": REQUEST_BYTES_MAX,
-        "rpc.connections_max": CONNECTIONS_MAX,
-    }
-    with SqsHost(tmp_path_factory.mktemp("hostile"), options) as host:
+    """A host with few connections, and a queue `mail`."""
+    with SqsHost(tmp_path_factory.mktemp("hostile"), {"rpc.connections_max": CONNECTIONS_MAX}) as host:
         host.start()
         sqs = sqs_client(host.endpoint)
         queue = sqs.create_queue(QueueName="mail")["QueueUrl"]
@@ -48,7 +44,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsHost]:
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsHost]:
     """A host that gives up a stalled request soon. A busy machine can stall an honest one for as long."""
-    with SqsHost(tmp_path_factory.mktemp("impatient"), {"rpc.stall_timeout_ms": 700}) as host:
+    command = quick_host(rpc={"stall_timeout_ms": 700})
+    with SqsHost(tmp_path_factory.mktemp("impatient"), command=command) as host:
         host.start()
         yield host
         assert "Traceback" not in host.log
@@ -131,7 +128,7 @@ def message(body: str) -> bytes:
     ids=lambda value: repr(value)[:30],
 )
 def test_a_wrong_body_gets_an_error_that_sdks_know(guarded: SqsHost, body: bytes, shape: str) -> None:
-    status, found = post(guarded, body[:REQUEST_BYTES_MAX])
+    status, found = post(guarded, body)
     assert (status, found["__type"].rpartition("#")[2]) == (400, shape)
 
 
@@ -258,7 +255,7 @@ FORM: Final = HEAD.replace(b"x-amz-json-1.0", b"x-www-form-urlencoded")
     ids=lambda value: repr(value)[:30],
 )
 def test_a_wrong_form_gets_an_error_of_the_query_protocol(guarded: SqsHost, body: bytes, code: str) -> None:
-    status, found = post(guarded, body[:REQUEST_BYTES_MAX], FORM)
+    status, found = post(guarded, body, FORM)
     assert status == 400
     assert f"<Code>{code}</Code>".encode() in found
 

@@ -16,7 +16,9 @@ from foqs.options.cluster_options import ClusterOptions
 from foqs.options.options import NamespaceOptions, Options
 from foqs.options.rpc_options import CallOptions, RpcOptions
 from foqs.options.shard_options import ShardOptions
+from foqs.queue.call_limits import CallConstants, CallLimits
 from foqs.queue.engine import EngineSettings
+from foqs.rpc.rpc_limits import RpcConstants, RpcLimits
 from foqs.shard.shard_constants import ShardConstants
 
 T = TypeVar("T", bound=Options)
@@ -29,9 +31,9 @@ def changed(options: T, **changes: Any) -> T:
     return options.model_copy(update=changes)
 
 
-def rpc_options(**changes: int) -> RpcOptions:
-    """Return the RPC options with these values."""
-    return changed(RpcOptions(), **changes)
+def rpc_limits(**changes: int) -> RpcLimits:
+    """Return the usual limits of connections, with these values."""
+    return replace(RpcLimits.of(RpcOptions(), CallOptions(), RpcConstants()), **changes)
 
 
 def cluster_options(**changes: int) -> ClusterOptions:
@@ -43,7 +45,7 @@ NAMESPACE = changed(
     NamespaceOptions(), backoff_ms_min=100, backoff_ms_max=10_000, dead_retention_ms=60_000, key_window_ms=20_000
 )
 
-CALLS = changed(CallOptions(), timeout_ms_max=60_000)
+CALLS = CallLimits.of(CallOptions(), CallConstants(timeout_ms_max=60_000))
 
 CACHE = CacheLimits(
     written_bytes_max=40_000, written_items_max=1_000, prefetched_bytes_max=40_000, prefetched_items_max=40
@@ -101,7 +103,7 @@ def engine_settings(
     return EngineSettings(
         standalone_shards=dict.fromkeys(shards, "") if alone else None,
         namespace=NAMESPACE,
-        calls=changed(CALLS, delivery_wait_ms_max=delivery_wait_ms_max, delivery_bytes_max=delivery_bytes_max),
+        calls=replace(CALLS, delivery_wait_ms_max=delivery_wait_ms_max, delivery_bytes_max=delivery_bytes_max),
         shard=changed(SHARD_OPTIONS, **options),
         cache=cache,
         shard_constants=replace(SHARD_CONSTANTS, **changes),

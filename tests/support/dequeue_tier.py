@@ -24,7 +24,7 @@ from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_client import Client
 from foqs_client.connection_pool import ConnectionPool
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.virtual_time import run_virtual
@@ -124,7 +124,7 @@ class DequeueTierHost(ClusterHost):
 
         topics = self.tier.gossip.tier_topics
         calls = host_service(self.engine.queue, HostIdentity(self.address, PORT, 1), Random(1), more, layer, topics)
-        self.server = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200), replies=self.replies)
+        self.server = RpcServer(world.loop, calls, rpc_limits(reply_grace_ms=200), replies=self.replies)
         await world.network.listen(self.address, PORT, self.server.connection)
 
     @property

@@ -30,7 +30,7 @@ from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
 from foqs_contract.errors import FoqsError, NotOwner
 from tests.simulation import principals
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.raw_calls import enqueue_once
@@ -106,7 +106,7 @@ class EnqueueTierHost:
         self.server = RpcServer(
             asyncio.get_running_loop(),
             calls,
-            rpc_options(reply_grace_ms=int(GRACE_S * 1_000)),
+            rpc_limits(reply_grace_ms=int(GRACE_S * 1_000)),
             authenticator=principals.gate(lambda *_: frozenset((Permission.ENQUEUE,))) if tier.gated else None,
         )
 

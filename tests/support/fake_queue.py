@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items.item import KeyedItem, NewItem, Row, State, format_id, make_number
 from foqs.core.items.life import Event, EventKind, new_row
 from foqs.core.items.row_filter import RowFilter
-from foqs.options.rpc_options import CallOptions
+from foqs.queue.call_limits import CallLimits
 from foqs.queue.port import (
     ALREADY_GONE,
     EnqueueOutcome,
@@ -34,7 +35,7 @@ from foqs.queue.port import (
 )
 from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import NamespaceNotFound, NotFound
-from tests.support.builders import changed
+from tests.support.builders import CALLS, changed
 
 _T = TypeVar("_T")
 
@@ -42,7 +43,7 @@ NOW_MS = 1_700_000_000_000
 
 SETTINGS = changed(NamespaceSettings(), lease_ms_max=3_600_000, backoff_ms_max=60_000, dead_retention_ms=86_400_000)
 
-LIMITS = changed(CallOptions(), timeout_ms_max=60_000, wait_ms_max=20_000)
+LIMITS = replace(CALLS, wait_ms_max=20_000)
 
 
 class HeldCall:
@@ -63,7 +64,7 @@ class HeldCall:
 class FakeQueue:
     """Answers the calls of the ports `Queue`, `QueueReads` and `BulkChanges` from one shard, number 3."""
 
-    def __init__(self, limits: CallOptions = LIMITS) -> None:
+    def __init__(self, limits: CallLimits = LIMITS) -> None:
         self.limits = limits
         self.rows: dict[int, Row] = {}
         self.keys: dict[bytes | None, str] = {}

@@ -27,8 +27,14 @@ from tests.support.quick_foqs import quick_foqs
 PROGRAM: Final = Path(sys.executable).with_name("foqs")
 HOST: Final = (str(PROGRAM), "host")
 """The command of an ordinary host, without its configuration."""
-QUICK_HOST: Final = (*quick_foqs(), "host")
-"""The command of a host that is quick to retry."""
+
+
+def quick_host(**parts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the command of a host that is quick to retry. `parts`: more of its constants, by part of `HostConstants`."""
+    return (*quick_foqs(**parts), "host")
+
+
+QUICK_HOST: Final = quick_host()
 
 LEASE_MS_DEFAULT: Final = 1_000
 BACKOFF_MS_MAX: Final = 400
@@ -61,7 +67,7 @@ class RestartableHost:
         folder: for its configuration and log; created.
         store: the URL of its store.
         options: of the configuration, as `section.option`.
-        command: what is run, followed by `--config FILE`.
+        command: what is run, followed by `--config FILE`; see `quick_host` for other constants.
     """
 
     def __init__(

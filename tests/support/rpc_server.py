@@ -16,17 +16,17 @@ from thrift.protocol.TCompactProtocol import TCompactProtocolAccelerated
 from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import Queue
 from foqs.routing.port import HostIdentity
 from foqs.rpc.call import Handler
 from foqs.rpc.client_connection import ClientConnection
 from foqs.rpc.host_service import host_service
 from foqs.rpc.messages import read_head
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs_contract.idl import Foqs, ttypes
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.poll import soon
 
 
@@ -48,7 +48,7 @@ class ServedQueue:
 @asynccontextmanager
 async def serve_queue(
     queue: Queue,
-    limits: RpcOptions | None = None,
+    limits: RpcLimits | None = None,
     port: int = 0,
     calls: Mapping[str, Handler] = MappingProxyType({}),
     context: ssl.SSLContext | None = None,
@@ -62,7 +62,7 @@ async def serve_queue(
     """
     loop = asyncio.get_running_loop()
     handlers = host_service(queue, HostIdentity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
-    server = RpcServer(loop, handlers, limits or rpc_options(reply_grace_ms=200), **more)
+    server = RpcServer(loop, handlers, limits or rpc_limits(reply_grace_ms=200), **more)
     acceptor = TlsAcceptor(server, context, failed) if context is not None else None
     listener = await loop.create_server(acceptor.connection if acceptor else server.connection, "127.0.0.1", port)
     try:
@@ -116,7 +116,7 @@ class RecordingTransport(asyncio.Transport):
         self.closed = "aborted"
 
 
-async def connect_in_memory(queue: Queue, limits: RpcOptions) -> tuple[ClientConnection, RecordingTransport]:
+async def connect_in_memory(queue: Queue, limits: RpcLimits) -> tuple[ClientConnection, RecordingTransport]:
     """A connection over a transport in memory."""
     handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
     connection, transport = RpcServer(asyncio.get_running_loop(), handlers, limits).connection(), RecordingTransport()

@@ -15,7 +15,6 @@ from typing import Any
 
 from foqs.access.audit_trail import AuditTrail
 from foqs.cluster.peers import Peers
-from foqs.options.rpc_options import RpcOptions
 from foqs.routing.port import HostIdentity, HostView
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit import Audit
@@ -27,7 +26,7 @@ from foqs_client.connection_pool import ConnectionPool
 from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import key_slot_of
 from foqs_contract.thrift_method import ThriftMethod
-from tests.support.builders import keyed_item
+from tests.support.builders import keyed_item, rpc_limits
 from tests.support.cluster_world import PAGE_BYTES_MAX, ClusterHost, ClusterWorld
 from tests.support.engines import ok
 from tests.support.faulty_network import FaultyNetwork
@@ -77,7 +76,7 @@ class RpcTierWorld(ClusterWorld):
         calls = replace(calls, timeout_s=partial(self._record, name, calls.timeout_s))
         self.services[name] = calls
         audit = Audit(trail, lambda: int(self.loop.time() * 1_000))
-        server = RpcServer(self.loop, calls, RpcOptions(), replies=host.replies, audit=audit)
+        server = RpcServer(self.loop, calls, rpc_limits(), replies=host.replies, audit=audit)
         self._servers.append(server)
         self._listeners[name] = await self.network.listen(f"{name}.example", 7411, server.connection)
         return host

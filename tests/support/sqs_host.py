@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,7 +12,7 @@ from botocore.config import Config
 
 from foqs.options.options import PAYLOAD_BYTES_CEILING
 from tests.support.ports import free_port
-from tests.support.processes import RestartableHost
+from tests.support.processes import QUICK_HOST, RestartableHost
 
 ACCOUNT: Final = "123456789012"
 OTHER_ACCOUNT: Final = "000000000000"
@@ -28,10 +28,12 @@ OPTIONS: Final[Mapping[str, Any]] = {
 class SqsHost(RestartableHost):
     """One host on SQLite with an SQS port."""
 
-    def __init__(self, folder: Path, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(
+        self, folder: Path, options: Mapping[str, Any] = MappingProxyType({}), command: Sequence[str] = QUICK_HOST
+    ) -> None:
         self.sqs_port = free_port()
         all_options = {"server.sqs_port": self.sqs_port, **OPTIONS, **options}
-        super().__init__(folder, f"sqlite:{folder / 'data'}", all_options)
+        super().__init__(folder, f"sqlite:{folder / 'data'}", all_options, command)
 
     @property
     def endpoint(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
 from foqs.core.memory.demand import Demand
-from foqs.options.rpc_options import CallOptions
+from foqs.queue.call_limits import CallLimits
 from foqs.queue.host_state import HostState
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import (
@@ -47,7 +47,7 @@ class HostReads:
         shards: OwnedShards,
         demand: Demand,
         quota: Quota,
-        limits: CallOptions,
+        limits: CallLimits,
         is_stopping: Callable[[], bool],
     ) -> None:
         self._shards = shards

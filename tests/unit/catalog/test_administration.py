@@ -21,7 +21,7 @@ from foqs_contract.errors import (
     NamespaceNotFound,
     Unavailable,
 )
-from tests.support.builders import changed, engine_settings
+from tests.support.builders import engine_settings
 from tests.support.catalogs import install_gated_catalog, pause
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import start_task
@@ -175,7 +175,7 @@ def test_invalid_settings_are_refused_and_not_stored(
 ) -> None:
     async def story(world: World) -> None:
         host = engine_settings(1)
-        calls = changed(host.calls, timeout_ms_max=120_000)
+        calls = replace(host.calls, timeout_ms_max=120_000)
         engine = await world.engine(replace(host, item_bytes_max=100_000, calls=calls))
         before = await world.catalog.load()
         for call in (engine.admin.update("default", None, settings, 5), engine.admin.create("x", None, settings, 5)):

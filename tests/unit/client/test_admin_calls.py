@@ -51,7 +51,7 @@ class Configured:
             self.catalog,
             self.namespaces,
             HostShards(),
-            LIMITS,
+            LIMITS.timeout_ms_max,
             quota,
             1 << 21,
             lambda topics: None,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
 from foqs.core.items.item import KeyedItem, NewItem
-from foqs.options.rpc_options import CallOptions
+from foqs.queue.call_limits import CallLimits
 from foqs.queue.port import EnqueueOutcome, PendingCall
 from foqs_client import (
     Client,
@@ -30,7 +31,6 @@ from foqs_client.coalescing import ENTRIES_PER_CALL_MAX, ENTRIES_PER_CALLER_MAX
 from foqs_contract import errors
 from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
-from tests.support.builders import changed
 from tests.support.fake_queue import LIMITS, FakeQueue, HeldCall
 from tests.support.inner_parts import coalescer_of
 from tests.support.poll import soon
@@ -42,7 +42,7 @@ IDS = [f"3-{(1 << 43) + n}" for n in range(1, 6)]
 class Counting(FakeQueue):
     """Records the sizes of calls. Enqueues get replies by a script, then ids."""
 
-    def __init__(self, *script: errors.FoqsError | list[EnqueueOutcome], limits: CallOptions = LIMITS) -> None:
+    def __init__(self, *script: errors.FoqsError | list[EnqueueOutcome], limits: CallLimits = LIMITS) -> None:
         super().__init__(limits)
         self.script = list(script)
 
@@ -359,7 +359,7 @@ def test_error_that_is_true_of_all_reaches_every_caller(refusal: errors.FoqsErro
 
 def test_host_with_a_lower_limit_gets_smaller_calls() -> None:
     async def story() -> None:
-        queue = Counting(limits=changed(LIMITS, items_per_call_max=2))
+        queue = Counting(limits=replace(LIMITS, items_per_call_max=2))
         async with asked(queue) as client:
             results = await together(*(client.enqueue([Item("t")]) for _ in range(5)))
             assert [result.error for [result] in results] == [None] * 5

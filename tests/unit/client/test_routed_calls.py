@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 import foqs_client
-from foqs.options.rpc_options import RpcOptions
 from foqs_client import (
     Client,
     InvalidArgument,
@@ -35,6 +34,7 @@ from foqs_contract.call_table import FIRST_VERSION
 from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
+from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.inner_parts import pool_of
 from tests.support.poll import soon
@@ -432,7 +432,7 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
 
 
 def test_deadline_error_of_the_host_arrives_before_the_client_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert RpcOptions().reply_grace_ms / 1_000 < REPLY_GRACE_S
+    assert rpc_limits().reply_grace_ms / 1_000 < REPLY_GRACE_S
     monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # for a machine that stands still
 
     async def main() -> None:

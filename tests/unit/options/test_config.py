@@ -182,9 +182,11 @@ def test_wrong_variable_is_named(variable: str, value: str) -> None:
             "write https://",
         ),
         ('[server]\nhost = "example.org"', "server.host", "--insecure-listen"),
-        ("[calls]\ntimeout_ms_default = 200_000", "calls.timeout_ms_default", "timeout_ms_max"),
-        ("[calls]\nitems_per_call_max = 20_000", "calls.items_per_call_max", "container_items_max"),
-        ("[rpc]\nreply_bytes_max = 65_536", "rpc.reply_bytes_max", "changed something"),
+        (
+            "[calls]\nitems_per_call_max = 3_000\n[shard]\nqueue_items_max = 2_000",
+            "calls.items_per_call_max",
+            "queue_items_max",
+        ),
         ("[namespace]\nlease_ms_default = 50_000_000", "namespace.lease_ms_default", "lease_ms_max"),
         ("[namespace]\nbackoff_ms_max = 1", "namespace.backoff_ms_min", "backoff_ms_max"),
         (
@@ -193,7 +195,6 @@ def test_wrong_variable_is_named(variable: str, value: str) -> None:
             "can take",
         ),
         ("[namespace]\nkey_window_ms = 120_000", "namespace.key_window_ms", "enqueue twice"),
-        ("[calls]\ntimeout_ms_max = 600_000", "namespace.key_window_ms", "calls.timeout_ms_max"),
         ('[server]\nhttp_host = "0.0.0.0"', "server.http_host", "metrics"),
         (
             '[server]\nhost = "0.0.0.0"\ntls_cert_file = "c"\ntls_key_file = "k"',

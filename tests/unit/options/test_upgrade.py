@@ -91,11 +91,11 @@ def test_old_names_are_not_those_of_present_options() -> None:
 
 def test_upgrade_keeps_comments_and_layout() -> None:
     text = (
-        "# top\n\n[ wire ]   # section\n  silence_timeout_ms=5_000 # why\n\n[buffer]\nloaded_bytes_max = 1\n"
+        "# top\n\n[ wire ]   # section\n  idle_timeout_ms=5_000 # why\n\n[buffer]\nloaded_bytes_max = 1\n"
         "[server]\nstop_timeout_s = 7  # seconds\nhost = '::1'"
     )
     assert upgrade(text).text == (
-        "# top\n\n[ rpc ]   # section\n  stall_timeout_ms=5_000 # why\n\n[row_cache]\nprefetched_bytes_max = 1\n"
+        "# top\n\n[ rpc ]   # section\n  idle_timeout_ms=5_000 # why\n\n[row_cache]\nprefetched_bytes_max = 1\n"
         "[server]\nstop_timeout_ms = 7000  # seconds\nhost = '::1'"
     )
 
@@ -139,9 +139,9 @@ def test_unknown_options_are_reported_and_left() -> None:
     ("text", "words"),
     [
         ("[server", "not TOML"),
-        ("[wire]\nsilence_timeout_ms = 1\n[rpc]\nstall_timeout_ms = 2\n", "old and its new name"),
-        ("[wire]\nsilence_timeout_ms = 1\n[rpc]\nframe_bytes_max = 2\n", "write each section once"),
-        ("wire = {silence_timeout_ms = 1}\n", "one option a line"),
+        ("[wire]\nidle_timeout_ms = 1\n[rpc]\nidle_timeout_ms = 2\n", "old and its new name"),
+        ("[wire]\nidle_timeout_ms = 1\n[rpc]\nframe_bytes_max = 2\n", "write each section once"),
+        ("shard = {ready_keys_max = 1}\n", "one option a line"),
         ('[server]\nname = """\n[wire]\n"""\n', "one option a line"),
     ],
 )

@@ -11,7 +11,7 @@ from foqs.queue.port import Repeated
 from foqs.shard.writer import KEY_READ_FLUSHES
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs_contract.errors import DeadlineExceeded, FoqsError, KeyConflict, LimitExceeded, RateLimited
-from tests.support.builders import catalog, changed, engine_settings, keyed_item, new_item
+from tests.support.builders import catalog, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task, wait_until_idle
 from tests.unit.queue.test_placement_keys import flushes_of, in_slot, repeated
@@ -30,7 +30,7 @@ async def limited(world: World, *shards: int, replay_lookup_items_max: int = 1_0
     """Return a caller of a namespace with these limits, on these shards."""
     world.catalog = catalog(default=limits)
     settings = engine_settings(*(shards or (1,)), sweep_interval_ms=3_600_000)
-    calls = changed(settings.calls, replay_lookup_items_max=replay_lookup_items_max)
+    calls = replace(settings.calls, replay_lookup_items_max=replay_lookup_items_max)
     return Caller(world, await world.engine(replace(settings, calls=calls)))
 
 

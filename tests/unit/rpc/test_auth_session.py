@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from foqs.access.authenticator import Authenticator
-from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs_contract.call_table import CALLS, Permission, Scope
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.access import ADMIN, ORDERS, EditableGrants, RecordingObserver, gate, keyring
 from tests.support.aio import run
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import RawConnection, ServedQueue, call, enqueue, frame, serve_queue
@@ -63,7 +63,7 @@ def request_of(name: str, namespace: str | None = "default") -> Any:
 
 
 def with_gate(
-    own: Authenticator, main: Callable[[ServedQueue, FakeQueue], Awaitable[None]], limits: RpcOptions | None = None
+    own: Authenticator, main: Callable[[ServedQueue, FakeQueue], Awaitable[None]], limits: RpcLimits | None = None
 ) -> None:
     async def serve_main() -> None:
         queue = FakeQueue()
@@ -150,7 +150,7 @@ def test_connections_that_have_not_authenticated_keep_no_other_out() -> None:
         for raw in (first, *strangers, second, third, surplus):
             await raw.close()
 
-    with_gate(gate(), main, rpc_options(connections_max=3, reply_grace_ms=200))
+    with_gate(gate(), main, rpc_limits(connections_max=3, reply_grace_ms=200))
 
 
 # ---------------------------------------------------------------- authentication

@@ -18,14 +18,14 @@ from foqs.routing.port import HostIdentity
 from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.malformed_requests import mutate
 from tests.support.requests import METHODS, Names, good
 from tests.support.rpc_server import call, enqueue, frame, head
 
 MUTATIONS = 4_000
-LIMITS = rpc_options(frame_bytes_max=1 << 20)
+LIMITS = rpc_limits(frame_bytes_max=1 << 20)
 
 GOOD = [
     call(name, request, 7, compact=compact)

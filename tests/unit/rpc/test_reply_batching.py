@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import NOTHING_LEASED
 from foqs.routing.port import HostIdentity
 from foqs.rpc import codec
 from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, ClientConnection
 from foqs.rpc.host_service import host_service
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.rpc_server import RecordingTransport, call, connect_in_memory, enqueue, frame, head, parse_replies
 
@@ -30,11 +30,11 @@ def dequeues(seqids: range) -> bytes:
 
 
 async def connection_with_items(
-    items: int, limits: RpcOptions | None = None, payload: bytes = b"x"
+    items: int, limits: RpcLimits | None = None, payload: bytes = b"x"
 ) -> tuple[FakeQueue, ClientConnection, RecordingTransport]:
     """Return a connection to a queue with this many items; no reply is written yet."""
     queue = FakeQueue()
-    connection, transport = await connect_in_memory(queue, limits or RpcOptions())
+    connection, transport = await connect_in_memory(queue, limits or rpc_limits())
     connection.data_received(call("enqueue", enqueue(*["t"] * items, payload=payload)))
     await asyncio.sleep(0)
     transport.writes.clear()
@@ -150,7 +150,7 @@ async def waiting(calls: int) -> tuple[RpcServer, ClientConnection, RecordingTra
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(
-        asyncio.get_running_loop(), host_service(queue, HostIdentity("h", 1, 1), Random(1)), RpcOptions()
+        asyncio.get_running_loop(), host_service(queue, HostIdentity("h", 1, 1), Random(1)), rpc_limits()
     )
     connection, transport = server.connection(), RecordingTransport()
     connection.connection_made(transport)
@@ -163,7 +163,7 @@ async def two_that_wait() -> tuple[RpcServer, list[tuple[ClientConnection, Recor
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(
-        asyncio.get_running_loop(), host_service(queue, HostIdentity("h", 1, 1), Random(1)), RpcOptions()
+        asyncio.get_running_loop(), host_service(queue, HostIdentity("h", 1, 1), Random(1)), rpc_limits()
     )
     lines = []
     for _ in range(2):
@@ -253,7 +253,7 @@ def test_closed_connection_undoes_each_pending_reply_once(
 
 def test_pending_replies_for_a_peer_that_does_not_read_are_undone() -> None:
     async def main() -> None:
-        queue, connection, transport = await connection_with_items(3, rpc_options(write_buffer_bytes_max=1_000))
+        queue, connection, transport = await connection_with_items(3, rpc_limits(write_buffer_bytes_max=1_000))
         connection.data_received(dequeues(range(3)))
         transport.unread_bytes = 1_001
         connection.pause_writing()
@@ -323,7 +323,7 @@ def test_replies_to_frames_before_a_bad_frame_are_written() -> None:
 
 def test_stop_without_grace_writes_its_replies() -> None:
     async def main() -> None:
-        queue, connection, transport = await connection_with_items(2, rpc_options(reply_grace_ms=0))
+        queue, connection, transport = await connection_with_items(2, rpc_limits(reply_grace_ms=0))
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
         loop = asyncio.get_running_loop()

@@ -11,17 +11,17 @@ from unittest.mock import Mock
 import pytest
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.options.rpc_options import RpcOptions
 from foqs.routing.port import HostIdentity
 from foqs.rpc.client_connection import WAIT_RETRY_AFTER_MS
 from foqs.rpc.host_service import host_service
 from foqs.rpc.messages import Decoder
 from foqs.rpc.peer_log import PeerLog
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import (
@@ -36,7 +36,7 @@ from tests.support.rpc_server import (
 )
 from tests.support.virtual_time import run_virtual
 
-FAST = rpc_options(reply_grace_ms=50)
+FAST = rpc_limits(reply_grace_ms=50)
 
 
 def wants(count: int = 1, timeout_ms: int | None = None) -> Any:
@@ -200,7 +200,7 @@ def test_calls_over_the_limit_of_a_connection_are_overloaded_and_others_are_serv
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with serve_queue(queue, rpc_options(calls_in_flight_per_connection_max=2)) as host:
+        async with serve_queue(queue, rpc_limits(calls_in_flight_per_connection_max=2)) as host:
             raw = await host.raw()
             raw.send(b"".join(call("dequeue", wants(), n) for n in range(3)))
             seqid, result = await raw.reply("dequeue")
@@ -220,7 +220,7 @@ def test_calls_over_the_limit_of_the_host_are_overloaded() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with serve_queue(queue, rpc_options(calls_in_flight_max=1)) as host:
+        async with serve_queue(queue, rpc_limits(calls_in_flight_max=1)) as host:
             first, second = await host.raw(), await host.raw()
             first.send(call("dequeue", wants(), 1))
             await soon(lambda: queue.running == 1)
@@ -250,7 +250,7 @@ def test_long_polls_of_one_namespace_leave_room_for_all_calls_of_others() -> Non
     async def main() -> None:
         queue = OpenQueue()
         queue.gate = asyncio.Event()
-        async with serve_queue(queue, rpc_options(calls_in_flight_max=4)) as host:
+        async with serve_queue(queue, rpc_limits(calls_in_flight_max=4)) as host:
             noisy, quiet = await host.raw(), await host.raw()
             noisy.send(b"".join(call("dequeue", poll("noisy"), n) for n in range(5)))
             seqid, result = await noisy.reply("dequeue")
@@ -280,7 +280,7 @@ def test_long_polls_for_many_topics_leave_half_of_the_memory() -> None:
     async def main() -> None:
         queue = OpenQueue()
         queue.gate = asyncio.Event()
-        async with serve_queue(queue, rpc_options(in_flight_bytes_max=200_000)) as host:
+        async with serve_queue(queue, rpc_limits(in_flight_bytes_max=200_000)) as host:
             raw = await host.raw()
             raw.send(b"".join(call("dequeue", poll(f"namespace {n % 10}", 10), n) for n in range(30)))
             for _ in range(21):
@@ -298,7 +298,7 @@ def test_long_polls_and_calls_of_one_connection_count_apart() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with serve_queue(queue, rpc_options(calls_in_flight_per_connection_max=2)) as host:
+        async with serve_queue(queue, rpc_limits(calls_in_flight_per_connection_max=2)) as host:
             raw = await host.raw()
             raw.send(b"".join(call("dequeue", poll("default"), n) for n in range(3)))
             assert (await raw.reply("dequeue"))[0] == 2
@@ -317,7 +317,7 @@ def test_calls_that_settle_deliveries_have_room_when_others_have_none() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with serve_queue(queue, rpc_options(calls_in_flight_max=20)) as host:
+        async with serve_queue(queue, rpc_limits(calls_in_flight_max=20)) as host:
             raw = await host.raw()
             raw.send(b"".join(call("enqueue", enqueue("t"), n) for n in range(19)))
             seqid, result = await raw.reply("enqueue")
@@ -339,7 +339,7 @@ def test_calls_that_settle_deliveries_have_room_when_others_have_none() -> None:
 def test_call_over_the_byte_budget_is_overloaded_and_its_bytes_are_dropped() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with serve_queue(queue, rpc_options(in_flight_bytes_max=50_000)) as host:
+        async with serve_queue(queue, rpc_limits(in_flight_bytes_max=50_000)) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue(*["t"] * 20, payload=b"x" * 10_000), 7))
             seqid, result = await raw.reply("enqueue")
@@ -357,7 +357,7 @@ def test_call_over_the_byte_budget_is_overloaded_and_its_bytes_are_dropped() -> 
 
 def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with serve_queue(FakeQueue(), rpc_options(connections_max=1, refusals_in_flight_max=0)) as host:
+        async with serve_queue(FakeQueue(), rpc_limits(connections_max=1, refusals_in_flight_max=0)) as host:
             first = await host.raw()
             await soon(lambda: len(host.server.connections) == 1)
             second = await host.raw()
@@ -374,7 +374,7 @@ def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytes
 def test_client_that_never_reads_is_closed_and_uses_limited_memory(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         queue = FakeQueue()
-        limits = rpc_options(write_buffer_bytes_max=400_000, stall_timeout_ms=300)
+        limits = rpc_limits(write_buffer_bytes_max=400_000, stall_timeout_ms=300)
         async with serve_queue(queue, limits) as host:
             setup = await host.raw()
             setup.send(call("enqueue", enqueue(*["t"] * 100, payload=b"x" * 10_000)))
@@ -406,7 +406,7 @@ def test_client_that_never_reads_is_closed_and_uses_limited_memory(caplog: pytes
 def test_reply_over_the_limit_fails_and_its_items_are_released() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with serve_queue(queue, rpc_options(reply_bytes_max=15_000)) as host:
+        async with serve_queue(queue, rpc_limits(reply_bytes_max=15_000)) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t", "t", payload=b"x" * 10_000)))
             await raw.reply("enqueue")
@@ -516,7 +516,7 @@ def test_every_reply_is_reported_to_the_observer() -> None:
     assert sorted(reported) == [("ack", "INVALID_ARGUMENT"), ("enqueue", "NAMESPACE_NOT_FOUND"), ("getRouting", "OK")]
 
 
-def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcOptions) -> RecordingTransport:
+def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcLimits) -> RecordingTransport:
     """Return the transport of a connection that sends a chunk, waits, sends the next one, and so on."""
 
     async def main() -> RecordingTransport:
@@ -554,7 +554,7 @@ def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcOp
 def test_silent_connection_is_closed_if_a_frame_is_incomplete_or_after_a_long_time(
     chunks: tuple[bytes, ...], waited_s: tuple[float, ...], end: str
 ) -> None:
-    assert silent(chunks, waited_s, rpc_options(stall_timeout_ms=60_000, idle_timeout_ms=600_000)).closed == end
+    assert silent(chunks, waited_s, rpc_limits(stall_timeout_ms=60_000, idle_timeout_ms=600_000)).closed == end
 
 
 def test_repeated_dequeue_is_decoded_once_and_a_different_one_again(
@@ -565,7 +565,7 @@ def test_repeated_dequeue_is_decoded_once_and_a_different_one_again(
 
     async def main() -> None:
         queue = FakeQueue()
-        connection, _ = await connect_in_memory(queue, RpcOptions())
+        connection, _ = await connect_in_memory(queue, rpc_limits())
         again, other = call("dequeue", wants(1)), call("dequeue", wants(2))
         bad = again[:-10] + b"\x0b" + again[-9:]
         for frame in (again, again, other, again, bad, bad, again, call("dequeue", wants(1), compact=True)):
@@ -581,8 +581,8 @@ def test_repeated_dequeue_is_decoded_once_and_a_different_one_again(
 
 def test_a_connection_is_not_read_while_its_replies_wait() -> None:
     async def main() -> None:
-        connection, transport = await connect_in_memory(FakeQueue(), RpcOptions())
-        transport.unread_bytes = RpcOptions().write_buffer_bytes_max // 4 + 1
+        connection, transport = await connect_in_memory(FakeQueue(), rpc_limits())
+        transport.unread_bytes = rpc_limits().write_buffer_bytes_max // 4 + 1
         connection.pause_writing()
         assert not transport.reading
         connection.resume_writing()
@@ -595,7 +595,7 @@ def test_a_connection_is_not_read_while_its_replies_wait() -> None:
 def test_reply_beyond_the_write_buffer_closes_the_connection_and_releases_its_items() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        connection, transport = await connect_in_memory(queue, rpc_options(write_buffer_bytes_max=1_000))
+        connection, transport = await connect_in_memory(queue, rpc_limits(write_buffer_bytes_max=1_000))
         connection.data_received(call("enqueue", enqueue("t")))
         await soon(lambda: transport.written != b"")
         before, transport.unread_bytes = transport.written, 1_001
@@ -615,7 +615,7 @@ def test_unread_replies_of_all_connections_have_a_limit() -> None:
     async def main() -> None:
         queue = FakeQueue()
         handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
-        server = RpcServer(asyncio.get_running_loop(), handlers, rpc_options(in_flight_bytes_max=1 << 20))
+        server = RpcServer(asyncio.get_running_loop(), handlers, rpc_limits(in_flight_bytes_max=1 << 20))
         connections = []
         for _ in range(4):
             connection, transport = server.connection(), RecordingTransport()
@@ -643,7 +643,7 @@ def test_unread_replies_of_all_connections_have_a_limit() -> None:
 def test_calls_after_a_bad_frame_are_ignored() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        connection, transport = await connect_in_memory(queue, RpcOptions())
+        connection, transport = await connect_in_memory(queue, rpc_limits())
         connection.data_received(b"\xff\xff\xff\xff" + call("enqueue", enqueue("t")))
         connection.data_received(call("enqueue", enqueue("t")))
         for _ in range(3):

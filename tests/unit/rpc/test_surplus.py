@@ -8,29 +8,29 @@ from typing import Any
 
 import pytest
 
-from foqs.options.rpc_options import RpcOptions
 from foqs.routing.port import HostIdentity
 from foqs.rpc.client_connection import SURPLUS_CONNECTION_S, ClientConnection
 from foqs.rpc.host_service import host_service
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Item, Overloaded
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import RecordingTransport, call, enqueue, parse_replies, serve_queue
 from tests.support.virtual_time import run_virtual
 
-ONE = rpc_options(connections_max=1, reply_grace_ms=200)
+ONE = rpc_limits(connections_max=1, reply_grace_ms=200)
 
 
 def wants() -> Any:
     return ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)])
 
 
-def full(queue: FakeQueue, limits: RpcOptions = ONE) -> RpcServer:
+def full(queue: FakeQueue, limits: RpcLimits = ONE) -> RpcServer:
     """A server, of a loop without sockets, that has all the connections it may have."""
     handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
     server = RpcServer(asyncio.get_running_loop(), handlers, limits)
@@ -76,7 +76,7 @@ def test_calls_on_a_surplus_connection_are_overloaded_and_it_is_closed(compact: 
 
 def test_surplus_connections_over_their_limit_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        server = full(FakeQueue(), rpc_options(connections_max=1, refusals_in_flight_max=2))
+        server = full(FakeQueue(), rpc_limits(connections_max=1, refusals_in_flight_max=2))
         transports = [one_more(server)[1] for _ in range(4)]
         assert [transport.closed for transport in transports] == ["", "", "aborted", "aborted"]
         assert (len(server.connections), len(server.surplus_connections), server.refused_connection_count) == (1, 2, 4)

@@ -17,18 +17,18 @@ import uvloop
 
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.keyring import TlsFiles, read_keyring
-from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs_client import Client, Item, Overloaded, PermissionDenied, Tls, Unauthenticated, Unreachable
 from foqs_contract.call_table import Permission
 from tests.support.access import EditableGrants, RecordingObserver
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.certificates import Authority
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import ServedQueue, serve_queue
 
-LIMITS = rpc_options(reply_grace_ms=200, handshake_timeout_ms=30_000)
-FEW = rpc_options(reply_grace_ms=200, handshake_timeout_ms=5_000, handshakes_max=3)
+LIMITS = rpc_limits(reply_grace_ms=200, handshake_timeout_ms=30_000)
+FEW = rpc_limits(reply_grace_ms=200, handshake_timeout_ms=5_000, handshakes_max=3)
 """For handshakes that are to take too long, once all of them have begun."""
 TIMEOUT_MS = 30_000
 RETRIES_MS = 1_000
@@ -81,7 +81,7 @@ class Secure:
         self.failed += 1
 
     def run(
-        self, runner: asyncio.Runner, main: Callable[[ServedQueue], Awaitable[Any]], limits: RpcOptions = LIMITS
+        self, runner: asyncio.Runner, main: Callable[[ServedQueue], Awaitable[Any]], limits: RpcLimits = LIMITS
     ) -> None:
         async def serve_main() -> None:
             async with (
@@ -179,7 +179,7 @@ def test_a_host_that_is_not_trusted_is_not_called(
 
 def test_surplus_connection_is_refused_through_tls(runner: asyncio.Runner, authority: Authority) -> None:
     async def main() -> None:
-        limits = rpc_options(connections_max=1, reply_grace_ms=200)
+        limits = rpc_limits(connections_max=1, reply_grace_ms=200)
         async with asyncio.timeout(60), serve_queue(FakeQueue(), limits, context=Secure(authority).context) as host:
             options: dict[str, Any] = {"timeout_ms": TIMEOUT_MS, "tls": Tls(ca_file=authority.file)}
             async with Client(host.url, **options) as first, Client(host.url, **options) as second:

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import pytest
 
-from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.rpc_limits import RpcLimits
 from foqs.sqs.errors import SqsError
 from foqs.sqs.http_listener import MESSAGE_COPIES, SMALL_BODY_BYTES, SqsListener, _HeldBytes
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.service import Proof
 from tests.support.aio import run
-from tests.support.builders import rpc_options
+from tests.support.builders import rpc_limits
 from tests.support.poll import soon
 
 REQUEST: Final = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -73,11 +73,11 @@ class Service:
 class Port:
     """A listener on a free port."""
 
-    def __init__(self, limits: RpcOptions | None = None) -> None:
+    def __init__(self, limits: RpcLimits | None = None) -> None:
         self.service = Service()
         self.listener = SqsListener(
             self.service,  # type: ignore[arg-type]
-            limits or RpcOptions(),
+            limits or rpc_limits(),
             65_536,
             lambda action, outcome, seconds: None,
             time.monotonic,
@@ -187,7 +187,7 @@ def test_bodies_that_stay_incomplete_keep_no_other_out(source: str) -> None:
     """A peer of the same address, and one of another."""
 
     async def main() -> None:
-        port = Port(rpc_options(in_flight_bytes_max=1 << 20))
+        port = Port(rpc_limits(in_flight_bytes_max=1 << 20))
         port.service.answer.set()
         async with port.listening() as number:
             slow = [await connect(number, "127.0.0.2") for _ in range(BODIES + 3)]
@@ -213,7 +213,7 @@ def test_requests_that_are_not_proved_keep_no_connection(authorization: str) -> 
     """One whose body is slow, and one whose refusal is delayed."""
 
     async def main() -> None:
-        port = Port(rpc_options(connections_max=3))
+        port = Port(rpc_limits(connections_max=3))
         async with port.listening() as number:
             strangers = [await connect(number, "127.0.0.2") for _ in range(3)]
             for _, writer in strangers:
@@ -232,7 +232,7 @@ def test_requests_that_are_not_proved_keep_no_connection(authorization: str) -> 
 
 def test_small_bodies_need_no_room() -> None:
     async def main() -> None:
-        port = Port(rpc_options(in_flight_bytes_max=1 << 20))
+        port = Port(rpc_limits(in_flight_bytes_max=1 << 20))
         port.service.answer.set()
         async with port.listening() as number:
             slow = [await connect(number) for _ in range(BODIES)]
@@ -285,7 +285,7 @@ def test_a_reply_is_unsent_only_if_its_client_has_disconnected() -> None:
 
 def test_the_messages_of_replies_that_are_not_written_yet_have_room_or_are_refused() -> None:
     async def main() -> None:
-        port = Port(rpc_options(in_flight_bytes_max=1 << 20))
+        port = Port(rpc_limits(in_flight_bytes_max=1 << 20))
         budget, service = port.listener.budget, port.service
         held = [_HeldBytes(peer, port.listener.unproved, budget) for peer in "ab"]
         held[0].reserve_reply(100 << 20)

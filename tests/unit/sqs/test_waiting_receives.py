@@ -6,7 +6,7 @@ import pytest
 
 from foqs.sqs.errors import SqsError
 from foqs.sqs.sqs_port import receive_places
-from tests.support.builders import engine_settings, rpc_options
+from tests.support.builders import engine_settings, rpc_limits
 from tests.support.engines import World, run_in_world
 from tests.support.method_gate import start_task
 from tests.support.sqs_world import RECEIVES_WAITING_MAX, SqsWorld
@@ -30,6 +30,6 @@ def test_receives_of_one_account_that_wait_leave_half_of_the_places() -> None:
 
 
 def test_receives_that_wait_leave_connections_and_calls_for_sends_and_deletes() -> None:
-    assert receive_places(rpc_options(connections_max=100, calls_in_flight_max=1_000)) == 75
-    assert receive_places(rpc_options(connections_max=100, calls_in_flight_max=40)) == 30
-    assert receive_places(rpc_options(connections_max=1)) == 1
+    assert receive_places(rpc_limits(connections_max=100, calls_in_flight_max=1_000)) == 75
+    assert receive_places(rpc_limits(connections_max=100, calls_in_flight_max=40)) == 30
+    assert receive_places(rpc_limits(connections_max=1)) == 1

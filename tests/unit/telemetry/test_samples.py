@@ -21,7 +21,7 @@ from foqs.store.port import StoreLost
 from foqs.telemetry import metric_table, named_topics, samples
 from foqs.telemetry.metrics import Metrics
 from foqs.telemetry.samples import HostSampler
-from tests.support.builders import NAMESPACE, engine_settings, keyed_item, rpc_options
+from tests.support.builders import NAMESPACE, engine_settings, keyed_item, rpc_limits
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.inner_parts import writer_of
 
@@ -31,7 +31,7 @@ ONE = engine_settings(1)
 
 def rpc_server_of(engine: Engine) -> RpcServer:
     identity = HostIdentity("127.0.0.1", 1, 1, "local", "default", "0")
-    limits = rpc_options(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
+    limits = rpc_limits(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
     return RpcServer(asyncio.get_running_loop(), host_service(engine.queue, identity, Random(1)), limits)
 
 

@@ -14,7 +14,7 @@ from foqs.queue.engine import EngineSettings
 from foqs.queue.port import ItemExplanation
 from foqs.shard.shard import TOPIC_PRIORITIES_MAX
 from foqs_contract.errors import NotOwner
-from tests.support.builders import NAMESPACE, catalog, changed, engine_settings, keyed_item, new_item
+from tests.support.builders import NAMESPACE, catalog, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import start_task, wait_until_idle
 
@@ -31,7 +31,7 @@ def first_reason(explanation: ItemExplanation) -> str:
 
 def settings_counting(better_items_max: int, **changes: Any) -> EngineSettings:
     settings = engine_settings(1, **changes)
-    return replace(settings, calls=changed(settings.calls, better_items_max=better_items_max))
+    return replace(settings, calls=replace(settings.calls, better_items_max=better_items_max))
 
 
 def test_item_is_explained_in_each_state() -> None:
