@@ -106,7 +106,7 @@ class ComposedHost:
         self._timeout_s = settings.calls.timeout_ms_default / 1_000
         self._authentication = constants.authentication
         state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
-        self._tier = tier = host_tier(config, state, surroundings)
+        self._tier = tier = host_tier(config, state, surroundings, constants.planner)
         self._engine = Engine(
             settings,
             state,

@@ -13,6 +13,7 @@ from foqs.access.authenticator import AuthenticationLimits
 from foqs.queue.call_limits import CallConstants
 from foqs.rpc.rpc_limits import RpcConstants
 from foqs.shard.shard_constants import ShardConstants
+from shardmgr.planner import PlannerPace
 
 
 @dataclass(slots=True, frozen=True)
@@ -22,6 +23,7 @@ class HostConstants:
     shard: ShardConstants = field(default_factory=ShardConstants)
     rpc: RpcConstants = field(default_factory=RpcConstants)
     calls: CallConstants = field(default_factory=CallConstants)
+    planner: PlannerPace = field(default_factory=PlannerPace)
     authentication: AuthenticationLimits = field(default_factory=AuthenticationLimits)
 
 

@@ -17,6 +17,7 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog
 from foqs.catalog.registry_catalog import RegistryCatalog
 from foqs.cluster.connections import peer_pool_opener
+from foqs.cluster.gossip.exchange import GossipPace
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.peer_figures import PeerFigures
@@ -35,7 +36,9 @@ from foqs.rpc.queue_handlers import TopicLists
 from foqs.surroundings import Surroundings
 from foqs.telemetry.cluster_samples import cluster_samples, tier_samples
 from foqs.telemetry.metrics import Samples
+from shardmgr.agent import AgentPace
 from shardmgr.local_coordinator import EpochBook, FileEpochBook, LocalCoordinator
+from shardmgr.planner import PlannerPace
 from shardmgr.port import Coordinator
 
 _PLAN_WAIT_S: Final = 2.0
@@ -112,9 +115,11 @@ class HostTier(Protocol):
         ...
 
 
-def host_tier(config: Config, state: HostState, surroundings: Surroundings) -> HostTier:
+def host_tier(config: Config, state: HostState, surroundings: Surroundings, planner_pace: PlannerPace) -> HostTier:
     """Return the tier of a host by its configuration."""
-    return _Cluster(config, state, surroundings) if config.cluster.zookeeper else _Alone(config, state, surroundings)
+    if config.cluster.zookeeper:
+        return _Cluster(config, state, surroundings, planner_pace)
+    return _Alone(config, state, surroundings)
 
 
 class _Alone:
@@ -165,13 +170,14 @@ class _Alone:
 class _Cluster:
     """A host that shares the shards of a tier with others."""
 
-    def __init__(self, config: Config, state: HostState, surroundings: Surroundings) -> None:
+    def __init__(self, config: Config, state: HostState, surroundings: Surroundings, planner_pace: PlannerPace) -> None:
         registry, nonce, rng = surroundings.make_registry(), surroundings.nonce, surroundings.rng
         server = config.server
-        membership = Membership(config, registry, nonce, surroundings.clock, rng, state.load)
+        clock, agent_pace, pace = surroundings.clock, AgentPace(), GossipPace()
+        membership = Membership(config, registry, nonce, clock, rng, state.load, agent_pace, planner_pace)
         peers = Peers(membership.hosts, nonce, server.tier, server.region, peer_pool_opener(config))
-        view = GossipView(config.cluster.peer_topics_max, config.cluster.gossip_interval_ms / 1_000)
-        member = TierMember(config.cluster, state, membership, peers, view, config.calls.delivery_bytes_max, rng)
+        view = GossipView(config.cluster.peer_topics_max, pace.interval_s)
+        member = TierMember(pace, state, membership, peers, view, config.calls.delivery_bytes_max, rng)
         self.tier: Tier = member
         self.coordinator: Coordinator = membership.agent
         self.catalog: Catalog = RegistryCatalog(registry, config.catalog.bytes_max)
@@ -235,7 +241,7 @@ def _make_catalog(config: Config) -> Catalog:
     path, catalog = config.catalog_file, config.catalog
     if path is None:
         return MemoryCatalog(bytes_max=catalog.bytes_max)
-    return FileCatalog(path, catalog.bytes_max, catalog.poll_interval_ms / 1000)
+    return FileCatalog(path, catalog.bytes_max)
 
 
 def _make_epoch_book(path: Path | None) -> EpochBook:

@@ -33,13 +33,15 @@ class AgentPace:
     """The intervals of an agent, in milliseconds.
 
     Attributes:
-        session_margin_ms: the host stops serving this long before its session can end.
+        session_margin_ms: the host stops serving this long before its session can end: longer than the clocks of two machines
+            drift apart in one session, and than the usual pause of a process. At most a third of what a session of three
+            seconds leaves, so that a hiccup of ZooKeeper stops no host.
         tick_ms: the agent reads again after this time without a change, and reports its load.
         pause_ms: the shortest time between two reads; changes meanwhile are read together.
         retry_ms_max: the longest pause after a failure of the registry; it starts with `pause_ms` and doubles.
     """
 
-    session_margin_ms: int
+    session_margin_ms: int = 500
     tick_ms: int = 5_000
     pause_ms: int = 10
     retry_ms_max: int = 1_000

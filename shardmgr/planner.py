@@ -34,14 +34,15 @@ class PlannerPace:
     """The intervals of a planner, in milliseconds.
 
     Attributes:
-        handover_timeout_ms: the time that an owner has to hand a shard over, before another host takes it over.
+        handover_timeout_ms: the time that an owner has to hand a shard over, before another host takes it over: half of the usual
+            `server.stop_timeout_ms`, so that a stopping host hands over its shards in time.
         moves_max: the number of shards that may move at once for balance or region only.
         tick_ms: the planner reads again after this time without a change.
         pause_ms: the shortest time between two reads; changes meanwhile are read together.
         retry_ms_max: the longest pause after a failure of the registry; it starts with `pause_ms` and doubles.
     """
 
-    handover_timeout_ms: int = 10_000
+    handover_timeout_ms: int = 5_000
     moves_max: int = 1
     tick_ms: int = 10_000
     pause_ms: int = 20

@@ -29,6 +29,10 @@ _LOCK_POLL_S: Final = 0.01
 _Fingerprint: TypeAlias = tuple[int, int, int] | None
 
 
+POLL_S: Final = 0.5
+"""How often the file is looked at for changes by other processes: an administrator does not notice the wait."""
+
+
 class FileCatalog:
     """See `port.Catalog`.
 
@@ -37,7 +41,7 @@ class FileCatalog:
         poll_s: interval of the checks for changes by other processes.
     """
 
-    def __init__(self, path: Path, bytes_max: int, poll_s: float) -> None:
+    def __init__(self, path: Path, bytes_max: int, poll_s: float = POLL_S) -> None:
         self._path = path
         self.bytes_max = bytes_max
         self._poll_s = poll_s

@@ -49,21 +49,26 @@ class Membership:
     """
 
     def __init__(
-        self, config: Config, registry: Registry, nonce: str, clock: Clock, rng: Random, load: Callable[[], float]
+        self,
+        config: Config,
+        registry: Registry,
+        nonce: str,
+        clock: Clock,
+        rng: Random,
+        load: Callable[[], float],
+        agent_pace: AgentPace,
+        planner_pace: PlannerPace,
     ) -> None:
-        cluster = config.cluster
         self.registry = registry
         self.agent = Agent(
             registry,
-            AgentPace(session_margin_ms=cluster.session_margin_ms),
+            agent_pace,
             clock.monotonic_ms,
             rng,
             lambda: coarse_load(load()),
             own_versions(),
         )
-        self.planner = Planner(
-            registry, nonce, PlannerPace(handover_timeout_ms=cluster.handover_timeout_ms), clock.monotonic_ms, rng
-        )
+        self.planner = Planner(registry, nonce, planner_pace, clock.monotonic_ms, rng)
         self._server = config.server
         self._databases = frozenset(config.databases)
         self.nonce = nonce

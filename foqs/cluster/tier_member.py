@@ -17,6 +17,7 @@ from foqs.cluster.forwarding.dequeues import DequeueForwarder
 from foqs.cluster.forwarding.enqueues import EnqueueForwarder
 from foqs.cluster.forwarding.scatter_gather import ScatterGather
 from foqs.cluster.forwarding.tier_layer import tier_layer
+from foqs.cluster.gossip.exchange import GossipPace
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
@@ -26,7 +27,6 @@ from foqs.cluster.shared_limits import TierLimits
 from foqs.cluster.shared_rates import TierRates
 from foqs.cluster.unknown_namespaces import UnknownNamespaces
 from foqs.core.flush.fence import ownership_nonce
-from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.engine import Engine
 from foqs.queue.host_state import HostState
 from foqs.queue.placement import accepts_items
@@ -53,7 +53,7 @@ class TierMember:
 
     def __init__(
         self,
-        options: ClusterOptions,
+        pace: GossipPace,
         state: HostState,
         membership: Membership,
         peers: Peers,
@@ -61,7 +61,6 @@ class TierMember:
         delivery_bytes_max: int,
         rng: Random,
     ) -> None:
-        period_s = options.gossip_interval_ms / 1_000
         self.membership = membership
         self.peers = peers
         self.ownership_nonce = membership.nonce
@@ -77,13 +76,13 @@ class TierMember:
             lambda: state.namespaces.limited_settings,
             lambda: peers.by_nonce.values(),
             state.stopwatch_s,
-            period_s,
+            pace.interval_s,
         )
-        self.rates = TierRates(state.topic_rates, lambda: peers.by_nonce.values(), state.stopwatch_s, period_s)
+        self.rates = TierRates(state.topic_rates, lambda: peers.by_nonce.values(), state.stopwatch_s, pace.interval_s)
         self.order_sink = OrderProbe(state, peers)
         self.dequeue_forwarder = DequeueForwarder(peers, state.availability, view, membership)
         self.gossip = Gossip(
-            options,
+            pace,
             state,
             peers,
             view,

@@ -49,8 +49,10 @@ class ClusterOptions(Options):
         MS,
         "A host that ZooKeeper does not hear from for this time loses its shards to other hosts. A short "
         "timeout restores service soon after a crash, but moves shards at every hiccup of the network.",
-        1_000,
+        3_000,
         120_000,
+        change="Raise it if foqs_cluster_sessions_total rises while hosts and network live: they stall for longer. Lower it if "
+        "shards of a host that died must be served sooner.",
     )
     credentials_file: str = option(
         "",
@@ -69,25 +71,6 @@ class ClusterOptions(Options):
     ca_file: str = option(
         "", "path", "With server.tls_cert_file: the CA of the hosts' certificates, PEM. Empty: the CAs of the system."
     )
-    handover_timeout_ms: int = option(
-        10_000,
-        MS,
-        "An owner that hands a shard over has this time to write the waiting operations. Then the next host "
-        "takes the shard over.",
-        100,
-        10 * 60_000,
-    )
-
-    session_margin_ms: int = option(
-        500,
-        MS,
-        "A host that gets no reply from ZooKeeper stops serving this long before its session can end. Longer "
-        "than the clocks of two machines drift apart in one session, and longer than the longest pause of a "
-        "host.",
-        10,
-        30_000,
-    )
-
     zookeeper_tick_ms: int = option(
         2_000,
         MS,
@@ -97,24 +80,6 @@ class ClusterOptions(Options):
         10,
         60_000,
     )
-
-    gossip_interval_ms: int = option(
-        1_000,
-        MS,
-        "How often a host asks each other host for the topics that changed and for its reports on namespaces. A list "
-        "of the tier's topics is behind the other hosts by about this time; by about two seconds when 10,000 "
-        "topics change at once.",
-        50,
-        60_000,
-    )
-    gossip_page_topics_max: int = option(
-        250,
-        "topics",
-        "The topics in one gossip reply. More follow in further replies, with pauses. A reply is built and "
-        "read in one step, which takes a few milliseconds for the default.",
-        10,
-        5_000,
-    )
     peer_topics_max: int = option(
         1_000_000,
         "topics",
@@ -123,14 +88,6 @@ class ClusterOptions(Options):
         "items.",
         1_000,
         100_000_000,
-    )
-    topic_tombstones_max: int = option(
-        100_000,
-        "topics",
-        "The empty topics that this host remembers, so that other hosts learn that they are empty. A host "
-        "that missed a forgotten one receives all topics again.",
-        100,
-        10_000_000,
     )
 
     @field_validator("zookeeper")
@@ -202,13 +159,6 @@ def check_cluster_options(
                 "other hosts cannot reach the memory of this one", "write mysql://user@host:port/database", f"{key}.url"
             )
         check_database_tls(options, key)
-    tick_ms = min(cluster.zookeeper_tick_ms, cluster.session_timeout_ms // 2)
-    if cluster.session_margin_ms > (cluster.session_timeout_ms - tick_ms) // 3:
-        raise InvalidOption(
-            "a host would stop serving at every hiccup of ZooKeeper",
-            "set at most a third of cluster.session_timeout_ms minus one tick (cluster.zookeeper_tick_ms)",
-            "cluster.session_margin_ms",
-        )
     if not cluster.zookeeper:
         return
     if not databases:

@@ -224,9 +224,6 @@ class StoreOptions(Options):
         "true or false",
         "Accept database settings with which a power failure can lose acknowledged items.",
     )
-    connect_timeout_ms: int = option(
-        5_000, MS, "A database that does not accept a connection within this time counts as down.", 100, 60_000
-    )
     statement_timeout_ms: int = option(
         30_000,
         MS,
@@ -357,9 +354,6 @@ class CatalogOptions(Options):
         "its administrators get LIMIT_EXCEEDED beyond that.",
         10_000,
         16 * MIB,
-    )
-    poll_interval_ms: int = option(
-        500, MS, "How often the host reads the file for changes by other processes.", 10, 60_000
     )
 
 

@@ -15,14 +15,8 @@ RENAMED: Final = {
     "[buffer]": "[row_cache]",
     "server.drain_timeout_ms": "server.stop_timeout_ms",
     "calls.handout_bytes_max": "calls.delivery_bytes_max",
-    "cluster.drain_timeout_ms": "cluster.handover_timeout_ms",
-    "cluster.stop_margin_ms": "cluster.session_margin_ms",
-    "cluster.exchange_ms": "cluster.gossip_interval_ms",
-    "cluster.exchange_topics_max": "cluster.gossip_page_topics_max",
-    "cluster.gone_topics_max": "cluster.topic_tombstones_max",
     "shard.ready_keys_max": "shard.ready_index_items_max",
     "buffer.loaded_bytes_max": "row_cache.prefetched_bytes_max",
-    "catalog.poll_ms": "catalog.poll_interval_ms",
 }
 """Old names of sections and options, with their present names."""
 
@@ -82,6 +76,15 @@ _REMOVED: Final = {
         "replay_lookup_items_max",
     ),
     "sqs": ("request_bytes_max",),
+    "store": ("connect_timeout_ms",),
+    "cluster": (
+        "handover_timeout_ms",
+        "session_margin_ms",
+        "gossip_interval_ms",
+        "gossip_page_topics_max",
+        "topic_tombstones_max",
+    ),
+    "catalog": ("poll_interval_ms",),
     "shard": (
         "flush_items_max",
         "flush_items_min",

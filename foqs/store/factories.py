@@ -70,7 +70,6 @@ def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings
         user=url.user,
         password=database_password(config, database) or "",
         tls=database_tls(config, database),
-        connect_timeout_s=options.connect_timeout_ms / 1000,
         statement_timeout_s=options.statement_timeout_ms / 1000,
         unsafe_durability=options.unsafe_durability,
     )

@@ -114,7 +114,7 @@ def test_hosts_on_one_file_see_each_others_changes(tmp_path: Path) -> None:
 
             await eventually(both_see_all, "both hosts list all namespaces")
 
-    options = {"catalog.file": str(tmp_path / "catalog.json"), "catalog.poll_interval_ms": 20}
+    options = {"catalog.file": str(tmp_path / "catalog.json")}
     with (
         RestartableHost(tmp_path / "one", f"sqlite:{tmp_path / 'a'}", options) as one,
         RestartableHost(tmp_path / "two", f"sqlite:{tmp_path / 'b'}", options) as two,

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,9 +144,9 @@ def test_a_hanging_hand_over_ends_at_its_deadline_and_the_next_owner_has_all_wri
 
     with ExitStack() as stack:
         proxy = stack.enter_context(DroppingProxy(mariadb.port))
-        options = {"cluster.session_timeout_ms": 15_000, "cluster.handover_timeout_ms": 1_000}
-        one = stack.enter_context(cluster.host("one", proxy.port, options))
-        two = stack.enter_context(cluster.host("two", options=options))
+        how: Any = {"options": {"cluster.session_timeout_ms": 15_000}, "planner": {"handover_timeout_ms": 1_000}}
+        one = stack.enter_context(cluster.host("one", proxy.port, **how))
+        two = stack.enter_context(cluster.host("two", **how))
         for host in (one, two):
             host.launch()
         cluster.wait_until_served(["one", "two"])

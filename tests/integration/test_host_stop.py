@@ -119,7 +119,6 @@ def test_a_host_with_a_hanging_database_stops_in_time(mariadb: MariaDb, tmp_path
     patience = {
         "server.stop_timeout_ms": 300,
         "store.statement_timeout_ms": 600_000,
-        "store.connect_timeout_ms": 60_000,
     }
     with RestartableHost(tmp_path / "host", url(mariadb), patience) as host:
         host.start()

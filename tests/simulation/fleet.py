@@ -21,6 +21,7 @@ from foqs.catalog.document import render
 from foqs.catalog.port import CatalogError
 from foqs.catalog.registry_catalog import DOCUMENT_NAME as CATALOG
 from foqs.catalog.registry_catalog import RegistryCatalog
+from foqs.cluster.gossip.exchange import GossipPace
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
@@ -35,15 +36,17 @@ from foqs.testing.memory_network import ProtocolFactory
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
 from shardmgr import layout_changes
+from shardmgr.agent import AgentPace
 from shardmgr.documents import PLAN, parse_plan
 from shardmgr.model import Plan, ShardSpec
+from shardmgr.planner import PlannerPace
 from shardmgr.registry.port import ConnectionState, RegistryError
 from tests.simulation import forwarding_counts, principals, surplus
 from tests.simulation.cluster import PORT, SETTINGS, WILD, Incarnation, SimulatedCluster, nonce_of
 from tests.simulation.forwarding_counts import CountedPeers
 from tests.simulation.surplus import Row, SurplusLedger
 from tests.simulation.watched_coordinator import WatchedCoordinator
-from tests.support.builders import changed, cluster_options
+from tests.support.builders import changed
 from tests.support.clock_bounds import ClockBounds
 from tests.support.delayed_registry import DelayedRegistry
 from tests.support.faulty_network import Connect
@@ -55,14 +58,13 @@ URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SESSION_MS: Final = 1_500
 STOP_MARGIN_MS: Final = 150
 DRAIN_MS: Final = 300
-GOSSIP: Final = cluster_options(
-    gossip_interval_ms=200, gossip_page_topics_max=3, peer_topics_max=1_000, topic_tombstones_max=4
-)
+GOSSIP: Final = GossipPace(interval_s=0.2, page_topics_max=3, topic_tombstones_max=4)
 """Few topics per reply and few tombstones, so that pages and full exchanges happen."""
 TROUBLE_S_MAX: Final = 3.0
 """The longest time for which a host is cut off or frozen."""
 PAGE_BYTES_MAX: Final = 1 << 20
 _LOST: Final = 0.003
+_PEER_TOPICS_MAX: Final = 1_000
 _QUEUE_ITEMS_MAX: Final = 70
 _LOOK_S: Final = 0.01
 NAMES: Final = (
@@ -251,7 +253,8 @@ class SimulatedFleet(SimulatedCluster):
         self.registries[me] = registry
         settings = _settings(WILD if self.wild else SETTINGS)
         state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
-        membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0)
+        paces = AgentPace(session_margin_ms=STOP_MARGIN_MS), PlannerPace(handover_timeout_ms=DRAIN_MS)
+        membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0, *paces)
         connect = self.connector(me.address, Random(f"{number}/peers"))
         greet = make_handshake(principals.token(principals.OPERATOR), None, has_certificate=False)
         peers = CountedPeers(
@@ -265,7 +268,7 @@ class SimulatedFleet(SimulatedCluster):
             "",
             lambda address: ConnectionPool([address], 1, connect, greet),
         )
-        view = GossipView(GOSSIP.peer_topics_max, GOSSIP.gossip_interval_ms / 1_000)
+        view = GossipView(_PEER_TOPICS_MAX, GOSSIP.interval_s)
         tier = self._tiers[me] = TierMember(GOSSIP, state, membership, peers, view, PAGE_BYTES_MAX, rng)
         replies = UnwrittenReplies(self.loop)
         engine = me.engine = Engine(
@@ -395,12 +398,7 @@ def _config(name: str) -> Config:
     return Config.model_validate(
         {
             "server": {"name": name, "advertise": f"{name}:{PORT}"},
-            "cluster": {
-                "zookeeper": "nowhere:1",
-                "session_timeout_ms": SESSION_MS,
-                "session_margin_ms": STOP_MARGIN_MS,
-                "handover_timeout_ms": DRAIN_MS,
-            },
+            "cluster": {"zookeeper": "nowhere:1"},
             "databases": {name: {"url": "mysql://u@h/d"} for name in ("main", *map("server{}".format, range(1, 9)))},
         }
     )

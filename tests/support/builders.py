@@ -12,7 +12,6 @@ from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
 from foqs.core.memory.demand import DemandSettings
 from foqs.core.memory.reservations import CacheLimits
-from foqs.options.cluster_options import ClusterOptions
 from foqs.options.options import NamespaceOptions, Options
 from foqs.options.rpc_options import CallOptions, RpcOptions
 from foqs.options.shard_options import ShardOptions
@@ -34,11 +33,6 @@ def changed(options: T, **changes: Any) -> T:
 def rpc_limits(**changes: int) -> RpcLimits:
     """Return the usual limits of connections, with these values."""
     return replace(RpcLimits.of(RpcOptions(), CallOptions(), RpcConstants()), **changes)
-
-
-def cluster_options(**changes: int) -> ClusterOptions:
-    """Return the cluster options with these values."""
-    return changed(ClusterOptions(), **changes)
 
 
 NAMESPACE = changed(

@@ -12,11 +12,11 @@ from random import Random
 from typing import Any, Final, NoReturn
 
 from foqs.catalog.registry_catalog import RegistryCatalog
+from foqs.cluster.gossip.exchange import GossipPace
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.peers import Peers, PeerUnreachable
 from foqs.cluster.tier_member import TierMember
-from foqs.options.cluster_options import ClusterOptions
 from foqs.options.config import Config
 from foqs.queue.engine import Engine
 from foqs.queue.host_state import HostState
@@ -24,15 +24,19 @@ from foqs.routing.port import HostView
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.observer import NullObserver
 from shardmgr import layout_changes
+from shardmgr.agent import AgentPace
 from shardmgr.model import ShardSpec
-from tests.support.builders import cluster_options, engine_settings
+from shardmgr.planner import PlannerPace
+from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import run_virtual
 
 SESSION_MS = 6_000
-GOSSIP_OPTIONS: Final = cluster_options()
+GOSSIP_PACE: Final = GossipPace()
+PLANNER_PACE: Final = PlannerPace(handover_timeout_ms=3_000)
 PAGE_BYTES_MAX: Final = 1 << 20
+_PEER_TOPICS_MAX: Final = 10_000
 
 
 class OwnershipTimings(NullObserver):
@@ -59,7 +63,7 @@ class ClusterHost:
         config = Config.model_validate(
             {
                 "server": {"name": name, "advertise": f"{name}.example:7411", "tier": tier},
-                "cluster": {"zookeeper": "nowhere:1", "session_timeout_ms": SESSION_MS, "handover_timeout_ms": 3_000},
+                "cluster": {"zookeeper": "nowhere:1", "session_timeout_ms": SESSION_MS},
                 "databases": {"main": {"url": "mysql://u@h/d"}},
             }
         )
@@ -68,10 +72,12 @@ class ClusterHost:
         self.facts = OwnershipTimings()
         settings = replace(engine_settings(alone=False), tier=tier)
         self.state = HostState(settings.namespace, tier, world.clock.stopwatch_s)
-        self.membership = Membership(config, self.registry, self.nonce, world.clock, rng, lambda: 0.0)
+        self.membership = Membership(
+            config, self.registry, self.nonce, world.clock, rng, lambda: 0.0, AgentPace(), PLANNER_PACE
+        )
         self.peers = self.make_peers(self.membership.hosts)
         self.tier = TierMember(
-            world.gossip_options,
+            world.gossip_pace,
             self.state,
             self.membership,
             self.peers,
@@ -98,8 +104,7 @@ class ClusterHost:
         return _UnreachablePeers(hosts, self.nonce, "default", "", _no_pool)
 
     def make_view(self) -> GossipView:
-        options = self._world.gossip_options
-        return GossipView(options.peer_topics_max, options.gossip_interval_ms / 1_000)
+        return GossipView(_PEER_TOPICS_MAX, self._world.gossip_pace.interval_s)
 
     async def start(self) -> None:
         await self.tier.open()
@@ -153,11 +158,11 @@ class ClusterWorld(World):
         self,
         shards: int = 8,
         tiers: Sequence[str] = ("default",),
-        gossip_options: ClusterOptions = GOSSIP_OPTIONS,
+        gossip_pace: GossipPace = GOSSIP_PACE,
         page_bytes_max: int = PAGE_BYTES_MAX,
     ) -> None:
         super().__init__()
-        self.gossip_options = gossip_options
+        self.gossip_pace = gossip_pace
         self.page_bytes_max = page_bytes_max
         self.ensemble = LocalEnsemble(None, self.clock.monotonic_ms)
         self.administrator = self.ensemble.registry(SESSION_MS)

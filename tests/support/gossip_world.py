@@ -10,20 +10,17 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
+from foqs.cluster.gossip.exchange import GossipPace
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.core.items.item import State
-from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.port import TopicStats
 from foqs.routing.port import HostView
 from foqs_contract.errors import Unavailable
-from tests.support.builders import cluster_options
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.recorded_call import RecordedCall
 from tests.support.virtual_time import run_virtual
 
-SETTINGS = cluster_options(
-    gossip_interval_ms=1_000, gossip_page_topics_max=50, peer_topics_max=10_000, topic_tombstones_max=100
-)
+SETTINGS = GossipPace(page_topics_max=50, topic_tombstones_max=100)
 ONE_WAY_S = 0.002
 ALL = list(State)
 
@@ -110,7 +107,7 @@ class GossipWorld(ClusterWorld):
     settings: of every host's exchange.
     """
 
-    def __init__(self, shards: int, settings: ClusterOptions) -> None:
+    def __init__(self, shards: int, settings: GossipPace) -> None:
         super().__init__(shards, gossip_options=settings)
         self.tier: list[GossipHost] = []
         self.parted: set[str] = set()
@@ -139,7 +136,7 @@ def _no_pool(address: object) -> NoReturn:
 
 
 def run_gossip_world(
-    story: Callable[[GossipWorld], Coroutine[Any, Any, None]], shards: int = 6, settings: ClusterOptions = SETTINGS
+    story: Callable[[GossipWorld], Coroutine[Any, Any, None]], shards: int = 6, settings: GossipPace = SETTINGS
 ) -> None:
     """Runs a story in a fresh tier."""
 

@@ -23,7 +23,7 @@ from shardmgr.registry.port import RegistryFailed
 from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, RestartableHost
+from tests.support.processes import PROGRAM, RestartableHost, quick_host
 from tests.support.zookeeper import ZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 6_000
@@ -51,12 +51,19 @@ class RealCluster:
         """Makes the layout."""
         asyncio.run(self._init())
 
-    def host(self, name: str, port: int = 0, options: Mapping[str, Any] = MappingProxyType({})) -> RestartableHost:
+    def host(
+        self,
+        name: str,
+        port: int = 0,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        **constants: Mapping[str, Any],
+    ) -> RestartableHost:
         """A place for a host, not started.
 
         Args:
             port: where it reaches the database, when the others reach it elsewhere.
             options: more of its configuration, as `section.option`.
+            constants: see `quick_host`.
         """
         given = {
             "server.name": name,
@@ -66,7 +73,7 @@ class RealCluster:
             "shard.breaker_latency_ms_max": 60_000,
             "databases.main.url": f"mysql://root@127.0.0.1:{port or self._port}/{self.database}",
         }
-        return RestartableHost(self._folder / name, "sqlite:unused", {**given, **options})
+        return RestartableHost(self._folder / name, "sqlite:unused", {**given, **options}, quick_host(**constants))
 
     def view(self) -> ClusterView:
         """The cluster as it is now."""

@@ -26,7 +26,7 @@ async def check_catalog(config: Config) -> list[Finding]:
     if path is None:
         return []
     try:
-        document = await FileCatalog(path, config.catalog.bytes_max, poll_s=1).load()
+        document = await FileCatalog(path, config.catalog.bytes_max).load()
     except CatalogFailed as error:
         detail, _, remedy = str(error).partition("; ")
         return [Finding(_SUBJECT, "bad", detail, remedy)]

@@ -87,7 +87,7 @@ async def _check_accounts(config: Config) -> list[Finding]:
     if path is None or config.cluster.zookeeper:
         return []
     try:
-        document = await FileCatalog(path, config.catalog.bytes_max, poll_s=1).load()
+        document = await FileCatalog(path, config.catalog.bytes_max).load()
     except CatalogError:
         return []  # the check of the catalog reports it
     missing = [

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -19,7 +20,6 @@ from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
-from foqs.options.cluster_options import ClusterOptions
 from foqs.rpc.call import Call, unchanged
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
@@ -33,6 +33,21 @@ _JITTER: Final = 0.1
 _REPLY_TIMEOUT_PERIODS: Final = 3
 """The timeout of a request, in gossip intervals."""
 _GOSSIP: Final = ThriftMethod("gossip")
+
+
+@dataclass(slots=True, frozen=True)
+class GossipPace:
+    """How a host gossips, by default as in production."""
+
+    interval_s: float = 1.0
+    """How often a host asks each other host for the topics that changed and for its reports on namespaces. A list of the
+    tier's topics is behind the other hosts by about this time. With a longer one, shared limits are held less exactly."""
+    page_topics_max: int = 250
+    """The topics of one reply; more follow in further replies, with pauses. One is built and read in a few milliseconds, for
+    which a host answers nothing else."""
+    topic_tombstones_max: int = 100_000
+    """The empty topics that a host remembers, so that others learn that they are empty: some tens of MiB. A host that missed a
+    forgotten one receives all topics again."""
 
 
 class LimitReports(Protocol):
@@ -76,7 +91,7 @@ class Exchange:
 
     def __init__(
         self,
-        options: ClusterOptions,
+        pace: GossipPace,
         peers: Peers,
         local_topics: LocalTopics,
         view: GossipView,
@@ -92,7 +107,7 @@ class Exchange:
         """Successful requests to peers."""
         self.failure_count = 0
         """Requests to peers that failed or were not answered."""
-        self._options = options
+        self._pace = pace
         self._peers = peers
         self._local_topics = local_topics
         self._view = view
@@ -125,11 +140,9 @@ class Exchange:
     def handle(self, call: Call) -> None:
         """Serve `exchange`; see `Handler`."""
         request: ttypes.GossipRequest = call.request
-        options = self._options
-        has_unrefreshed = self._local_topics.refresh(
-            options.gossip_page_topics_max, include_new=not request.continuation
-        )
-        changes = self._local_topics.changes_since(request.version, request.full_since, options.gossip_page_topics_max)
+        pace = self._pace
+        has_unrefreshed = self._local_topics.refresh(pace.page_topics_max, include_new=not request.continuation)
+        changes = self._local_topics.changes_since(request.version, request.full_since, pace.page_topics_max)
         reply = ttypes.GossipReply(
             version=changes.version,
             topics=self._local_topics.summaries(changes.topics),
@@ -152,7 +165,7 @@ class Exchange:
             has_more = False
             while True:
                 self._sync_peers()
-                has_more = self._local_topics.refresh(self._options.gossip_page_topics_max, include_new=not has_more)
+                has_more = self._local_topics.refresh(self._pace.page_topics_max, include_new=not has_more)
                 await asyncio.sleep(PAGE_PAUSE_S if has_more else self._period_s())
         finally:
             for task in self._poll_tasks.values():
@@ -205,7 +218,7 @@ class Exchange:
         asked_at_s = asyncio.get_running_loop().time()
         view = self._view
         request = ttypes.GossipRequest(view.version(peer), None, view.full_since(peer), is_continuation or None)
-        deadline = asked_at_s + _REPLY_TIMEOUT_PERIODS * self._options.gossip_interval_ms / 1_000
+        deadline = asked_at_s + _REPLY_TIMEOUT_PERIODS * self._pace.interval_s
         reply = await self._peers.call(peer, _GOSSIP, request, deadline)
         self.reply_count += 1
         peer.load = reply.load or 0.0
@@ -219,4 +232,4 @@ class Exchange:
         return bool(reply.more)
 
     def _period_s(self) -> float:
-        return self._options.gossip_interval_ms / 1_000 * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+        return self._pace.interval_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)

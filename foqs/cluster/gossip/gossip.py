@@ -11,13 +11,12 @@ from random import Random
 from typing import Final
 
 from foqs.cluster.gossip.change_log import ChangeLog
-from foqs.cluster.gossip.exchange import Exchange, LimitReports, RateReports
+from foqs.cluster.gossip.exchange import Exchange, GossipPace, LimitReports, RateReports
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.gossip.tier_topics import TierPlan, TierTopics
 from foqs.cluster.peers import Peers
 from foqs.core.items.item import TopicName
-from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.host_state import HostState
 
 _VERSION_BITS: Final = 62
@@ -33,7 +32,7 @@ class Gossip:
 
     def __init__(
         self,
-        options: ClusterOptions,
+        pace: GossipPace,
         state: HostState,
         peers: Peers,
         view: GossipView,
@@ -45,10 +44,10 @@ class Gossip:
         rng: Random,
     ) -> None:
         self.view = view
-        change_log = ChangeLog(rng.getrandbits(_VERSION_BITS), options.topic_tombstones_max)
+        change_log = ChangeLog(rng.getrandbits(_VERSION_BITS), pace.topic_tombstones_max)
         self.local_topics = LocalTopics(state.shards.served, change_log)
         self.exchange = Exchange(
-            options,
+            pace,
             peers,
             self.local_topics,
             view,

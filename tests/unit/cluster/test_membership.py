@@ -10,7 +10,9 @@ import pytest
 from foqs.cluster.membership import Membership, coarse_load
 from foqs.options.config import Config
 from foqs.runtime.clock import SystemClock
+from shardmgr.agent import AgentPace
 from shardmgr.model import Assignment, ClusterView, Layout, Plan, ShardSpec
+from shardmgr.planner import PlannerPace
 from tests.support.local_ensemble import LocalEnsemble
 
 
@@ -20,7 +22,7 @@ def new_membership() -> Membership:
     config = Config.model_validate(
         {"cluster": {"zookeeper": "nowhere:1"}, "databases": {"then": {"url": "mysql://u@h/d"}}}
     )
-    return Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0)
+    return Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0, AgentPace(), PlannerPace())
 
 
 @pytest.mark.parametrize("items", [0, 1, 1_023])

@@ -16,6 +16,7 @@ import pytest
 
 from foqs.cli import root
 from foqs.options.config import CLI_VARIABLES, load
+from shardmgr.planner import PlannerPace
 from tests.support.certificates import Authority, secret_file
 
 CONFIGS: Final = Path(__file__).parents[3] / "configs"
@@ -56,7 +57,7 @@ def test_each_host_of_the_example_has_its_own_valid_configuration(number: int, t
     assert (config.server.name, config.server.advertise) == (f"host{number}", f"host{number}.example:7411")
     assert list(config.databases) == ["db1", "db2"]
     assert config.auth.principals["operator"].admin
-    assert config.cluster.handover_timeout_ms < config.server.stop_timeout_ms
+    assert PlannerPace().handover_timeout_ms < config.server.stop_timeout_ms
 
 
 def test_each_host_of_the_compose_file_has_its_own_valid_configuration() -> None:

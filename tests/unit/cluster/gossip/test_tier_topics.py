@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from foqs.telemetry.cluster_samples import tier_samples
 from foqs.telemetry.metric_table import TIER_METRICS
 from foqs_contract.errors import Unavailable
 from shardmgr import layout_changes
-from tests.support.builders import changed, new_item
+from tests.support.builders import new_item
 from tests.support.engines import ok
 from tests.support.gossip_world import ALL, SETTINGS, GossipHost, GossipWorld, run_gossip_world
 from tests.support.method_gate import MethodGate, closed
@@ -266,7 +267,7 @@ def test_late_host_gets_a_full_listing() -> None:
         await world.pass_s(10)
         assert world.reported_topics == 0
 
-    run_gossip_world(story, shards=1, settings=changed(SETTINGS, gossip_page_topics_max=2, topic_tombstones_max=1))
+    run_gossip_world(story, shards=1, settings=replace(SETTINGS, page_topics_max=2, topic_tombstones_max=1))
 
 
 def test_changes_are_reported_once_within_two_intervals() -> None:
@@ -398,7 +399,7 @@ def test_idle_topics_cost_nothing_however_many_they_are() -> None:
         assert [host.gossip.local_topics.refreshed_count for host in hosts] == [looked[0] + 1, *looked[1:]]
         assert world.reported_topics == 2
 
-    run_gossip_world(story, settings=changed(SETTINGS, gossip_page_topics_max=500))
+    run_gossip_world(story, settings=replace(SETTINGS, page_topics_max=500))
 
 
 def test_busy_topics_are_refreshed_and_reported_once_per_interval() -> None:
