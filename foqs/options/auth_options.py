@@ -23,9 +23,13 @@ class PrincipalOptions(Options):
         "path",
         "A file with the principal's secrets, one a line, which only its owner may read. Each of them is "
         "valid. Empty: the principal shows a client certificate with its name as common name.",
+        change="Set it for a program that shows no certificate.",
     )
     admin: bool = option(
-        False, "true or false", "The principal may do everything in every namespace and in the cluster."
+        False,
+        "true or false",
+        "The principal may do everything in every namespace and in the cluster.",
+        change="Set it for people and hosts that administer the cluster.",
     )
 
 
@@ -36,6 +40,7 @@ class AuthOptions(Options):
         False,
         "true or false",
         "Every call needs a principal, shown by a token or a client certificate, and a grant on its namespace.",
+        change="Set it if anybody who must not read and delete every item can connect.",
     )
     principals: dict[str, PrincipalOptions] = option(
         {},
@@ -44,6 +49,7 @@ class AuthOptions(Options):
         "secret a line, each of them valid) and admin (true: the principal may do everything in every "
         "namespace and in the cluster). A client certificate of server.tls_client_ca_file needs no table: its "
         "common name is its principal.",
+        change="Add one for each person or program that needs grants of its own.",
     )
 
     @model_validator(mode="after")

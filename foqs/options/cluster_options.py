@@ -42,8 +42,14 @@ class ClusterOptions(Options):
         "The ZooKeeper servers, HOST:PORT,HOST:PORT. Empty: this host is alone and owns every shard of its "
         "store. Otherwise it owns the shards that the plan assigns to it, in the databases below, and [store] "
         "is not used.",
+        change="Set it if several hosts shall serve one queue.",
     )
-    root: str = option("/foqs", "path", "The path of this cluster's data in ZooKeeper. Each cluster needs its own.")
+    root: str = option(
+        "/foqs",
+        "path",
+        "The path of this cluster's data in ZooKeeper. Each cluster needs its own.",
+        change="Change it for a second cluster in the same ZooKeeper.",
+    )
     session_timeout_ms: int = option(
         6_000,
         MS,
@@ -60,6 +66,7 @@ class ClusterOptions(Options):
         "A file with USER:PASSWORD in one line, which only its owner may read. Only this user can then read "
         "and write the data in ZooKeeper. It is the same for all hosts. Empty: anybody who reaches ZooKeeper "
         "can.",
+        change="Set it if others than hosts reach ZooKeeper.",
     )
     token_file: str = option(
         "",
@@ -67,9 +74,13 @@ class ClusterOptions(Options):
         "With [auth]: a file with the secret that this host shows to other hosts, which only its owner may "
         "read. The secret belongs to a principal with admin = true in their configuration. Empty: the host "
         "shows its certificate, server.tls_cert_file.",
+        change="Set it if hosts have no certificates.",
     )
     ca_file: str = option(
-        "", "path", "With server.tls_cert_file: the CA of the hosts' certificates, PEM. Empty: the CAs of the system."
+        "",
+        "path",
+        "With server.tls_cert_file: the CA of the hosts' certificates, PEM. Empty: the CAs of the system.",
+        change="Set it if the hosts' certificates are of a CA that the system does not trust.",
     )
     zookeeper_tick_ms: int = option(
         2_000,
@@ -79,6 +90,7 @@ class ClusterOptions(Options):
         "subtracted.",
         10,
         60_000,
+        change="Set it if the servers have another tickTime.",
     )
     peer_topics_max: int = option(
         1_000_000,
@@ -88,6 +100,7 @@ class ClusterOptions(Options):
         "items.",
         1_000,
         100_000_000,
+        change="Raise it if foqs_gossip_topics reaches it and there is memory. Lower it if the host is short of memory.",
     )
 
     @field_validator("zookeeper")
@@ -113,12 +126,18 @@ class DatabaseOptions(Options):
         "",
         "URL",
         "As store.url: mysql://user@host:port/database, or sqlite:FOLDER if all hosts are on one machine.",
+        change="Write it for each database that the layout names.",
     )
-    password_file: str = option("", "path", "As store.password_file.")
-    tls: DatabaseTls = option("disabled", "disabled, required, verify_ca or verify_identity", "As store.tls.")
-    tls_ca_file: str = option("", "path", "As store.tls_ca_file.")
-    tls_cert_file: str = option("", "path", "As store.tls_cert_file.")
-    tls_key_file: str = option("", "path", "As store.tls_key_file.")
+    password_file: str = option("", "path", "As store.password_file.", change="By the same signs as in [store].")
+    tls: DatabaseTls = option(
+        "disabled",
+        "disabled, required, verify_ca or verify_identity",
+        "As store.tls.",
+        change="By the same signs as in [store].",
+    )
+    tls_ca_file: str = option("", "path", "As store.tls_ca_file.", change="By the same signs as in [store].")
+    tls_cert_file: str = option("", "path", "As store.tls_cert_file.", change="By the same signs as in [store].")
+    tls_key_file: str = option("", "path", "As store.tls_key_file.", change="By the same signs as in [store].")
 
     @property
     def parsed_url(self) -> StoreUrl:
@@ -133,6 +152,7 @@ DATABASES_OPTION: Final = option(
     "tls_ca_file, tls_cert_file and tls_key_file as in [store]. None of this is in ZooKeeper. The "
     "layout of a cluster refers to a database by its name. Every host needs all of them, and each host "
     "may have its own URL for them.",
+    change="Add one if the databases are short of disk or CPU.",
 )
 
 

@@ -25,9 +25,7 @@ HOST_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\]-]{0,126}", 
 _ADDRESS_PATTERN: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})", re.ASCII)
 
 
-def option(
-    default: Any, unit: str, what: str, low: int | None = None, high: int | None = None, *, change: str = ""
-) -> Any:
+def option(default: Any, unit: str, what: str, low: int | None = None, high: int | None = None, *, change: str) -> Any:
     """Return an option.
 
     Args:
@@ -35,7 +33,7 @@ def option(
         low, high: its range.
         change: when an operator changes it, and by which sign.
     """
-    return Field(default, description=f"{what} {change}".strip(), ge=low, le=high, json_schema_extra={"unit": unit})
+    return Field(default, description=f"{what} {change}", ge=low, le=high, json_schema_extra={"unit": unit})
 
 
 class Options(BaseModel):
@@ -52,8 +50,16 @@ class ServerOptions(Options):
         "address",
         "The address that the host listens on for calls. Beyond loopback it needs TLS and authentication "
         "(tls_cert_file, auth.enabled), or insecure_listen.",
+        change="Set it to an address of the machine if clients run elsewhere.",
     )
-    port: int = option(7411, "port", "The port for Thrift calls. 0 takes any free port.", 0, 65_535)
+    port: int = option(
+        7411,
+        "port",
+        "The port for Thrift calls. 0 takes any free port.",
+        0,
+        65_535,
+        change="Change it if the log says that another program has it, or for a second host on the machine.",
+    )
     sqs_port: int = option(
         -1,
         "port",
@@ -61,6 +67,7 @@ class ServerOptions(Options):
         "does. 0 takes any free port. -1: no such port.",
         -1,
         65_535,
+        change="Set it if programs written for SQS shall use this host.",
     )
     http_port: int = option(
         7412,
@@ -68,51 +75,67 @@ class ServerOptions(Options):
         "The port for /livez, /readyz, /metrics and /scale, apart from the calls. 0 takes any free port.",
         0,
         65_535,
+        change="Change it if the log says that another program has it.",
     )
     http_host: str = option(
         "127.0.0.1",
         "address",
         "The address of http_port. It speaks plain HTTP, and only /scale asks for a token, so beyond loopback it needs "
         "insecure_listen.",
+        change="Set it to an address of the machine if Prometheus or an autoscaler runs elsewhere.",
     )
     console: bool = option(
         False,
         "true or false",
         "Serve the console, web pages for people. With auth.enabled they ask for a token.",
+        change="Set it on a host that people shall look at.",
     )
     console_port: int = option(
-        7413, "port", "The port of the console, with TLS if the calls have it. 0 takes any free port.", 0, 65_535
+        7413,
+        "port",
+        "The port of the console, with TLS if the calls have it. 0 takes any free port.",
+        0,
+        65_535,
+        change="Change it if the log says that another program has it.",
     )
     console_host: str = option(
         "127.0.0.1",
         "address",
         "The address of console_port. Beyond loopback it needs auth.enabled, and TLS or insecure_listen.",
+        change="Set it to an address of the machine if browsers run elsewhere and no proxy passes them on.",
     )
     console_url: str = option(
         "",
         "URL",
         "The URL at which browsers find the console behind a proxy that ends TLS or has other pages too, as "
         "https://tools.example/foqs/. The proxy passes paths on as they are. Empty: browsers use console_port.",
+        change="Set it if there is such a proxy.",
     )
     insecure_listen: bool = option(
         False,
         "true or false",
         "Listen beyond loopback although anybody who can connect can read and delete every item.",
+        change="Set it only if a network or a proxy in front keeps everybody else out.",
     )
     tls_cert_file: str = option(
         "",
         "path",
         "The certificate and its chain for the port of calls, PEM. With it the port accepts only TLS 1.2 or "
         "later. Empty: no TLS. SIGHUP reads this file and the next two again.",
+        change="Set it if clients run elsewhere.",
     )
     tls_key_file: str = option(
-        "", "path", "The certificate's key, PEM, without a passphrase, in a file that only its owner may read."
+        "",
+        "path",
+        "The certificate's key, PEM, without a passphrase, in a file that only its owner may read.",
+        change="Set it with tls_cert_file.",
     )
     tls_client_ca_file: str = option(
         "",
         "path",
         "The CA of client certificates, PEM. A client with such a certificate is the principal that its "
         "subject's common name says. Empty: the host does not ask for certificates.",
+        change="Set it if clients or hosts show certificates in place of tokens.",
     )
     stop_timeout_ms: int = option(
         10_000,
@@ -121,28 +144,40 @@ class ServerOptions(Options):
         "than a slow flush, shorter than the time that the process supervisor waits.",
         0,
         10 * 60_000,
+        change="Raise it, and the time of the process supervisor, if calls end with an error whenever a host stops. Lower it if the supervisor kills hosts that stop.",
     )
     region: str = option(
-        "local", "name", "The region that the host reports to clients. Clients prefer a host in their own region."
+        "local",
+        "name",
+        "The region that the host reports to clients. Clients prefer a host in their own region.",
+        change="Set it if hosts of a cluster run in several regions or zones, and traffic between these is slow or costs money.",
     )
     tier: str = option(
         "default",
         "name",
         "The tier that this host belongs to: a set of hosts and shards that serve the same namespaces.",
+        change="Set it if some namespaces shall have machines and databases of their own.",
     )
     name: str = option(
         "",
         "name",
         "The name of the host in commands and in the plan of a cluster. It stays the same over restarts, and "
         "no two hosts share it. Empty: the address of the host.",
+        change="Set it if the address of a host may change.",
     )
     advertise: str = option(
         "",
         "address",
         "HOST:PORT where clients and other hosts reach this host. Empty: server.host and server.port.",
+        change="Set it if others reach this host at another address than it listens on, as in a container.",
     )
     capacity: int = option(
-        1, "weight", "The host's part of a cluster's work, relative to the capacity of other hosts.", 1, 1_000_000
+        1,
+        "weight",
+        "The host's part of a cluster's work, relative to the capacity of other hosts.",
+        1,
+        1_000_000,
+        change="Raise it on a host with more cores than the others.",
     )
 
     @field_validator("name")
@@ -186,6 +221,7 @@ class StoreOptions(Options):
         "sqlite:FOLDER (relative to the working directory), mysql://user@host:port/database (for a server on "
         "this machine also mysql://user@localhost/database?socket=/path), or memory: (nothing outlives the "
         "process).",
+        change="Name a MySQL or MariaDB server if items shall survive the loss of the machine, or a cluster shall share them.",
     )
     shards: int = option(
         4,
@@ -193,9 +229,13 @@ class StoreOptions(Options):
         "The host owns the shards 0 to n-1. More shards spread the writes over more transactions.",
         1,
         1_024,
+        change="Raise it if foqs_writer_queue_items stays high while neither the database nor a core is busy. It cannot be lowered: the items of the shards that are left out would not be served.",
     )
     password_file: str = option(
-        "", "path", "A file with the database password in one line, which only its owner may read. Empty: no password."
+        "",
+        "path",
+        "A file with the database password in one line, which only its owner may read. Empty: no password.",
+        change="Set it if the user of the url has a password.",
     )
     tls: DatabaseTls = option(
         "disabled",
@@ -204,25 +244,32 @@ class StoreOptions(Options):
         "server on this machine or in a network that you trust. required: encrypted, but anybody may pretend to be the "
         "server. verify_ca: its certificate must be of the CA in tls_ca_file. verify_identity: it must also name the host of the url, "
         "as those of managed databases do. A server that offers no TLS is refused.",
+        change="Set it if the server is on another machine.",
     )
     tls_ca_file: str = option(
         "",
         "path",
         "The CA of the server's certificate, PEM. Empty: the CAs of the system, with verify_identity only. Read at the start.",
+        change="Set it if the certificate is of a CA that the system does not trust.",
     )
     tls_cert_file: str = option(
         "",
         "path",
         "The certificate that this host shows to the server, PEM, with its chain: for a user with REQUIRE X509. Read at "
         "the start.",
+        change="Set it if the server requires one of this user.",
     )
     tls_key_file: str = option(
-        "", "path", "The key of tls_cert_file, PEM without a passphrase, which only its owner may read."
+        "",
+        "path",
+        "The key of tls_cert_file, PEM without a passphrase, which only its owner may read.",
+        change="Set it with tls_cert_file.",
     )
     unsafe_durability: bool = option(
         False,
         "true or false",
         "Accept database settings with which a power failure can lose acknowledged items.",
+        change="Set it only for items that may be lost.",
     )
     statement_timeout_ms: int = option(
         30_000,
@@ -231,6 +278,7 @@ class StoreOptions(Options):
         "the connection counts as lost. Longer than any lock wait.",
         1_000,
         600_000,
+        change="Raise it if the log shows connections that are lost while the database only pauses, as at a failover of its own. Lower it if a database that hangs must be noticed sooner.",
     )
 
     @field_validator("url")
@@ -258,31 +306,63 @@ class NamespaceOptions(Options):
         "SQS have up to 1 MiB and an envelope of at most 4 KiB.",
         0,
         PAYLOAD_BYTES_CEILING,
+        change="Raise it if producers get LIMIT_EXCEEDED for payloads that belong into the queue.",
     )
-    metadata_bytes_max: int = option(1_024, "bytes", "Larger metadata is refused. A nack may rewrite it.", 0, 1_024)
+    metadata_bytes_max: int = option(
+        1_024,
+        "bytes",
+        "Larger metadata is refused. A nack may rewrite it.",
+        0,
+        1_024,
+        change="Lower it to keep producers from using it for data.",
+    )
     lease_ms_default: int = option(
         30_000,
         MS,
         "The lease of an item that names none. The items of a consumer that dies are delayed by this time.",
         1,
         DAY_MS,
+        change="Raise it if foqs_due_items_total shows leases that end while consumers still work. Lower it if items of dead consumers come back too late.",
     )
     lease_ms_max: int = option(
-        12 * HOUR_MS, MS, "A longer lease is refused. Extend the lease while the work goes on.", 1, 30 * DAY_MS
+        12 * HOUR_MS,
+        MS,
+        "A longer lease is refused. Extend the lease while the work goes on.",
+        1,
+        30 * DAY_MS,
+        change="Lower it if consumers that died hold items for too long.",
     )
     attempts_max_default: int = option(
-        0, "attempts", "An item is dead after this number of deliveries without an ack. 0: no limit.", 0, 1_000_000
+        0,
+        "attempts",
+        "An item is dead after this number of deliveries without an ack. 0: no limit.",
+        0,
+        1_000_000,
+        change="Set it if items that always fail take the time of consumers: foqs_nacked_items_total rises and the backlog does not fall.",
     )
     backoff_ms_min: int = option(
-        1_000, MS, "The backoff after the first nack that names no delay. It doubles with each attempt.", 1, DAY_MS
+        1_000,
+        MS,
+        "The backoff after the first nack that names no delay. It doubles with each attempt.",
+        1,
+        DAY_MS,
+        change="Raise it if consumers fail again at once because what they need is still down.",
     )
-    backoff_ms_max: int = option(10 * 60_000, MS, "The longest backoff.", 1, 30 * DAY_MS)
+    backoff_ms_max: int = option(
+        10 * 60_000,
+        MS,
+        "The longest backoff.",
+        1,
+        30 * DAY_MS,
+        change="Lower it if items come back too late after a long outage of what consumers need.",
+    )
     dead_retention_ms: int = option(
         14 * DAY_MS,
         MS,
         "Dead items are deleted after this time. Until then they can be inspected and redriven.",
         1_000,
         3_650 * DAY_MS,
+        change="Raise it if dead items are gone before somebody has looked. Lower it if foqs_dead_items or the database grows too large.",
     )
     key_window_ms: int = option(
         10 * 60_000,
@@ -291,9 +371,15 @@ class NamespaceOptions(Options):
         "and a restart in between. Each key is a row of about 100 bytes.",
         2 * 60_000,
         30 * DAY_MS,
+        change="Raise it if producers repeat calls for longer. Lower it if the table of keys grows too large.",
     )
     enqueues_per_minute: int = option(
-        0, "items a minute", "The items that may be enqueued, over all hosts. 0: no limit.", 0, 1_000_000_000
+        0,
+        "items a minute",
+        "The items that may be enqueued, over all hosts. 0: no limit.",
+        0,
+        1_000_000_000,
+        change="Set it if one tenant's producers can overload the tier or its consumers.",
     )
     backlog_items_max: int = option(
         0,
@@ -301,6 +387,7 @@ class NamespaceOptions(Options):
         "Enqueues are refused while the namespace holds this number of items, over all hosts. 0: no limit.",
         0,
         1_000_000_000_000,
+        change="Set it if a tenant whose consumers stand still must not fill the database.",
     )
     backlog_bytes_max: int = option(
         0,
@@ -308,6 +395,7 @@ class NamespaceOptions(Options):
         "Enqueues are refused while the payloads of the namespace take this many bytes, over all hosts. 0: no limit.",
         0,
         1 << 60,
+        change="Set it if the space of the database is short or paid for.",
     )
     topics_max: int = option(
         0,
@@ -315,6 +403,7 @@ class NamespaceOptions(Options):
         "Items of a new topic are refused while the namespace has this number of topics on a host. 0: no limit.",
         0,
         100_000_000,
+        change="Set it if a tenant makes topics without end, as with an id in the name: foqs_ready_index_topics grows.",
     )
     weight: int = option(
         1,
@@ -322,6 +411,7 @@ class NamespaceOptions(Options):
         "The namespace's part of writes, reads and memory when they are short, relative to other namespaces.",
         1,
         1_000,
+        change="Raise it for a tenant that pays for more, or has to be served first when the hosts are full.",
     )
 
     @model_validator(mode="after")
@@ -339,13 +429,19 @@ class CoordinatorOptions(Options):
         "path",
         "The file with the last epoch of each shard, so that no epoch is used twice, even with a restored "
         "database. Empty: coordinator.json in the SQLite folder, or in ./foqs-data with MySQL.",
+        change="Set it if the folder of the items is not writable or is restored from backups.",
     )
 
 
 class CatalogOptions(Options):
     """The file of namespaces, grants and pauses, which calls create and change."""
 
-    file: str = option("", "path", "The file of the catalog. Empty: catalog.json beside the coordinator's file.")
+    file: str = option(
+        "",
+        "path",
+        "The file of the catalog. Empty: catalog.json beside the coordinator's file.",
+        change="Set it together with coordinator.file.",
+    )
     bytes_max: int = option(
         1_000_000,
         "bytes",
@@ -354,6 +450,7 @@ class CatalogOptions(Options):
         "its administrators get LIMIT_EXCEEDED beyond that.",
         10_000,
         16 * MIB,
+        change="Raise it if administrators get LIMIT_EXCEEDED for namespaces or pauses that are needed. In a cluster, raise jute.maxbuffer of ZooKeeper too, whose default is 1 MiB.",
     )
 
 
@@ -361,10 +458,16 @@ class LogOptions(Options):
     """The log, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = option(
-        "info", "debug, info, warning or error", "Lines below this level are not written."
+        "info",
+        "debug, info, warning or error",
+        "Lines below this level are not written.",
+        change="Set debug to follow single calls, warning if the log costs too much.",
     )
     format: Literal["auto", "text", "json"] = option(
-        "auto", "auto, text or json", "auto: text on a terminal, JSON otherwise."
+        "auto",
+        "auto, text or json",
+        "auto: text on a terminal, JSON otherwise.",
+        change="Set json if a program reads the log of a terminal, text if a person reads that of a service.",
     )
 
 

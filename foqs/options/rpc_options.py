@@ -79,7 +79,7 @@ class CallOptions(Options):
         "The items of an enqueue or dequeue, or the leases of an ack.",
         1,
         ITEMS_PER_CALL_CEILING,
-        change="Raise it if a program cannot cut its batches and gets INVALID_ARGUMENT. Batches of more than some hundreds gain "
+        change="Raise it if a program cannot cut its batches and gets LIMIT_EXCEEDED. Batches of more than some hundreds gain "
         "nothing.",
     )
     topics_per_call_max: int = option(
@@ -88,7 +88,7 @@ class CallOptions(Options):
         "The topics that one dequeue may name.",
         1,
         ITEMS_PER_CALL_CEILING,
-        change="Raise it if a consumer has to name more and gets INVALID_ARGUMENT.",
+        change="Raise it if a consumer has to name more and gets LIMIT_EXCEEDED.",
     )
     wait_ms_max: int = option(
         60_000,

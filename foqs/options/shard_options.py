@@ -36,8 +36,8 @@ class ShardOptions(Options):
         "The ready items of one shard in the ready index, over all topics. The rest is only in the table.",
         10_000,
         100_000_000,
-        change="Raise it if foqs_ready_index_evicted_items_total rises and there is memory; foqs_ready_index_bytes "
-        "shows what the index takes. Lower it if the host is short of memory.",
+        change="Raise it if foqs_ready_index_items stays near it and there is memory; foqs_ready_index_bytes shows what the "
+        "index takes. Lower it if the host is short of memory.",
     )
     lease_ranges_max: int = option(
         262_144,

@@ -25,6 +25,7 @@ class SqsOptions(Options):
         "tables",
         "The namespace of each account: the 12 digits that queue URLs and ARNs contain. The first account is that "
         "of calls which name no queue, such as CreateQueue; an endpoint URL that ends with /ACCOUNT/ chooses another.",
+        change="Add one for each namespace that programs for SQS use.",
     )
     queues_max: int = option(
         1_000,
@@ -32,6 +33,7 @@ class SqsOptions(Options):
         "The queues of a namespace. Their attributes are in the catalog, whose size catalog.bytes_max limits.",
         1,
         100_000,
+        change="Raise it if CreateQueue is refused with OverLimit.",
     )
 
     @field_validator("accounts")

@@ -108,7 +108,7 @@ class GossipWorld(ClusterWorld):
     """
 
     def __init__(self, shards: int, settings: GossipPace) -> None:
-        super().__init__(shards, gossip_options=settings)
+        super().__init__(shards, gossip_pace=settings)
         self.tier: list[GossipHost] = []
         self.parted: set[str] = set()
         """The names of partitioned hosts."""

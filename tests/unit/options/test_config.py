@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import foqs
 from foqs.options.config import Config, ConfigError, load
 from foqs.options.options import Options, StoreUrl, parse_store_url
 from foqs.options.renames import RENAMED
+from foqs.telemetry.metric_table import METRICS
 
 AUTH = '[auth]\nenabled = true\n[auth.principals.a]\ntoken_file = "no-such-file"'
 DEFAULT_FILE = Path(__file__).parents[3] / "configs" / "foqs.toml"
@@ -53,6 +55,12 @@ def test_every_option_has_unit_reason_and_range(name: str, field: FieldInfo) -> 
     for ending, wanted in (("_ms", "milliseconds"), ("_bytes", "bytes"), ("_items", "items")):
         if ending in name.split(".")[1] and field.annotation is int:
             assert unit == wanted
+
+
+def test_every_metric_that_an_option_names_exists() -> None:
+    named = {word for _, field in every_option() for word in re.findall(r"foqs_[a-z_]+", field.description or "")}
+    assert named
+    assert {name.removesuffix("_total") for name in named} <= {metric.name for metric in METRICS}
 
 
 def test_every_option_is_read_somewhere_in_the_host() -> None:

@@ -78,9 +78,9 @@ class Port:
         self.listener = SqsListener(
             self.service,  # type: ignore[arg-type]
             limits or rpc_limits(),
-            65_536,
             lambda action, outcome, seconds: None,
             time.monotonic,
+            request_bytes_max=65_536,
         )
 
     @asynccontextmanager
