@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.tier_topics import TierTopics
 from foqs.cluster.peers import Peers
-from foqs.cluster.shared_rates import TierRates
+from foqs.cluster.tier_rates import TierRates
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import ListTopics

@@ -23,8 +23,8 @@ from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
 from foqs.cluster.order_probe import OrderProbe
 from foqs.cluster.peers import Peers
-from foqs.cluster.shared_limits import TierLimits
-from foqs.cluster.shared_rates import TierRates
+from foqs.cluster.tier_limits import TierLimits
+from foqs.cluster.tier_rates import TierRates
 from foqs.cluster.unknown_namespaces import UnknownNamespaces
 from foqs.core.flush.fence import ownership_nonce
 from foqs.queue.engine import Engine

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from foqs.cluster.shared_limits import TierLimits
+from foqs.cluster.tier_limits import TierLimits
 from foqs.options.options import NamespaceOptions
 from foqs.queue.backlogs import Backlogs
 from foqs.queue.quota import Quota

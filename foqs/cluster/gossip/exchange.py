@@ -51,7 +51,7 @@ class GossipPace:
 
 
 class LimitReports(Protocol):
-    """The reports on the use of limits; `foqs.cluster.shared_limits.TierLimits` makes them."""
+    """The reports on the use of limits; `foqs.cluster.tier_limits.TierLimits` makes them."""
 
     def namespace_reports(self) -> Sequence[Any]:
         """Return the NamespaceReports of this host."""
@@ -67,7 +67,7 @@ class LimitReports(Protocol):
 
 
 class RateReports(Protocol):
-    """The reports on the rates of topics; `foqs.cluster.shared_rates.TierRates` makes them."""
+    """The reports on the rates of topics; `foqs.cluster.tier_rates.TierRates` makes them."""
 
     def report(self) -> Sequence[Any]:
         """Return the TopicRates of this host."""

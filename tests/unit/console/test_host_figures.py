@@ -9,7 +9,7 @@ import pytest
 
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.peer_figures import PeerFigures
-from foqs.cluster.shared_rates import TierRates
+from foqs.cluster.tier_rates import TierRates
 from foqs.console.host_figures import OLDEST_COST_FACTOR, HostFigures
 from foqs.core.items.item import State
 from foqs.core.memory.topic_counts import TopicCounts

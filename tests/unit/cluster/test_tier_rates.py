@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foqs.cluster.shared_rates import REPORTED_TOPICS_MAX, TierRates
+from foqs.cluster.tier_rates import REPORTED_TOPICS_MAX, TierRates
 from foqs.core.items.item import State
 from foqs.core.memory.topic_rates import TAU_S, TopicRates
 from foqs_contract.idl import ttypes

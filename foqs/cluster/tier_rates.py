@@ -1,4 +1,4 @@
-"""The rates of topics over all hosts of the tier.
+"""The rates of topics over all hosts of the tier: figures for the console and for autoscalers. They limit nothing.
 
 Holds `TierRates`, which the gossip exchange keeps up to date. Always true:
 each host reports its busiest topics; a topic that is not among them at a host counts as
