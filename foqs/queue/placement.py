@@ -17,9 +17,9 @@ from foqs.core.items import validation
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
 from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.core.items.shard_choice import NO_SHARDS, UNBOUND, Binding, Bindings, allowed_shards, choose_shards
+from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.tier import Tier
-from foqs.shard.host_shards import ShardStatus
 from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import (
     HANDOVER_RETRY_MS,
@@ -45,25 +45,23 @@ class Placement:
     """Distributes new items to the shards of this host.
 
     Args:
-        shards: the shards that this host serves, by number; changes over time.
-        statuses: the status of each shard that this host should own.
+        owned: the shards of this host, and the errors that name the owners of others.
         slots: which shard holds a key slot, here or elsewhere.
-        tier: says who owns other shards, and which shards of this host accept no new items.
+        tier: says which shards of this host accept no new items.
         loop_time: the event loop's clock.
     """
 
     def __init__(
         self,
-        shards: Mapping[int, OwnedShard],
-        statuses: Mapping[int, ShardStatus],
+        owned: OwnedShards,
         slots: SlotTable,
         tier: Tier,
         loop_time: Callable[[], float],
     ) -> None:
+        self._owned = owned
         self._tier = tier
         self._slots = slots
-        self._shards = shards
-        self._statuses = statuses
+        self._shards = owned.served
         self._loop_time = loop_time
         self._shard_by_slot: list[OwnedShard | None] = [None] * KEY_SLOT_COUNT
         """The shard that holds each key slot, according to `_slots_seen`."""
@@ -82,12 +80,6 @@ class Placement:
             self._submit_to_best(call, UNBOUND, namespace, items, positions)
         else:
             self._place_by_bindings(call, namespace, items, positions)
-
-    def not_owner_error(self, shard_number: int) -> NotOwner:
-        """Return the error for a shard that this host should not own."""
-        return NotOwner(
-            f"this host does not own shard {shard_number}; ask for the routing", owner=self._tier.owner_of(shard_number)
-        )
 
     def _place_by_bindings(
         self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]
@@ -164,8 +156,10 @@ class Placement:
     def _bound_error(self, allowed: Collection[int]) -> FoqsError:
         """Return why none of the shards that may hold an item accepts it."""
         for number in allowed:
-            if number not in self._statuses and self._tier.owner_of(number) is not None:
-                return self.not_owner_error(number)
+            if number not in self._owned.statuses:
+                error = self._owned.not_owner_error(number)
+                if error.owner is not None:
+                    return error
             shard = self._shards.get(number)
             if shard is not None and shard.unavailable_reason is not None:
                 return shard.unavailable_error()
@@ -175,7 +169,7 @@ class Placement:
         """Return the reason of the first shard that is served but not available, as the end of a sentence."""
         reasons = [
             f": shard {shard.number}: {shard.unavailable_reason}"
-            for shard in self._serving_shards()
+            for shard in self._owned.serving()
             if shard.unavailable_reason
         ]
         return reasons[0] if reasons else ""
@@ -233,9 +227,6 @@ class Placement:
 
     def _answering_shards(self) -> list[OwnedShard]:
         return [shard for shard in self._shards.values() if shard.is_answering]
-
-    def _serving_shards(self) -> list[OwnedShard]:
-        return [shard for shard in self._shards.values() if shard.is_serving]
 
 
 class _KeyBindings(dict[int | None, Bindings]):

@@ -85,10 +85,10 @@ class QueueService:
         self.namespace_settings = namespaces.settings_of
         """Returns the settings of a namespace. Raises `NamespaceNotFound`."""
         self.deadlines = Deadlines(loop)
-        self.placement = Placement(shards.served, shards.statuses, state.slots, tier, loop.time)
+        self._owned = OwnedShards(shards, tier)
+        self.placement = Placement(self._owned, state.slots, tier, loop.time)
         self.quota = Quota(shards.served, state.backlogs, tier.limits, stopwatch_s)
         self._backlogs = state.backlogs
-        self._owned = OwnedShards(shards, self.placement.not_owner_error)
         self.reads: QueueReads = HostReads(state, self._owned, demand, self.quota, limits, lambda: self.is_stopping)
         self.bulk: BulkChanges = HostBulkChanges(self._owned, self.apply)
         self.order_meter = OrderMeter(state.ranking, state.order_samples, tier.order_sink)

@@ -3,9 +3,11 @@
 Always true: an entry is forwarded once, to the owner that this host knows, and
 only after this host has refused it as NOT_OWNER; other entries are not affected.
 An entry that cannot be forwarded stays NOT_OWNER, so that the caller may ask the
-other host itself; if the owner is of a version that does not know it, it is
-NOT_IMPLEMENTED. An entry that was sent and not answered is UNKNOWN_OUTCOME. A call
-whose items are all local costs one check of its results' types.
+other host itself. If no owner is known, as between the loss of a host and the
+takeover, the error names none, and the caller tries again with a newer routing table.
+If the owner is of a version that does not know the call, the entry is NOT_IMPLEMENTED.
+An entry that was sent and not answered is UNKNOWN_OUTCOME. A call whose items are all
+local costs one check of its results' types.
 """
 
 from __future__ import annotations

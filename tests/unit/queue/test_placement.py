@@ -14,10 +14,12 @@ from foqs.catalog.slot_table import SlotTable
 from foqs.core.flush.operation import Lane, Operation
 from foqs.options.options import NamespaceOptions
 from foqs.queue.host_state import HostState
+from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.placement import ROTATION_S, Placement, accepts_items
 from foqs.queue.tier import Alone
 from foqs.runtime.deadlines import Deadlines
+from foqs.shard.host_shards import HostShards
 from foqs.testing.virtual_loop import VirtualLoop
 from foqs_contract.errors import Unavailable
 from tests.support.builders import new_item
@@ -75,7 +77,9 @@ def test_items_are_sent_to_the_shortest_queue_and_on_refusal_to_the_next(
     submitted: list[int] = []
     shards: Any = {at: Shard(at, items, at in refusing, tried=submitted) for at, items in enumerate(queued)}
     call = EnqueueCall(deadlines, 1, lambda results: None)
-    Placement(shards, {}, NO_SLOTS, tier(), lambda: 2 * ROTATION_S).place(call, "n", [new_item()], [0])
+    alone = tier()
+    owned = OwnedShards(HostShards(shards), alone)
+    Placement(owned, NO_SLOTS, alone, lambda: 2 * ROTATION_S).place(call, "n", [new_item()], [0])
     assert submitted == tried
     assert call.accepted_count == 1
 
@@ -86,7 +90,7 @@ def error_text(
     """Return the error for an item without a key."""
     closed = tier()
     closed.drained_shards, closed.removed_shards = drained, removed
-    placement = Placement(shards, {}, NO_SLOTS, closed, lambda: 0.0)
+    placement = Placement(OwnedShards(HostShards(shards), closed), NO_SLOTS, closed, lambda: 0.0)
     call = EnqueueCall(deadlines, 1, lambda results: None)
     with pytest.raises(Unavailable) as caught:
         placement.place(call, "n", [new_item()], [0])
