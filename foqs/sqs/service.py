@@ -1,8 +1,8 @@
 """From an HTTP request to an action, and from its result to an HTTP reply.
 
-Holds the table of actions, each with the permission that it needs. Always true: an
-action runs only after the signature and the grant were checked; every failure becomes
-an error that SDKs know. Knows nothing of sockets.
+Always true: an action runs only after the signature and the grant were checked; every
+failure becomes an error that SDKs know. Knows nothing of sockets, and of single actions:
+`action_table` holds them.
 """
 
 from __future__ import annotations
@@ -11,31 +11,27 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import Principal, denial
 from foqs.rpc.audit import Audit
-from foqs.sqs import move_tasks, queue_actions
 from foqs.sqs.action_request import ActionRequest, ActionTarget
-from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error, queue_does_not_exist
+from foqs.sqs.action_table import Action
+from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.identifiers import ACCOUNT, parse_queue_url
 from foqs.sqs.json_protocol import JsonProtocol
-from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.message_attributes import x_ray_trace
-from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import Parameters
 from foqs.sqs.query_protocol import QueryProtocol, is_query_request
-from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.signature import HttpRequest, check_claims, parse_signature, resolve_path, verify
-from foqs_contract.call_table import CALLS, CallRow
 from foqs_contract.errors import FoqsError, UnknownOutcome
 
 log = logging.getLogger(__name__)
@@ -43,63 +39,6 @@ log = logging.getLogger(__name__)
 _REGION_DEFAULT: Final = "us-east-1"
 _REGION: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 _AUTHORITY: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}", re.ASCII)
-
-Handler: TypeAlias = Callable[[ActionRequest], Awaitable[Mapping[str, Any]]]
-
-
-class Action(NamedTuple):
-    """One action.
-
-    `row` is that of the call of the contract that does the same: it says who may do it, and whether it is noted. `target_of` returns what it concerns: the grant must be on the namespace of its account. `absent` returns the error
-    for an account that does not exist.
-    """
-
-    handle: Handler
-    row: CallRow
-    target_of: Callable[[ActionRequest], ActionTarget]
-    absent: Callable[[], SqsError] = queue_does_not_exist
-
-
-def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) -> Mapping[str, Action]:
-    """Return the actions by name. Each needs what the call of the contract needs that does the same."""
-    of_call, of_queue, of_name = (
-        queue_actions.target_of_call,
-        queue_actions.target_of_queue,
-        queue_actions.target_of_name,
-    )
-    table: list[tuple[str, Handler, str, Callable[[ActionRequest], ActionTarget]]] = [
-        ("SendMessage", messages.send_message, "enqueue", of_queue),
-        ("SendMessageBatch", messages.send_message_batch, "enqueue", of_queue),
-        ("ReceiveMessage", messages.receive_message, "dequeue", of_queue),
-        ("DeleteMessage", messages.delete_message, "ack", of_queue),
-        ("DeleteMessageBatch", messages.delete_message_batch, "ack", of_queue),
-        ("ChangeMessageVisibility", messages.change_message_visibility, "extendLease", of_queue),
-        ("ChangeMessageVisibilityBatch", messages.change_message_visibility_batch, "extendLease", of_queue),
-        ("CreateQueue", queues.create_queue, "purgeTopic", of_name),
-        ("DeleteQueue", queues.delete_queue, "purgeTopic", of_queue),
-        ("PurgeQueue", queues.purge_queue, "purgeTopic", of_queue),
-        ("SetQueueAttributes", queues.set_queue_attributes, "purgeTopic", of_queue),
-        ("TagQueue", queues.tag_queue, "purgeTopic", of_queue),
-        ("UntagQueue", queues.untag_queue, "purgeTopic", of_queue),
-        ("AddPermission", queues.add_permission, "purgeTopic", of_queue),
-        ("RemovePermission", queues.remove_permission, "purgeTopic", of_queue),
-        ("GetQueueAttributes", queues.get_queue_attributes, "getActiveTopics", of_queue),
-        ("GetQueueUrl", queues.get_queue_url, "getNamespace", queue_actions.target_of_owner),
-        ("ListQueues", queues.list_queues, "getNamespace", of_call),
-        ("ListQueueTags", queues.list_queue_tags, "getNamespace", of_queue),
-        ("ListDeadLetterSourceQueues", queues.list_dead_letter_source_queues, "getNamespace", of_queue),
-    ]
-    of_tasks: list[tuple[str, Handler, str, Callable[[ActionRequest], ActionTarget]]] = [
-        ("StartMessageMoveTask", tasks.start, "startBulkJob", move_tasks.target_of_source),
-        ("CancelMessageMoveTask", tasks.cancel, "controlBulkJob", move_tasks.target_of_task),
-        ("ListMessageMoveTasks", tasks.list_tasks, "listBulkJobs", move_tasks.target_of_source),
-    ]
-    no_source = partial(move_tasks.resource_not_found, "SourceArn")
-    return {
-        **{name: Action(handle, CALLS[call], target_of) for name, handle, call, target_of in table},
-        **{name: Action(handle, CALLS[call], target_of, no_source) for name, handle, call, target_of in of_tasks},
-    }
-
 
 TURN_BYTES: Final = 256 * 1024
 """A reply of this size is made at once; a longer one in parts."""

@@ -20,12 +20,13 @@ from foqs.rpc.methods import RpcService
 from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock
+from foqs.sqs.action_table import actions
 from foqs.sqs.http_listener import SqsListener
 from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
-from foqs.sqs.service import SqsService, actions
+from foqs.sqs.service import SqsService
 from foqs.telemetry.metrics import Metrics
 
 

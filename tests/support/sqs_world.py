@@ -14,13 +14,13 @@ from foqs.routing.port import HostIdentity
 from foqs.rpc.host_service import host_service
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.action_table import actions
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
 from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import Parameters
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
-from foqs.sqs.service import actions
 from foqs_contract.errors import PermissionDenied
 from tests.support.engines import World
 from tests.support.memory_jobs import MemoryJobs

@@ -20,12 +20,13 @@ from foqs.access.call_permissions import Principal
 from foqs.access.keyring import Keyring
 from foqs.rpc.audit import Audit
 from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.action_table import Action, actions
 from foqs.sqs.errors import SqsError, queue_does_not_exist
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.json_protocol import CONTENT_TYPE
 from foqs.sqs.query_protocol import FORM_TYPE
 from foqs.sqs.queue_actions import target_of_queue
-from foqs.sqs.service import TURN_BYTES, Action, Proof, SqsService, actions, wire_protocol
+from foqs.sqs.service import TURN_BYTES, Proof, SqsService, wire_protocol
 from foqs_contract.call_table import CALLS, Permission
 from foqs_contract.errors import Unavailable
 from tests.support.access import EditableGrants, RecordingObserver
