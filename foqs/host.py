@@ -45,7 +45,7 @@ from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
-from foqs.sqs.sqs_port import SqsPort
+from foqs.sqs.sqs_server import SqsServer
 from foqs.surroundings import Surroundings
 from foqs.telemetry.cluster_samples import job_samples
 from foqs.telemetry.http_server import HttpServer
@@ -135,7 +135,7 @@ class ComposedHost:
         self._console: Console | None = None
         self._authenticator: Authenticator | None = None
         self._tls_acceptor: TlsAcceptor | None = None
-        self._sqs_port = SqsPort(config, self._rpc_limits, self._timeout_s) if config.server.sqs_port >= 0 else None
+        self._sqs_server = SqsServer(config, self._rpc_limits, self._timeout_s) if config.server.sqs_port >= 0 else None
 
     @property
     def is_ready(self) -> bool:
@@ -176,7 +176,7 @@ class ComposedHost:
             self._new_connection, server.host, server.port, start_serving=False
         )
         self._ports["port"] = int(self._listener.sockets[0].getsockname()[1])
-        self._ports["sqs_port"] = -1 if self._sqs_port is None else await self._sqs_port.bind()
+        self._ports["sqs_port"] = -1 if self._sqs_server is None else await self._sqs_server.bind()
         self._make_servers()
 
     def _make_servers(self) -> None:
@@ -217,14 +217,14 @@ class ComposedHost:
         )
         self._sampler = HostSampler(engine, self._rpc_server, self._clock.stopwatch_s)
         engine.admin.add_change_listener(self._rpc_server.refuse_waits)
-        if self._sqs_port is not None:
-            self._sqs_port.attach(
+        if self._sqs_server is not None:
+            self._sqs_server.attach(
                 service, engine.admin, self._jobs.calls, self._authenticator, self._clock, self._metrics, audit
             )
         if keyring.tls_context is not None:
             self._tls_acceptor = TlsAcceptor(self._rpc_server, keyring.tls_context, self._metrics.handshake_failed)
-            if self._sqs_port is not None:
-                self._sqs_port.use_tls(keyring.tls_context, self._metrics.handshake_failed)
+            if self._sqs_server is not None:
+                self._sqs_server.use_tls(keyring.tls_context, self._metrics.handshake_failed)
         if self._authenticator is not None or self._tls_acceptor is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_keyring)
 
@@ -255,8 +255,8 @@ class ComposedHost:
 
     async def _start_serving(self) -> None:
         await self._listener.start_serving()
-        if self._sqs_port is not None:
-            await self._sqs_port.serve()
+        if self._sqs_server is not None:
+            await self._sqs_server.serve()
 
     @property
     def _host_name(self) -> str:
@@ -327,8 +327,8 @@ class ComposedHost:
         self._listener.close()
         if self._tls_acceptor is not None:
             self._tls_acceptor.close()
-        if self._sqs_port is not None:
-            self._sqs_port.close()
+        if self._sqs_server is not None:
+            self._sqs_server.close()
 
     def _reload_keyring(self) -> None:
         """Read the files of tokens and certificates again; if one is unusable, keep the old ones.
@@ -343,8 +343,8 @@ class ComposedHost:
             return
         if self._tls_acceptor is not None and keyring.tls_context is not None:
             self._tls_acceptor.context = keyring.tls_context
-            if self._sqs_port is not None:
-                self._sqs_port.use_tls(keyring.tls_context, self._metrics.handshake_failed)
+            if self._sqs_server is not None:
+                self._sqs_server.use_tls(keyring.tls_context, self._metrics.handshake_failed)
             if self._console is not None:
                 self._console.use_certificate(keyring.tls_context)
         if self._authenticator is not None:
@@ -368,7 +368,7 @@ class ComposedHost:
 
         async def calls_in_flight() -> None:
             self._sweep_task.cancel()
-            sqs = () if self._sqs_port is None else (self._sqs_port.stop(deadline),)
+            sqs = () if self._sqs_server is None else (self._sqs_server.stop(deadline),)
             await asyncio.gather(self._rpc_server.stop(deadline), *sqs)
 
         async def console() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.sqs.errors import SqsError
-from foqs.sqs.sqs_port import receive_places
+from foqs.sqs.sqs_server import receive_places
 from tests.support.builders import engine_settings, rpc_limits
 from tests.support.engines import World, run_in_world
 from tests.support.method_gate import start_task

@@ -1,4 +1,4 @@
-"""The SQS port of a host, put together from its parts, and its listener.
+"""The SQS server of a host, put together from its parts, and its socket.
 
 Knows nothing of what the parts do.
 """
@@ -35,10 +35,10 @@ def receive_places(limits: RpcLimits) -> int:
     return max(1, min(limits.connections_max, limits.calls_in_flight_max) * 3 // 4)
 
 
-class SqsPort:
+class SqsServer:
     """Listens from `bind` to `close`, and serves from `serve` to `stop`.
 
-    A port that is bound and does not serve yet accepts no connection.
+    A server that is bound and does not serve yet accepts no connection.
 
     Args:
         timeout_s: of each call to the service; a receive adds its wait.
@@ -71,7 +71,7 @@ class SqsPort:
         metrics: Metrics,
         audit: Audit,
     ) -> None:
-        """Connect the port with the service that the Thrift listener calls."""
+        """Connect the server with the service that the Thrift listener calls."""
         config, loop = self._config, asyncio.get_running_loop()
 
         def now_s() -> float:
