@@ -64,15 +64,19 @@ START_STEPS: Final = (
     ("HTTP port", "it says why the host is not ready yet"),
     ("console", "its port, too, may be in use"),
     ("shards", "those of a host alone recover from here on"),
+    ("dead-letter sweep", "it moves items of the shards, of each from its recovery on"),
     ("plan", "in a cluster, other hosts know more until it was read; the wait is limited"),
     ("bulk jobs", "their pages are calls of this host"),
     ("listener", "calls that arrive before shards are served fail as UNAVAILABLE"),
+    ("SQS port", "its actions are calls of this host, so it accepts them last"),
 )
 """The parts of a host in the order in which they start, each with the reason for its place."""
 STOP_STEPS: Final = (
     ("listener", "no new connections are accepted; TLS handshakes are cancelled"),
+    ("SQS port", "it accepts no new connections either; its actions in progress are calls in flight"),
     ("console", "its pages make calls"),
     ("bulk jobs", "other hosts go on with them while the shards are still served"),
+    ("dead-letter sweep", "it writes to shards; the next owner of each goes on with it"),
     ("long polls", "they get an empty reply at once, and their clients use other hosts"),
     ("plan", "in a cluster, other hosts take over the shards one by one while calls are still answered"),
     ("calls in flight", "they still need the shards"),
@@ -161,9 +165,11 @@ class ComposedHost:
             "HTTP port": self._start_http,
             "console": self._start_console,
             "shards": self._start_shards,
+            "dead-letter sweep": self._start_sweep,
             "plan": self._follow_plan,
             "bulk jobs": self._start_jobs,
-            "listener": self._start_serving,
+            "listener": lambda: self._listener.start_serving(),
+            "SQS port": self._start_sqs,
         }
         for step, _ in START_STEPS:
             await steps[step]()
@@ -240,7 +246,12 @@ class ComposedHost:
         self._engine.start()
         self._engine_task = asyncio.ensure_future(self._engine.run())
         self.working.append(self._engine_task)
-        self._sweep_task = asyncio.ensure_future(self._dead_letter_sweep().run())
+
+    async def _start_sweep(self) -> None:
+        """Move dead letters of the shards of this host, whether it has an SQS port or not."""
+        engine = self._engine
+        sweep = DeadLetterSweep(engine.admin.document, engine.shards, engine.queue.bulk, self._timeout_s)
+        self._sweep_task = asyncio.ensure_future(sweep.run())
 
     async def _follow_plan(self) -> None:
         self.working += await self._tier.start(self._engine, self._ports["port"])
@@ -253,8 +264,7 @@ class ComposedHost:
             self._tier.running_hosts,
         )
 
-    async def _start_serving(self) -> None:
-        await self._listener.start_serving()
+    async def _start_sqs(self) -> None:
         if self._sqs_server is not None:
             await self._sqs_server.serve()
 
@@ -314,19 +324,17 @@ class ComposedHost:
     def _samples(self) -> Samples:
         return {**self._sampler.sample(), **job_samples(self._jobs.jobs), **self._tier.samples()}
 
-    def _dead_letter_sweep(self) -> DeadLetterSweep:
-        engine = self._engine
-        return DeadLetterSweep(engine.admin.document, engine.shards, engine.queue.bulk, self._timeout_s)
-
     def _new_connection(self) -> asyncio.BaseProtocol:
         """Return a protocol for one accepted connection."""
         return self._rpc_server.connection() if self._tls_acceptor is None else self._tls_acceptor.connection()
 
-    def _close_listeners(self) -> None:
+    def _close_listener(self) -> None:
         """Accept no more connections, and end the TLS handshakes."""
         self._listener.close()
         if self._tls_acceptor is not None:
             self._tls_acceptor.close()
+
+    def _close_sqs(self) -> None:
         if self._sqs_server is not None:
             self._sqs_server.close()
 
@@ -354,7 +362,8 @@ class ComposedHost:
 
     async def abandon(self) -> None:
         """End a start that failed before any shard was served."""
-        self._close_listeners()
+        self._close_listener()
+        self._close_sqs()
         await self._tier.close()
 
     async def stop(self) -> None:
@@ -364,10 +373,15 @@ class ComposedHost:
         deadline = loop.time() + self._config.server.stop_timeout_ms / 1000
 
         async def listener() -> None:
-            self._close_listeners()
+            self._close_listener()
+
+        async def sqs_port() -> None:
+            self._close_sqs()
+
+        async def dead_letter_sweep() -> None:
+            self._sweep_task.cancel()
 
         async def calls_in_flight() -> None:
-            self._sweep_task.cancel()
             sqs = () if self._sqs_server is None else (self._sqs_server.stop(deadline),)
             await asyncio.gather(self._rpc_server.stop(deadline), *sqs)
 
@@ -392,8 +406,10 @@ class ComposedHost:
 
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "listener": listener,
+            "SQS port": sqs_port,
             "console": console,
             "bulk jobs": bulk_jobs,
+            "dead-letter sweep": dead_letter_sweep,
             "long polls": long_polls,
             "plan": plan,
             "calls in flight": calls_in_flight,

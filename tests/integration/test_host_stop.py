@@ -81,7 +81,7 @@ def test_a_host_stops_in_the_documented_order(mariadb: MariaDb, tmp_path: Path) 
                 host.signal(signal.SIGTERM)
                 await asyncio.to_thread(until, lambda: not listens(host.port), "the listener is closed")
                 assert await poll == []
-                await asyncio.to_thread(until, lambda: len(steps(host)) == 6, "calls in flight are waited for")
+                await asyncio.to_thread(until, lambda: len(steps(host)) == 8, "calls in flight are waited for")
                 assert not call.done()
                 live = await asyncio.to_thread(host.get, "/livez")
                 assert live is not None
