@@ -19,8 +19,8 @@ from typing import Final
 
 from foqs.queue.bulk_jobs import bulk_job_worker
 from foqs.queue.bulk_jobs.bulk_job import BulkJobRecord, BulkJobRecords, BulkJobState
-from foqs.queue.bulk_jobs.bulk_job_changes import BulkJobProgress
 from foqs.queue.bulk_jobs.bulk_job_document import parse_jobs
+from foqs.queue.bulk_jobs.bulk_job_transitions import BulkJobProgress
 from tests.simulation.planting import plant
 from tests.support.bulk_job_world import BulkJobWorld, Member, NotedItems, SharedDocuments
 from tests.support.virtual_time import run_virtual

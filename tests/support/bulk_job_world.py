@@ -23,10 +23,10 @@ from foqs.queue.bulk_jobs.bulk_job import (
     BulkJobRecords,
     BulkJobSpec,
 )
-from foqs.queue.bulk_jobs.bulk_job_changes import control, start
 from foqs.queue.bulk_jobs.bulk_job_document import parse_jobs
 from foqs.queue.bulk_jobs.bulk_job_host import BulkJobHost
 from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore, Documents
+from foqs.queue.bulk_jobs.bulk_job_transitions import control, start
 from foqs.queue.bulk_jobs.bulk_job_worker import BulkJobObserver, BulkJobPages, BulkJobTools
 from foqs.queue.port import PageResult
 from foqs_contract.backoff import Backoff

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from foqs.queue.bulk_jobs import bulk_job_changes
+from foqs.queue.bulk_jobs import bulk_job_transitions
 from foqs.queue.bulk_jobs.bulk_job import BulkJobCommand, BulkJobRecord, BulkJobRecords, BulkJobSpec
 
 
@@ -21,14 +21,14 @@ class MemoryJobs:
         self._started += 1
         self.now_ms += 1
         new = BulkJobRecord(f"{self._started:016x}", spec, "default", 0, self.now_ms, self.now_ms)
-        self.jobs, job = bulk_job_changes.start(self.jobs, new)
+        self.jobs, job = bulk_job_transitions.start(self.jobs, new)
         return job
 
     async def list_jobs(self, namespace: str, deadline: float) -> list[BulkJobRecord]:
         return self.jobs.of_namespace(namespace)
 
     async def control(self, namespace: str, job_id: str, command: BulkJobCommand, deadline: float) -> BulkJobRecord:
-        self.jobs, job = bulk_job_changes.control(self.jobs, namespace, job_id, command, self.now_ms)
+        self.jobs, job = bulk_job_transitions.control(self.jobs, namespace, job_id, command, self.now_ms)
         return job
 
     def set(self, job_id: str, **fields: Any) -> None:

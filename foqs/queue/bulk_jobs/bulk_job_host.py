@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from foqs.queue.bulk_jobs.bulk_job import BulkJobOwner, BulkJobRecord, BulkJobRecords, BulkJobState
-from foqs.queue.bulk_jobs.bulk_job_changes import release, take_jobs, waiting_jobs
+from foqs.queue.bulk_jobs.bulk_job_transitions import release, take_jobs, waiting_jobs
 from foqs.queue.bulk_jobs.bulk_job_worker import WRITE_INTERVAL_S, BulkJobTools, BulkJobWorker
 from shardmgr.registry.port import RegistryError
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
-from foqs.queue.bulk_jobs import bulk_job_changes
+from foqs.queue.bulk_jobs import bulk_job_transitions
 from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobCommand, BulkJobRecord, BulkJobSpec
 from foqs.queue.bulk_jobs.bulk_job_document import SPEC_BYTES_MAX, spec_bytes
 from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
@@ -58,7 +58,7 @@ class BulkJobService(BulkJobs):
             started_at_ms=now_ms,
             changed_at_ms=now_ms,
         )
-        return await self._write(self._store.update(lambda jobs: bulk_job_changes.start(jobs, job)), deadline)
+        return await self._write(self._store.update(lambda jobs: bulk_job_transitions.start(jobs, job)), deadline)
 
     async def list_jobs(self, namespace: str, deadline: float) -> list[BulkJobRecord]:
         self._namespaces.settings_of(namespace)
@@ -73,7 +73,9 @@ class BulkJobService(BulkJobs):
     async def control(self, namespace: str, job_id: str, command: BulkJobCommand, deadline: float) -> BulkJobRecord:
         self._namespaces.settings_of(namespace)
         now_ms = self._now_ms()
-        changing = self._store.update(lambda jobs: bulk_job_changes.control(jobs, namespace, job_id, command, now_ms))
+        changing = self._store.update(
+            lambda jobs: bulk_job_transitions.control(jobs, namespace, job_id, command, now_ms)
+        )
         return await self._write(changing, deadline)
 
     async def _write(self, changing: Coroutine[Any, Any, _T], deadline: float) -> _T:

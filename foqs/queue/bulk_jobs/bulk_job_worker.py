@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from foqs.queue.bulk_jobs.bulk_job import BulkJobRecord, BulkJobSpec, BulkJobState
-from foqs.queue.bulk_jobs.bulk_job_changes import BulkJobProgress, BulkJobTaken, report
 from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
+from foqs.queue.bulk_jobs.bulk_job_transitions import BulkJobProgress, BulkJobTaken, report
 from foqs.queue.port import PageResult
 from foqs_contract.backoff import Backoff
 from foqs_contract.errors import FoqsError, NamespaceNotFound

@@ -16,10 +16,10 @@ from foqs.catalog import changes
 from foqs.catalog.document import Document, NamespaceRecord, Permission, QueueEntry, parse, render
 from foqs.catalog.queue_changes import change_queue
 from foqs.console import session_secret
-from foqs.queue.bulk_jobs import bulk_job_changes
+from foqs.queue.bulk_jobs import bulk_job_transitions
 from foqs.queue.bulk_jobs.bulk_job import BulkJobCommand, BulkJobCounts, BulkJobOwner, BulkJobRecord, BulkJobRecords
-from foqs.queue.bulk_jobs.bulk_job_changes import BulkJobProgress
 from foqs.queue.bulk_jobs.bulk_job_document import parse_jobs, render_jobs
+from foqs.queue.bulk_jobs.bulk_job_transitions import BulkJobProgress
 from foqs.testing.virtual_loop import VirtualClock
 from shardmgr import layout_changes
 from shardmgr.documents import LAYOUT, PLAN, parse_plan
@@ -127,13 +127,15 @@ JOBS: Final = BulkJobRecords(
 )
 
 JOB_CHANGES: Final[dict[str, Callable[[BulkJobRecords], BulkJobRecords]]] = {
-    "start": lambda jobs: bulk_job_changes.start(jobs, job_of(3, namespace="other"))[0],
-    "control": lambda jobs: bulk_job_changes.control(jobs, "default", job_of(1).id, BulkJobCommand.INTERRUPT, 5)[0],
-    "take_jobs": lambda jobs: bulk_job_changes.take_jobs(jobs, BulkJobOwner("other", "other"), "default", (), 4, 5)[0],
-    "report": lambda jobs: bulk_job_changes.report(
+    "start": lambda jobs: bulk_job_transitions.start(jobs, job_of(3, namespace="other"))[0],
+    "control": lambda jobs: bulk_job_transitions.control(jobs, "default", job_of(1).id, BulkJobCommand.INTERRUPT, 5)[0],
+    "take_jobs": lambda jobs: bulk_job_transitions.take_jobs(jobs, BulkJobOwner("other", "other"), "default", (), 4, 5)[
+        0
+    ],
+    "report": lambda jobs: bulk_job_transitions.report(
         jobs, job_of(1).id, BulkJobProgress(1, "c", replace(of(jobs, 1).counts, seen=7)), 5
     )[0],
-    "release": lambda jobs: bulk_job_changes.release(jobs, "nonce", 5),
+    "release": lambda jobs: bulk_job_transitions.release(jobs, "nonce", 5),
 }
 
 

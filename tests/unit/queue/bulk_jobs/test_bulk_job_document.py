@@ -22,8 +22,8 @@ from foqs.queue.bulk_jobs.bulk_job import (
     BulkJobRecords,
     BulkJobState,
 )
-from foqs.queue.bulk_jobs.bulk_job_changes import ENDED_MAX, LIVE_MAX
 from foqs.queue.bulk_jobs.bulk_job_document import SPEC_BYTES_MAX, parse_jobs, render_jobs, spec_bytes
+from foqs.queue.bulk_jobs.bulk_job_transitions import ENDED_MAX, LIVE_MAX
 from shardmgr.model import MalformedDocument
 from shardmgr.registry.port import DOCUMENT_BYTES_MAX
 from tests.support.bulk_job_world import job_of

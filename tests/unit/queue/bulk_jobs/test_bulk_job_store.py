@@ -9,8 +9,8 @@ import pytest
 
 from foqs.queue.bulk_jobs import bulk_job_store
 from foqs.queue.bulk_jobs.bulk_job import BulkJobRecords
-from foqs.queue.bulk_jobs.bulk_job_changes import start
 from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore, LocalDocuments
+from foqs.queue.bulk_jobs.bulk_job_transitions import start
 from foqs_contract.errors import LimitExceeded
 from shardmgr.registry.port import RegistryConflict, RegistryFailed
 from tests.support.aio import run

@@ -19,8 +19,8 @@ from foqs.queue.bulk_jobs.bulk_job import (
     BulkJobRecords,
     BulkJobState,
 )
-from foqs.queue.bulk_jobs.bulk_job_changes import LIVE_PER_NAMESPACE_MAX, BulkJobProgress, report
 from foqs.queue.bulk_jobs.bulk_job_host import JOBS_PER_HOST_MAX, MISSING_S, OVERDUE_S, READ_INTERVAL_S
+from foqs.queue.bulk_jobs.bulk_job_transitions import LIVE_PER_NAMESPACE_MAX, BulkJobProgress, report
 from foqs.queue.bulk_jobs.bulk_job_worker import GONE_S, PAGE_ITEMS_MAX, WRITE_INTERVAL_S
 from foqs_contract.errors import (
     InvalidArgument,

@@ -1,4 +1,4 @@
-"""The changes of the jobs: each takes the recorded jobs and returns the next ones.
+"""The transitions of the recorded jobs: each takes all jobs and returns the next ones. What a job does to items is a `BulkJobChange`.
 
 Always true: the result is the same object if nothing changes, so that a change can be
 repeated safely; the numbers of jobs stay within the limits; only the host of a job's

@@ -14,7 +14,7 @@ from foqs.queue.bulk_jobs.bulk_job import (
     BulkJobRecords,
     BulkJobState,
 )
-from foqs.queue.bulk_jobs.bulk_job_changes import (
+from foqs.queue.bulk_jobs.bulk_job_transitions import (
     ENDED_MAX,
     ENDED_PER_NAMESPACE_MAX,
     LIVE_MAX,
