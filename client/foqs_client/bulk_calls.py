@@ -6,11 +6,13 @@ the repeat finds what is left of it.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from foqs_client import conversion
 from foqs_client.routed_calls import RoutedCalls
 from foqs_client.types import BulkPage, Change, ItemCount, ItemFilter
+from foqs_contract.bulk_actions import CANCEL, MOVE, REDRIVE, UPDATE
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 
@@ -37,7 +39,7 @@ class BulkCalls(RoutedCalls):
             limit: the maximum number of items of the page.
             cursor: the `next_cursor` of the page before; None for the first page.
         """
-        return await self._bulk(ttypes.BulkAction.CANCEL, only, None, limit, cursor, timeout_ms)
+        return await self._bulk(CANCEL.fields(), only, limit, cursor, timeout_ms)
 
     async def update_matching(
         self,
@@ -49,13 +51,13 @@ class BulkCalls(RoutedCalls):
         timeout_ms: int | None = None,
     ) -> BulkPage:
         """Change a page of the items that match. A delay counts from the first page. It is safe to repeat a page."""
-        return await self._bulk(ttypes.BulkAction.UPDATE, only, conversion.change(change), limit, cursor, timeout_ms)
+        return await self._bulk(UPDATE.fields(conversion.change(change)), only, limit, cursor, timeout_ms)
 
     async def redrive_matching(
         self, only: ItemFilter, limit: int = 1_000, cursor: str | None = None, *, timeout_ms: int | None = None
     ) -> BulkPage:
         """Make a page of the dead items that match ready again. It is safe to repeat a page."""
-        return await self._bulk(ttypes.BulkAction.REDRIVE, only, None, limit, cursor, timeout_ms)
+        return await self._bulk(REDRIVE.fields(), only, limit, cursor, timeout_ms)
 
     async def move_matching(
         self,
@@ -67,19 +69,17 @@ class BulkCalls(RoutedCalls):
         timeout_ms: int | None = None,
     ) -> BulkPage:
         """Move a page of the items of one topic that match to another topic, as `move` does. It is safe to repeat a page."""
-        return await self._bulk(None, only, None, limit, cursor, timeout_ms, topic)
+        return await self._bulk(MOVE.fields(move_to=topic), only, limit, cursor, timeout_ms)
 
     async def _bulk(
         self,
-        action: ttypes.BulkAction | None,
+        action: Mapping[str, Any],
         only: ItemFilter,
-        change: ttypes.Change | None,
         limit: int,
         cursor: str | None,
         timeout_ms: int | None,
-        move_to: str | None = None,
     ) -> BulkPage:
         request = ttypes.BulkRequest(
-            self.namespace, conversion.item_filter(only), action, change, ttypes.Page(limit, cursor), move_to=move_to
+            self.namespace, conversion.item_filter(only), page=ttypes.Page(limit, cursor), **action
         )
         return conversion.bulk_page(await self._call(_BULK, request, timeout_ms))

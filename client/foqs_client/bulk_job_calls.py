@@ -15,22 +15,13 @@ from typing import Any, Final
 from foqs_client import conversion
 from foqs_client.errors import FoqsError, InvalidArgument, NotFound
 from foqs_client.types import Change, ItemFilter
+from foqs_contract.bulk_actions import BULK_ACTIONS, CHANGES, BulkActionRow, action_of
 from foqs_contract.idl import ttypes
 from foqs_contract.request import Request
 from foqs_contract.thrift_method import ThriftMethod
 
 LIVE_STATES: Final = frozenset(("running", "interrupted"))
 
-_ACTIONS: Final = {
-    "cancel": ttypes.BulkAction.CANCEL,
-    "update": ttypes.BulkAction.UPDATE,
-    "redrive": ttypes.BulkAction.REDRIVE,
-    "move": None,
-}
-_COUNT: Final = "count"
-_ACTION_NAMES: Final[Mapping[int | None, str]] = {
-    number: name for name, number in _ACTIONS.items() if number is not None
-}
 _STATE_NAMES: Final = {state: state.name.lower() for state in ttypes.BulkJobState}
 _COMMANDS: Final = {command.name.lower(): command for command in ttypes.BulkJobCommand}
 
@@ -133,18 +124,15 @@ class BulkJobCalls:
             LimitExceeded: too many jobs are running or interrupted, or the filter is too long.
             UnknownOutcome: the job may be started. Call again with the same `start_key`, or list the jobs.
         """
-        for field, name in (("action", action), ("counts_for", counts_for)):
-            known = _ACTIONS if field == "counts_for" else (*_ACTIONS, _COUNT)
-            if name is not None and name not in known:
-                raise InvalidArgument(f"{name!r} is not an action; use one of {', '.join(known)}", field=field)
-        if counts_for is not None and action != _COUNT:
-            raise InvalidArgument("only a count is made for another action; leave this out", field="counts_for")
-        kind = _ACTIONS.get(action if counts_for is None else counts_for)
-        what: dict[str, Any] = {
-            "action": kind,
-            "change": None if change is None else conversion.change(change),
-            "move_to": move_to,
-        }
+        row = _row(action, BULK_ACTIONS, "action")
+        values = (None if change is None else conversion.change(change), move_to)
+        meant = None
+        if counts_for is not None:
+            if row.changes_items:
+                raise InvalidArgument("only a count is made for another action; leave this out", field="counts_for")
+            # A host that does not know a count finds no action then, and refuses the call.
+            meant = ttypes.BulkChange(**_row(counts_for, CHANGES, "counts_for").fields(*values))
+            values = (None, None)
         request = ttypes.StartBulkJobRequest(
             namespace_name=self.namespace,
             filter=conversion.item_filter(only),
@@ -152,9 +140,8 @@ class BulkJobCalls:
             expected=expected,
             start_key=f"{self._rng.getrandbits(128):032x}" if start_key is None else start_key,
             exclusive=exclusive or None,
-            count_only=action == _COUNT or None,
-            # A host that does not know a count finds no action then, and refuses the call.
-            **(what if counts_for is None else {"counts_for": ttypes.BulkChange(**what)}),
+            counts_for=meant,
+            **row.fields(*values),
         )
         try:
             reply = await self._call(_START, request, timeout_ms)
@@ -198,10 +185,10 @@ class BulkJobCalls:
 
 def _bulk_job(raw: Any) -> BulkJob:
     what = raw if raw.counts_for is None else raw.counts_for
-    action = _action_name(what.action, what.move_to)
+    action, meant = _action_name(raw), _action_name(what)
     return BulkJob(
         id=raw.id or "",
-        action=_COUNT if raw.count_only else action,
+        action=action,
         only=ItemFilter() if raw.filter is None else _item_filter(raw.filter),
         change=None if what.change is None else _change(what.change),
         move_to=what.move_to,
@@ -219,14 +206,23 @@ def _bulk_job(raw: Any) -> BulkJob:
         started_at_ms=raw.started_at_ms,
         changed_at_ms=raw.changed_at_ms,
         ended_at_ms=raw.ended_at_ms,
-        counts_for=None if raw.counts_for is None else action,
+        counts_for=None if raw.counts_for is None else meant,
         start_key=raw.start_key,
     )
 
 
-def _action_name(number: int | None, move_to: str | None) -> str:
-    """Return the name of an action; a move has no number."""
-    return "move" if number is None and move_to is not None else _ACTION_NAMES.get(number, str(number))
+def _row(name: str, known: Mapping[str, BulkActionRow], field: str) -> BulkActionRow:
+    """Return the row of an action. Raises InvalidArgument."""
+    row = known.get(name)
+    if row is None:
+        raise InvalidArgument(f"{name!r} is not an action; use one of {', '.join(known)}", field=field)
+    return row
+
+
+def _action_name(struct: Any) -> str:
+    """Return the name of the action that a struct chooses; its number if only a newer version knows it."""
+    action = action_of(struct)
+    return str(struct.action) if action is None else action.name
 
 
 def _item_filter(raw: Any) -> ItemFilter:

@@ -14,6 +14,7 @@ from foqs.console.page_request import PageRequest
 from foqs.console.topic_pages import STATES
 from foqs.runtime.durations import parse_duration
 from foqs_client import BulkJob, Change, DeadlineExceeded, InvalidArgument, ItemFilter, ItemView
+from foqs_contract.bulk_actions import CHANGES
 
 PREVIEW_ITEMS: Final = 20
 PREVIEW_S_MAX: Final = 0.3
@@ -25,13 +26,6 @@ COUNT_S_MAX: Final = 8
 COUNT_AGE_S_MAX: Final = 3_600
 """An older count of a job starts no change: other items may match by now."""
 
-ACTIONS: Final = {
-    "redrive": "Redrive: make dead items ready again",
-    "move": "Move to another topic",
-    "update": "Change priority, delay or metadata",
-    "cancel": "Delete",
-}
-"""What a job can do, with the text of the form."""
 _FIELDS: Final = (
     "topic",
     "priority_min",
@@ -60,6 +54,7 @@ async def bulk(page_request: PageRequest) -> web.StreamResponse:
             f"Bulk job {job_id}",
             job=job,
             counted_change=await _counted_change(page_request, job),
+            counted_action=CHANGES.get(job.counts_for or ""),
             conditions=conditions(job),
             changes=_changes(job),
         )
@@ -68,7 +63,7 @@ async def bulk(page_request: PageRequest) -> web.StreamResponse:
         "bulk.html",
         "Bulk jobs",
         jobs=jobs,
-        actions=ACTIONS,
+        actions=CHANGES,
         states=STATES,
         chosen=_chosen_states(page_request),
         given={name: page_request.values.get(name, "") for name in _FIELDS},
@@ -118,7 +113,7 @@ async def _preview(page_request: PageRequest) -> web.StreamResponse:
         counted=counted,
         found=found,
         is_complete=is_complete,
-        what=what,
+        warning=CHANGES[what].warning,
         is_everything=only == ItemFilter(states=only.states),
         fields=_form_fields(page_request),
         key=key,
@@ -281,7 +276,7 @@ async def _first_items(page_request: PageRequest, only: ItemFilter) -> tuple[lis
 
 def _filter(page_request: PageRequest) -> ItemFilter:
     """Return the filter of the form. Raises InvalidArgument."""
-    states = ["dead"] if _what(page_request) == "redrive" else _chosen_states(page_request)
+    states = ["dead"] if CHANGES[_what(page_request)].of_dead_items else _chosen_states(page_request)
     for state in states:
         if state not in STATES:
             raise InvalidArgument(f"{state!r} is not a state; use one of {', '.join(STATES)}", field="state")
@@ -297,16 +292,16 @@ def _filter(page_request: PageRequest) -> ItemFilter:
 
 def _what(page_request: PageRequest) -> str:
     what = page_request.text("what")
-    if what not in ACTIONS:
-        raise InvalidArgument(f"{what!r} is not an action; use one of {', '.join(ACTIONS)}", field="what")
+    if what not in CHANGES:
+        raise InvalidArgument(f"{what!r} is not an action; use one of {', '.join(CHANGES)}", field="what")
     return what
 
 
 def _change(page_request: PageRequest, what: str) -> tuple[Change | None, str | None]:
-    """Return the change of an update, and the target of a move. Raises InvalidArgument."""
-    if what == "move":
+    """Return what the action takes: new values, or a topic, or neither. Raises InvalidArgument."""
+    if CHANGES[what].takes == "move_to":
         return None, page_request.require("move_to")
-    if what != "update":
+    if CHANGES[what].takes != "change":
         return None, None
     metadata = page_request.values.get("metadata", "")
     change = Change(

@@ -7,24 +7,23 @@ calls.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from foqs.core.items import validation
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
-from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.options.options import NamespaceOptions
+from foqs.queue.bulk_change import BulkChange
 from foqs.queue.bulk_jobs.bulk_job import (
     JOB_ID_CHARS,
-    BulkJobAction,
-    BulkJobChange,
     BulkJobCommand,
     BulkJobRecord,
     BulkJobSpec,
     BulkJobState,
     is_job_id,
 )
-from foqs.rpc import codec, filters
+from foqs.rpc import codec
+from foqs.rpc.bulk_structs import change_fields, parse_bulk
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
 
@@ -32,19 +31,6 @@ START_KEY_BYTES_MAX: Final = 64
 RATE_MAX: Final = 1_000_000
 _COUNT_MAX: Final = (1 << 63) - 1
 
-_ACTIONS: Final = {
-    BulkJobAction.CANCEL: ttypes.BulkAction.CANCEL,
-    BulkJobAction.UPDATE: ttypes.BulkAction.UPDATE,
-    BulkJobAction.REDRIVE: ttypes.BulkAction.REDRIVE,
-    BulkJobAction.MOVE: None,
-    BulkJobAction.COUNT: None,
-}
-_ACTION_OF_KIND: Final = {
-    EventKind.CANCEL: BulkJobAction.CANCEL,
-    EventKind.UPDATE: BulkJobAction.UPDATE,
-    EventKind.REDRIVE: BulkJobAction.REDRIVE,
-    EventKind.MOVE: BulkJobAction.MOVE,
-}
 _STATES: Final = {
     BulkJobState.RUNNING: ttypes.BulkJobState.RUNNING,
     BulkJobState.INTERRUPTED: ttypes.BulkJobState.INTERRUPTED,
@@ -68,9 +54,8 @@ def bulk_request(spec: BulkJobSpec, cursor: str | None, limit: int, timeout_ms: 
         namespace_name=spec.namespace.encode(),
         page=ttypes.Page(limit, None if cursor is None else cursor.encode()),
         timeout_ms=timeout_ms,
-        count_only=spec.is_count or None,
         filter=_filter_struct(spec.item_filter),
-        **_change_fields(spec.change),
+        **change_fields(spec.change),
     )
 
 
@@ -80,10 +65,9 @@ def job_struct(job: BulkJobRecord) -> ttypes.BulkJob:
     return ttypes.BulkJob(
         id=job.id,
         namespace_name=spec.namespace,
-        count_only=spec.is_count or None,
         filter=_filter_struct(spec.item_filter),
-        **_change_fields(spec.change),
-        counts_for=None if spec.counts_for is None else ttypes.BulkChange(**_change_fields(spec.counts_for)),
+        **change_fields(spec.change),
+        counts_for=None if spec.counts_for is None else ttypes.BulkChange(**change_fields(spec.counts_for)),
         start_key=spec.start_key,
         rate_per_s=spec.rate_per_s,
         expected=spec.expected,
@@ -100,23 +84,6 @@ def job_struct(job: BulkJobRecord) -> ttypes.BulkJob:
         changed_at_ms=job.changed_at_ms,
         ended_at_ms=job.ended_at_ms,
     )
-
-
-def _change_fields(change: BulkJobChange) -> dict[str, Any]:
-    """Return the fields that say what is done to each item."""
-    is_update = change.action is BulkJobAction.UPDATE
-    return {
-        "action": _ACTIONS[change.action],
-        "change": ttypes.Change(
-            priority=change.priority,
-            delay_ms=change.delay_ms,
-            deliver_after_ms=change.deliver_after_ms,
-            metadata=change.metadata,
-        )
-        if is_update
-        else None,
-        "move_to": None if change.move_to is None else change.move_to.encode(),
-    }
 
 
 def _filter_struct(only: RowFilter) -> ttypes.ItemFilter:
@@ -139,7 +106,7 @@ def parse_start(
     request: ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions, started_by: str | None
 ) -> BulkJobSpec:
     """Parse a `StartBulkJobRequest`. Raises FoqsError."""
-    change, counts_for, item_filter = _parse_work(request, namespace, settings)
+    change, counts_for, item_filter = _parse_work(request, settings)
     rate = request.rate_per_s
     expected = request.expected
     return BulkJobSpec(
@@ -156,44 +123,28 @@ def parse_start(
 
 
 def _parse_work(
-    request: ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions
-) -> tuple[BulkJobChange, BulkJobChange | None, RowFilter]:
+    request: ttypes.StartBulkJobRequest, settings: NamespaceOptions
+) -> tuple[BulkChange, BulkChange | None, RowFilter]:
     """Return what the job does, for which change it counts, and to which items. Raises FoqsError."""
-    event, item_filter = filters.parse_bulk(request, namespace, settings)
+    change, item_filter = parse_bulk(request.filter, request, settings)
     meant = request.counts_for
-    if event is not None:
-        if meant is not None:
-            raise InvalidArgument("only a count is made for another change; leave this out", field="counts_for")
-        return _parse_change(event), None, item_filter
     if meant is None:
-        return BulkJobChange(BulkJobAction.COUNT), None, item_filter
-    return BulkJobChange(BulkJobAction.COUNT), *_parse_meant(request.filter, meant, namespace, settings)
+        return change, None, item_filter
+    if change.action.changes_items:
+        raise InvalidArgument("only a count is made for another change; leave this out", field="counts_for")
+    return change, *_parse_meant(request.filter, meant, settings)
 
 
 def _parse_meant(
-    raw_filter: ttypes.ItemFilter | None, meant: ttypes.BulkChange, namespace: str, settings: NamespaceOptions
-) -> tuple[BulkJobChange, RowFilter]:
+    raw_filter: ttypes.ItemFilter | None, meant: ttypes.BulkChange, settings: NamespaceOptions
+) -> tuple[BulkChange, RowFilter]:
     """Return a change that is not made yet, and the items that it will have. Raises FoqsError."""
-    request = ttypes.BulkRequest(filter=raw_filter, action=meant.action, change=meant.change, move_to=meant.move_to)
     try:
-        event, item_filter = filters.parse_bulk(request, namespace, settings)
+        return parse_bulk(raw_filter, meant, settings)
     except FoqsError as error:
         if error.field and not error.field.startswith("filter"):
             raise codec.with_path("counts_for", error) from None
         raise
-    assert event is not None
-    return _parse_change(event), item_filter
-
-
-def _parse_change(event: Event) -> BulkJobChange:
-    return BulkJobChange(
-        action=_ACTION_OF_KIND[event.kind],
-        priority=event.priority,
-        delay_ms=event.delay_ms,
-        deliver_after_ms=event.deliver_after_ms,
-        metadata=event.metadata,
-        move_to=event.topic or None,
-    )
 
 
 def parse_control(request: ttypes.ControlBulkJobRequest) -> tuple[str, BulkJobCommand]:

@@ -6,12 +6,11 @@ request. Knows nothing of calls or the queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from foqs.core.items import validation
-from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, State
+from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.options.options import NamespaceOptions
@@ -25,11 +24,6 @@ PAGE_LIMIT_MAX: Final = 1_000
 FILTER_TOPICS_MAX: Final = 1_000
 
 _T = TypeVar("_T")
-_KINDS: Final[Mapping[int | None, EventKind]] = {
-    ttypes.BulkAction.CANCEL: EventKind.CANCEL,
-    ttypes.BulkAction.UPDATE: EventKind.UPDATE,
-    ttypes.BulkAction.REDRIVE: EventKind.REDRIVE,
-}
 
 
 def parse_change(raw: ttypes.Change | None, settings: NamespaceOptions) -> Event:
@@ -87,47 +81,6 @@ def _parse_topics(raw: ttypes.ItemFilter) -> tuple[str, ...] | None:
         raise InvalidArgument("give topic or topics, not both", field="filter.topics")
     names = [validation.decode_name(name, f"filter.topics[{place}]") for place, name in enumerate(raw.topics)]
     return tuple(sorted(set(names)))
-
-
-def parse_bulk(
-    request: ttypes.BulkRequest | ttypes.StartBulkJobRequest, namespace: str, settings: NamespaceOptions
-) -> tuple[Event | None, RowFilter]:
-    """Parse a `BulkRequest` into its event (None: a count) and its filter. Raises FoqsError."""
-    item_filter = parse_filter(request.filter)
-    if request.count_only:
-        for field in ("action", "change", "move_to"):
-            if getattr(request, field) is not None:
-                raise InvalidArgument("a count changes nothing; leave this out", field=field)
-        return None, item_filter
-    if request.move_to is not None:
-        return _parse_bulk_move(request, namespace, item_filter), item_filter
-    kind = _KINDS.get(request.action)
-    if kind is None:
-        raise InvalidArgument("give CANCEL, UPDATE or REDRIVE, or move_to or count_only in its place", field="action")
-    if kind is EventKind.UPDATE:
-        return replace(parse_change(request.change, settings), namespace=namespace), item_filter
-    if request.change is not None:
-        raise InvalidArgument("only UPDATE changes items; leave this out", field="change")
-    if kind is EventKind.REDRIVE:
-        if request.filter is not None and request.filter.states is not None and item_filter.states != (State.DEAD,):
-            raise InvalidArgument("only dead items can be redriven; leave the states out", field="filter.states")
-        item_filter = replace(item_filter, states=(State.DEAD,))
-    return Event(kind, 0, namespace), item_filter
-
-
-def _parse_bulk_move(
-    request: ttypes.BulkRequest | ttypes.StartBulkJobRequest, namespace: str, item_filter: RowFilter
-) -> Event:
-    """Parse the target of a bulk move. The filter names the source, so that no page finds what an earlier one moved."""
-    target = codec.parse_name(request.move_to, "move_to")
-    for field in ("action", "change"):
-        if getattr(request, field) is not None:
-            raise InvalidArgument("a move is all that the call can do; leave this out", field=field)
-    if item_filter.topic is None:
-        raise InvalidArgument("a move needs one source; name its topic", field="filter.topic")
-    if item_filter.topic == target:
-        raise InvalidArgument("the items are in this topic already; name another", field="move_to")
-    return Event(EventKind.MOVE, 0, namespace, topic=target)
 
 
 def parse_shard(raw: int | None) -> int:

@@ -23,6 +23,7 @@ from foqs.queue.port import LeasedItems, PendingCall, Queue, ShardListing, Topic
 from foqs.queue.reads.filter_walk import cursor_after
 from foqs.queue.reads.listings import format_cursor
 from foqs.rpc import codec, filters
+from foqs.rpc.bulk_structs import parse_bulk
 from foqs.rpc.call import Call, Handler
 from foqs.rpc.filters import parse_page, requested_shards
 from foqs.rpc.methods import task_handler
@@ -315,15 +316,15 @@ class QueueHandlers:
     async def bulk(self, call: Call) -> ttypes.BulkReply:
         request: ttypes.BulkRequest = call.request
         namespace, settings = self._namespace(request)
-        change, item_filter = filters.parse_bulk(request, namespace, settings)
+        change, item_filter = parse_bulk(request.filter, request, settings)
         limit, cursor = parse_page(request.page, limit_min=0)
         shards = requested_shards(request)
-        if change is None:
-            page = await self._queue.reads.count_page(namespace, item_filter, cursor, limit, call.deadline, shards)
-        else:
+        if change.action.changes_items:
             page = await self._queue.bulk.change_matching(
-                namespace, change, item_filter, cursor, limit, call.deadline, shards
+                namespace, change.event(namespace), item_filter, cursor, limit, call.deadline, shards
             )
+        else:
+            page = await self._queue.reads.count_page(namespace, item_filter, cursor, limit, call.deadline, shards)
         refusal = None if page.refusal is None else codec.error_struct(page.refusal)
         return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal, page.matched)
 

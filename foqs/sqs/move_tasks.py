@@ -17,9 +17,8 @@ from uuid import uuid4
 
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
+from foqs.queue.bulk_change import BulkChange
 from foqs.queue.bulk_jobs.bulk_job import (
-    BulkJobAction,
-    BulkJobChange,
     BulkJobCommand,
     BulkJobRecord,
     BulkJobSpec,
@@ -32,6 +31,7 @@ from foqs.sqs.errors import SqsError, from_foqs_error, invalid_parameter, invali
 from foqs.sqs.identifiers import QueueName, parse_arn
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.redrive_policy import sources_of
+from foqs_contract.bulk_actions import MOVE
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, NotFound
 from foqs_contract.idl import ttypes
 
@@ -103,7 +103,7 @@ class MoveTasks:
         spec = BulkJobSpec(
             namespace=self._namespace_of(source),
             item_filter=RowFilter(source.name, _MOVED_STATES),
-            change=BulkJobChange(BulkJobAction.MOVE, move_to=destination),
+            change=BulkChange(MOVE, move_to=destination),
             start_key=_start_key(request.invocation_id, source.name, destination),
             rate_per_s=rate,
             expected=await self._count(request, source),
@@ -144,7 +144,7 @@ class MoveTasks:
         namespace = self._namespace_of(queue)
         for job in await self._jobs.list_jobs(namespace, self._deadline()):
             change = job.spec.change
-            if job.state.is_live and change.action is BulkJobAction.MOVE and change.move_to == queue.name:
+            if job.state.is_live and change.action == MOVE and change.move_to == queue.name:
                 with suppress(NotFound, InvalidArgument):  # it has ended meanwhile
                     await self._jobs.control(namespace, job.id, BulkJobCommand.CANCEL, self._deadline())
 
@@ -155,7 +155,7 @@ class MoveTasks:
         return [
             job
             for job in await self._jobs.list_jobs(self._namespace_of(source), self._deadline())
-            if job.spec.change.action is BulkJobAction.MOVE and job.spec.item_filter.topic_names == (source.name,)
+            if job.spec.change.action == MOVE and job.spec.item_filter.topic_names == (source.name,)
         ]
 
     async def _destination(self, request: ActionRequest, source: QueueName, sources: list[str]) -> str:

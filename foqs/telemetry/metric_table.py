@@ -13,8 +13,6 @@ from typing import Final, Literal
 
 BREAKER_STATES: Final = ("closed", "half-open", "open")
 """The states of a shard's circuit breaker."""
-BULK_ACTIONS: Final = ("cancel", "update", "redrive", "move")
-"""What a bulk job does to items."""
 
 
 @dataclass(slots=True, frozen=True)

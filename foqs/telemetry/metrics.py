@@ -28,13 +28,13 @@ from prometheus_client.registry import Collector
 from foqs.telemetry import metric_table
 from foqs.telemetry.metric_table import (
     BREAKER_STATES,
-    BULK_ACTIONS,
     CLUSTER_METRICS,
     JOB_METRICS,
     METRICS,
     SAMPLED_METRICS,
     TIER_METRICS,
 )
+from foqs_contract.bulk_actions import CHANGES
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -78,7 +78,7 @@ class Metrics:
         self._authentication_failures = self._counter("foqs_authentication_failures")
         self._handshake_failures = self._counter("foqs_tls_handshake_failures")
         self._bulk_items = self._counter("foqs_bulk_job_items")
-        for action in BULK_ACTIONS:  # each counter is shown from the start
+        for action in CHANGES:  # each counter is shown from the start
             self.bulk_items(action, 0, 0)
         self._calls: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._call_seconds = {

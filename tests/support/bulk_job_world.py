@@ -14,9 +14,8 @@ from typing import Any
 
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
+from foqs.queue.bulk_change import BulkChange
 from foqs.queue.bulk_jobs.bulk_job import (
-    BulkJobAction,
-    BulkJobChange,
     BulkJobCommand,
     BulkJobOwner,
     BulkJobRecord,
@@ -29,6 +28,7 @@ from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore, Documents
 from foqs.queue.bulk_jobs.bulk_job_transitions import control, start
 from foqs.queue.bulk_jobs.bulk_job_worker import BulkJobObserver, BulkJobPages, BulkJobTools
 from foqs.queue.port import PageResult
+from foqs_contract import bulk_actions
 from foqs_contract.backoff import Backoff
 from foqs_contract.errors import FoqsError, InvalidArgument, UnknownOutcome
 from shardmgr.registry.port import (
@@ -41,7 +41,7 @@ from tests.support.virtual_time import Process, SimulatedLoop
 
 NETWORK_S = 0.001
 PAGE_S = 0.1
-REDRIVE = BulkJobChange(BulkJobAction.REDRIVE)
+REDRIVE = BulkChange(bulk_actions.REDRIVE)
 DEAD = RowFilter("t", (State.DEAD,))
 
 

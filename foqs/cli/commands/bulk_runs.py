@@ -19,6 +19,7 @@ import click
 
 from foqs.cli.host_session import CommandFailed, HostSession
 from foqs.cli.output import Column, Row, confirm, print_message, show
+from foqs_contract.bulk_actions import COUNT, BulkActionRow
 from foqs_contract.printable_text import printable
 
 if TYPE_CHECKING:
@@ -53,14 +54,12 @@ class BulkWork:
     """What is done to the items.
 
     Attributes:
-        action: of `Client.start_bulk_job`, and the verb of the question.
-        removes_matches: no item should match afterwards.
+        action: its name is the verb of the question.
     """
 
-    action: str
+    action: BulkActionRow
     change: Change | None = None
     move_to: str | None = None
-    removes_matches: bool = True
 
 
 def bulk_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -87,7 +86,7 @@ def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, ho
     """Count the matching items, ask, and change them by a bulk job."""
     matched = session.run(lambda client: _count(client, only, work))
     if matched and not how.yes:
-        confirm(f"{work.action.capitalize()} {matched} items?")
+        confirm(f"{work.action.name.capitalize()} {matched} items?")
     if not matched:
         _show_result(session, None, 0, 0)
         return
@@ -95,7 +94,7 @@ def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, ho
 
     async def start(client: Client) -> BulkJob:
         return await client.start_bulk_job(
-            work.action,
+            work.action.name,
             only,
             work.change,
             move_to=work.move_to,
@@ -128,7 +127,7 @@ def _follow_to_end(session: HostSession, job: BulkJob, only: ItemFilter, work: B
         ) from None
     progress.finish()
     left: int | None = None
-    is_left_counted = progress.job.state == "done" and work.removes_matches
+    is_left_counted = progress.job.state == "done" and work.action.removes_matches
     try:
         if is_left_counted:
             left = _count_left(session, only)
@@ -183,7 +182,9 @@ async def _count(client: Client, only: ItemFilter, work: BulkWork) -> int:
     try:
         return (await client.count(only)).items
     except DeadlineExceeded:
-        job = await client.start_bulk_job("count", only, work.change, move_to=work.move_to, counts_for=work.action)
+        job = await client.start_bulk_job(
+            COUNT.name, only, work.change, move_to=work.move_to, counts_for=work.action.name
+        )
     print_message(f"The count takes longer than a call; it goes on as the job {job.id}.")
     progress = _JobProgress(job, None)
     try:

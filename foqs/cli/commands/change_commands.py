@@ -12,6 +12,7 @@ from foqs.cli.commands.item_commands import show_moved
 from foqs.cli.commands.item_selection import apply_to_ids, call_in_parts, item_selection_options
 from foqs.cli.host_session import HostSession, host_call_options
 from foqs.cli.values import DURATION
+from foqs_contract.bulk_actions import CANCEL, MOVE, UPDATE
 
 if TYPE_CHECKING:
     from foqs_client import Client, Enqueued, ItemFilter
@@ -29,7 +30,7 @@ def item_cancel(session: HostSession, ids: Sequence[str], only: ItemFilter, how:
     if ids:
         apply_to_ids(session, ids, lambda client, part: client.cancel(part), "cancelled")
     else:
-        apply_to_matching(session, only, BulkWork("cancel"), how)
+        apply_to_matching(session, only, BulkWork(CANCEL), how)
 
 
 @click.command(
@@ -63,7 +64,7 @@ def item_update(
     if ids:
         apply_to_ids(session, ids, lambda client, part: client.update(part, change), "updated")
     else:
-        apply_to_matching(session, only, BulkWork("update", change, removes_matches=False), how)
+        apply_to_matching(session, only, BulkWork(UPDATE, change), how)
 
 
 @click.command(
@@ -100,7 +101,7 @@ def item_move(session: HostSession, ids: Sequence[str], only: ItemFilter, how: B
     if not ids:
         if only.topic is None:
             raise click.UsageError("Name the topic of the items with --topic.")
-        apply_to_matching(session, only, BulkWork("move", move_to=target), how)
+        apply_to_matching(session, only, BulkWork(MOVE, move_to=target), how)
         return
 
     async def move(client: Client) -> list[Enqueued]:

@@ -14,6 +14,7 @@ from foqs.cli.host_session import HostSession, host_call_options
 from foqs.cli.output import Column, Row, print_message, short_text, show
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
+from foqs_contract.bulk_actions import REDRIVE
 
 if TYPE_CHECKING:
     from foqs_client import Client
@@ -93,4 +94,4 @@ def dead_redrive(
         refuse_bulk_options(how)
         apply_to_ids(session, ids, lambda client, part: client.redrive(part), "ready")
     else:
-        apply_to_matching(session, ItemFilter(topic, ["dead"]), BulkWork("redrive"), how)
+        apply_to_matching(session, ItemFilter(topic, ["dead"]), BulkWork(REDRIVE), how)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foqs.core.items.row_filter import RowFilter
+from foqs.queue.bulk_change import BulkChange
 
 JOB_ID_CHARS: Final = 16
 _JOB_ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -23,17 +24,6 @@ _JOB_ID: Final = re.compile(r"[0-9a-f]{16}")
 def is_job_id(text: str) -> bool:
     """Return whether a text is the id of a job: 16 hexadecimal digits."""
     return _JOB_ID.fullmatch(text) is not None
-
-
-class BulkJobAction(enum.Enum):
-    """What a job does to each item."""
-
-    CANCEL = "cancel"
-    UPDATE = "update"
-    REDRIVE = "redrive"
-    MOVE = "move"
-    COUNT = "count"
-    """Nothing; the job counts the items."""
 
 
 class BulkJobState(enum.Enum):
@@ -84,24 +74,6 @@ def shorten(reason: str | None) -> str | None:
 
 
 @dataclass(slots=True, frozen=True)
-class BulkJobChange:
-    """The change of each item. Fields that the action does not use are None.
-
-    Attributes:
-        priority, delay_ms, deliver_after_ms, metadata: UPDATE; None means unchanged. A delay counts from the start of
-            the walk.
-        move_to: MOVE; the topic of the new items. The filter then names one topic, another one.
-    """
-
-    action: BulkJobAction
-    priority: int | None = None
-    delay_ms: int | None = None
-    deliver_after_ms: int | None = None
-    metadata: bytes | None = None
-    move_to: str | None = None
-
-
-@dataclass(slots=True, frozen=True)
 class BulkJobSpec:
     """What a job shall do. It never changes.
 
@@ -117,18 +89,18 @@ class BulkJobSpec:
 
     namespace: str
     item_filter: RowFilter
-    change: BulkJobChange
+    change: BulkChange
     start_key: str
     rate_per_s: int | None = None
     expected: int | None = None
     started_by: str | None = None
     is_exclusive: bool = False
-    counts_for: BulkJobChange | None = None
+    counts_for: BulkChange | None = None
 
     @property
     def is_count(self) -> bool:
         """Whether the job changes nothing."""
-        return self.change.action is BulkJobAction.COUNT
+        return not self.change.action.changes_items
 
 
 @dataclass(slots=True, frozen=True)

@@ -18,9 +18,8 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, Validati
 
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
+from foqs.queue.bulk_change import BulkChange
 from foqs.queue.bulk_jobs.bulk_job import (
-    BulkJobAction,
-    BulkJobChange,
     BulkJobCounts,
     BulkJobOwner,
     BulkJobRecord,
@@ -29,6 +28,7 @@ from foqs.queue.bulk_jobs.bulk_job import (
     BulkJobState,
     is_job_id,
 )
+from foqs_contract.bulk_actions import BULK_ACTIONS, BulkActionRow
 from shardmgr.strict_json import Form, build, build_with_unknown, parse_document
 
 FORMAT: Final = 1
@@ -93,9 +93,9 @@ def _spec_to_json(spec: BulkJobSpec) -> dict[str, Any]:
     )
 
 
-def _change_to_json(change: BulkJobChange) -> dict[str, Any]:
+def _change_to_json(change: BulkChange) -> dict[str, Any]:
     return _without_none(
-        action=change.action.value,
+        action=change.action.name,
         priority=change.priority,
         delay_ms=change.delay_ms,
         deliver_after_ms=change.deliver_after_ms,
@@ -144,6 +144,12 @@ def _parse_state(raw: Any) -> State:
     return _STATES[raw]
 
 
+def _parse_action(raw: Any) -> BulkActionRow:
+    if not isinstance(raw, str) or raw not in BULK_ACTIONS:
+        raise ValueError(f"this must be one of {', '.join(BULK_ACTIONS)}")
+    return BULK_ACTIONS[raw]
+
+
 def _parse_bytes(raw: Any) -> bytes:
     try:
         return base64.b64decode(raw, validate=True)
@@ -173,7 +179,7 @@ class _FilterForm(_KnownForm):
 
 
 class _ChangeForm(_KnownForm):
-    action: Annotated[BulkJobAction, Field(strict=False)]
+    action: Annotated[BulkActionRow, PlainValidator(_parse_action)]
     priority: _Priority | None = None
     delay_ms: _Time | None = None
     deliver_after_ms: _Time | None = None
@@ -196,8 +202,8 @@ class _OwnerForm(Form):
 class _BulkJobForm(Form):
     namespace: str
     filter: _FilterForm
-    change: Annotated[_ChangeForm, build(BulkJobChange)]
-    counts_for: Annotated[_ChangeForm, build(BulkJobChange)] | None = None
+    change: Annotated[_ChangeForm, build(BulkChange)]
+    counts_for: Annotated[_ChangeForm, build(BulkChange)] | None = None
     start_key: str
     rate_per_s: Annotated[int, Field(ge=1)] | None = None
     expected: _Count | None = None

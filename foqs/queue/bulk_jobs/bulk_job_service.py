@@ -9,9 +9,8 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.items.item import State
 from foqs.queue.bulk_jobs import bulk_job_transitions
-from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobCommand, BulkJobRecord, BulkJobSpec
+from foqs.queue.bulk_jobs.bulk_job import BulkJobCommand, BulkJobRecord, BulkJobSpec
 from foqs.queue.bulk_jobs.bulk_job_document import SPEC_BYTES_MAX, spec_bytes
 from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
 from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
@@ -101,19 +100,14 @@ class BulkJobService(BulkJobs):
 
 def _checked(spec: BulkJobSpec) -> BulkJobSpec:
     """Return what is recorded of a job. Raises `InvalidArgument`, `LimitExceeded`."""
-    item_filter, change = spec.item_filter, spec.counts_for or spec.change
-    if spec.counts_for is not None and (not spec.is_count or change.action is BulkJobAction.COUNT):
+    change = spec.counts_for or spec.change
+    if spec.counts_for is not None and (not spec.is_count or not change.action.changes_items):
         raise InvalidArgument("only a count is made for a change", field="counts_for")
-    if change.action is BulkJobAction.MOVE and (
-        item_filter.topic is None or change.move_to in (None, item_filter.topic)
-    ):
-        raise InvalidArgument("a move needs a topic of the items and another one to move them to", field="move_to")
     if spec.rate_per_s is not None and spec.rate_per_s < 1:
         raise InvalidArgument(f"{spec.rate_per_s} is too low; give at least 1, or leave it out", field="rate_per_s")
     if not spec.start_key:
         raise InvalidArgument("this is empty; draw a random text", field="start_key")
-    if change.action is BulkJobAction.REDRIVE:
-        spec = replace(spec, item_filter=replace(item_filter, states=(State.DEAD,)))
+    spec = replace(spec, item_filter=change.narrow(spec.item_filter))
     length = spec_bytes(spec)
     if length > SPEC_BYTES_MAX:
         raise LimitExceeded(

@@ -1,4 +1,4 @@
-"""The transitions of the recorded jobs: each takes all jobs and returns the next ones. What a job does to items is a `BulkJobChange`.
+"""The transitions of the recorded jobs: each takes all jobs and returns the next ones. What a job does to items is a `BulkChange`.
 
 Always true: the result is the same object if nothing changes, so that a change can be
 repeated safely; the numbers of jobs stay within the limits; only the host of a job's
@@ -105,7 +105,7 @@ def _work(spec: BulkJobSpec) -> tuple[object, ...]:
 
 def _is_alike(other: BulkJobRecord, job: BulkJobRecord) -> bool:
     return (
-        other.spec.change.action is job.spec.change.action
+        other.spec.change.action == job.spec.change.action
         and other.spec.item_filter.topic_names == job.spec.item_filter.topic_names
     )
 

@@ -161,7 +161,7 @@ class BulkJobWorker:
         cursor = progress.cursor if page.next_cursor is None else page.next_cursor
         self._progress = replace(progress, cursor=cursor, counts=counts, refusal=refusal, problem=None)
         if not self._job.spec.is_count:
-            self._tools.observer.bulk_items(self._job.spec.change.action.value, page.changed, page.refused)
+            self._tools.observer.bulk_items(self._job.spec.change.action.name, page.changed, page.refused)
 
     async def _on_error(self, error: FoqsError) -> bool:
         """Record why the job cannot go on. Returns whether it shall be tried again, after a pause."""

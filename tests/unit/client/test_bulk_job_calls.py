@@ -13,11 +13,13 @@ from foqs.catalog.document import EMPTY_DOCUMENT
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
-from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobChange, BulkJobRecord, BulkJobSpec
+from foqs.queue.bulk_change import BulkChange
+from foqs.queue.bulk_jobs.bulk_job import BulkJobRecord, BulkJobSpec
 from foqs.queue.bulk_jobs.bulk_job_service import BulkJobService
 from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore, LocalDocuments
 from foqs.rpc.bulk_job_handlers import bulk_job_handlers
 from foqs_client import Change, Client, InvalidArgument, ItemFilter, KeyConflict, NotFound, UnknownOutcome
+from foqs_contract.bulk_actions import COUNT, MOVE, UPDATE
 from tests.support.aio import run
 from tests.support.builders import NAMESPACE
 from tests.support.fake_queue import FakeQueue
@@ -73,7 +75,7 @@ def test_job_is_started_listed_and_shown() -> None:
         )
         [spec] = jobs.specs
         assert spec.item_filter == RowFilter("t", (State.READY,), priority_max=5, age_min_ms=7)
-        assert spec.change == BulkJobChange(BulkJobAction.UPDATE, 3, 9, None, b"m")
+        assert spec.change == BulkChange(UPDATE, 3, 9, None, b"m")
         assert await client.bulk_jobs() == [job]
         assert await client.bulk_job(job.id) == job
         with pytest.raises(NotFound):
@@ -86,7 +88,7 @@ def test_move_has_a_target_and_no_action_of_its_own() -> None:
     async def story(jobs: RecordingJobs, client: Client) -> None:
         job = await client.start_bulk_job("move", ItemFilter("t"), move_to="u")
         assert (job.action, job.move_to) == ("move", "u")
-        assert jobs.specs[0].change == BulkJobChange(BulkJobAction.MOVE, move_to="u")
+        assert jobs.specs[0].change == BulkChange(MOVE, move_to="u")
 
     run_story(story)
 
@@ -95,8 +97,8 @@ def test_count_keeps_the_change_that_it_is_made_for() -> None:
     async def story(jobs: RecordingJobs, client: Client) -> None:
         job = await client.start_bulk_job("count", ItemFilter("t"), move_to="u", counts_for="move")
         assert (job.action, job.counts_for, job.move_to) == ("count", "move", "u")
-        assert jobs.specs[0].change == BulkJobChange(BulkJobAction.COUNT)
-        assert jobs.specs[0].counts_for == BulkJobChange(BulkJobAction.MOVE, move_to="u")
+        assert jobs.specs[0].change == BulkChange(COUNT)
+        assert jobs.specs[0].counts_for == BulkChange(MOVE, move_to="u")
         job = await client.start_bulk_job("count", ItemFilter("t"), Change(4), counts_for="update")
         assert (job.action, job.counts_for, job.change) == ("count", "update", Change(4))
         job = await client.start_bulk_job("count", ItemFilter("t"))

@@ -12,10 +12,9 @@ import pytest
 
 from foqs.core.items.item import Row
 from foqs.core.items.row_filter import RowFilter
+from foqs.queue.bulk_change import BulkChange
 from foqs.queue.bulk_jobs import bulk_job_host
 from foqs.queue.bulk_jobs.bulk_job import (
-    BulkJobAction,
-    BulkJobChange,
     BulkJobCounts,
     BulkJobOwner,
     BulkJobRecord,
@@ -29,6 +28,7 @@ from foqs.queue.reads.counting import CountingFilterWalk
 from foqs.queue.reads.filter_walk import FilterWalkCursor, parse_filter_walk_cursor, start_of_shard
 from foqs.rpc.bulk_job_pages import BulkCallPages
 from foqs.rpc.in_host_calls import InHostCalls
+from foqs_contract import bulk_actions
 from foqs_contract.call_table import FIRST_VERSION
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld
@@ -39,7 +39,7 @@ RATE = 10
 MOVE = BulkJobSpec(
     "default",
     RowFilter("t"),
-    BulkJobChange(BulkJobAction.MOVE, move_to="u"),
+    BulkChange(bulk_actions.MOVE, move_to="u"),
     start_key="k",
     rate_per_s=RATE,
     expected=80,
@@ -158,7 +158,7 @@ def test_count_of_a_tier_is_exact_although_its_owner_dies(seed: int, monkeypatch
 
     async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         rng = Random(seed)
-        await world.start(replace(MOVE, change=BulkJobChange(BulkJobAction.COUNT)))
+        await world.start(replace(MOVE, change=BulkChange(bulk_actions.COUNT)))
         await world.seen(lambda job: job.cursor is not None)
         await world.pass_s(rng.uniform(0.0, 0.1))
         await world.kill(host_of(hosts, await world.job()))
@@ -195,7 +195,7 @@ def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
         for number in range(12):
             await world.put(hosts, f"t{number}", 1)
         seen_min = Random(seed).randrange(100)
-        await world.start(replace(MOVE, item_filter=RowFilter(), change=BulkJobChange(BulkJobAction.COUNT)))
+        await world.start(replace(MOVE, item_filter=RowFilter(), change=BulkChange(bulk_actions.COUNT)))
         job = await world.seen(lambda job: is_within_a_shard(job, seen_min))
         await world.kill(host_of(hosts, job))
         job = await world.job()
@@ -249,7 +249,7 @@ def older_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("older_peers")
 def test_job_changes_the_items_of_older_hosts_too() -> None:
     async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
-        await world.start(replace(MOVE, change=BulkJobChange(BulkJobAction.CANCEL)))
+        await world.start(replace(MOVE, change=BulkChange(bulk_actions.CANCEL)))
         job = await world.seen(lambda job: not job.state.is_live)
         assert (job.state, job.counts.changed) == (BulkJobState.DONE, 80)
         assert (world.count("t"), world.count("u")) == (0, 0)
@@ -261,7 +261,7 @@ def test_job_changes_the_items_of_older_hosts_too() -> None:
 def test_count_beside_older_hosts_fails_and_changes_nothing() -> None:
     async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         await world.start(
-            replace(MOVE, change=BulkJobChange(BulkJobAction.COUNT), counts_for=BulkJobChange(BulkJobAction.CANCEL))
+            replace(MOVE, change=BulkChange(bulk_actions.COUNT), counts_for=BulkChange(bulk_actions.CANCEL))
         )
         job = await world.seen(lambda job: not job.state.is_live)
         assert job.state is BulkJobState.FAILED

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
+from foqs.queue.bulk_change import BulkChange
 from foqs.queue.bulk_jobs.bulk_job import (
-    BulkJobAction,
-    BulkJobChange,
     BulkJobCommand,
     BulkJobCounts,
     BulkJobOwner,
     BulkJobSpec,
     BulkJobState,
 )
-from foqs.rpc import filters
 from foqs.rpc.bulk_job_structs import bulk_request, job_struct, parse_control, parse_start
+from foqs.rpc.bulk_structs import parse_bulk
+from foqs_contract.bulk_actions import BULK_ACTIONS, COUNT
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
 from tests.support.builders import NAMESPACE
@@ -51,61 +51,59 @@ def filters_(draw: st.DrawFn) -> RowFilter:
 
 @st.composite
 def specs(draw: st.DrawFn) -> BulkJobSpec:
-    action = draw(st.sampled_from(BulkJobAction))
+    action = draw(st.sampled_from(list(BULK_ACTIONS.values())))
     only = draw(filters_())
-    change = BulkJobChange(action)
-    if action is BulkJobAction.UPDATE:
-        change = BulkJobChange(
+    change = BulkChange(action)
+    if action.takes == "change":
+        change = BulkChange(
             action, draw(PRIORITIES), draw(st.none() | AGES), None, draw(st.none() | st.binary(max_size=9))
         )
-    if action is BulkJobAction.MOVE:
+    if action.in_one_topic:
         only = replace(only, topic="from", topics=None)
-        change = BulkJobChange(action, move_to=draw(NAMES.filter(lambda name: name != "from")))
-    if action is BulkJobAction.REDRIVE:
+        change = BulkChange(action, move_to=draw(NAMES.filter(lambda name: name != "from")))
+    if action.of_dead_items:
         only = replace(only, states=(State.DEAD,))
     return spec_of(item_filter=only, change=change)
+
+
+def test_each_number_of_the_contract_has_a_row() -> None:
+    numbers = {row.name.upper(): row.number for row in BULK_ACTIONS.values() if row.number is not None}
+    assert numbers == {action.name: action for action in ttypes.BulkAction}
 
 
 @given(specs())
 def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: BulkJobSpec) -> None:
     request = bulk_request(spec, "cursor", 7, 5_000)
-    event, only = filters.parse_bulk(request, spec.namespace, NAMESPACE)
+    change, only = parse_bulk(request.filter, request, NAMESPACE)
     start = ttypes.StartBulkJobRequest(
         namespace_name=request.namespace_name,
         filter=request.filter,
-        action=request.action,
-        change=request.change,
-        move_to=request.move_to,
         start_key=b"key",
-        count_only=request.count_only,
+        **{name: getattr(request, name) for name in spec.change.action.fields()},
     )
     assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
     assert only == spec.item_filter
-    assert (event is None) == (spec.change.action is BulkJobAction.COUNT)
-    assert event is None or event.namespace == spec.namespace
+    assert change == spec.change
     assert request.page is not None
     assert (request.page.limit, request.page.cursor, request.timeout_ms) == (7, b"cursor", 5_000)
 
 
-@given(specs().filter(lambda spec: spec.change.action is not BulkJobAction.COUNT))
+@given(specs().filter(lambda spec: spec.change.action != COUNT))
 def test_count_keeps_the_change_that_it_is_made_for(meant: BulkJobSpec) -> None:
-    spec = replace(meant, change=BulkJobChange(BulkJobAction.COUNT), counts_for=meant.change)
+    spec = replace(meant, change=BulkChange(COUNT), counts_for=meant.change)
     shown = job_struct(job_of(1, **{name: getattr(spec, name) for name in BulkJobSpec.__dataclass_fields__}))
     assert shown.count_only
     assert shown.start_key == spec.start_key
     start = ttypes.StartBulkJobRequest(
         namespace_name=b"default",
         filter=shown.filter,
-        action=shown.action,
-        change=shown.change,
-        move_to=shown.move_to,
         start_key=b"key",
-        count_only=shown.count_only,
         counts_for=shown.counts_for,
+        **{name: getattr(shown, name) for name in spec.change.action.fields()},
     )
     assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
     request = bulk_request(spec, None, 7, 5_000)
-    assert filters.parse_bulk(request, spec.namespace, NAMESPACE) == (None, spec.item_filter)
+    assert parse_bulk(request.filter, request, NAMESPACE) == (spec.change, spec.item_filter)
     start.count_only = start.counts_for = None
     with pytest.raises(InvalidArgument) as refused:
         parse_start(start, spec.namespace, NAMESPACE, None)
@@ -172,10 +170,10 @@ def test_count_for_what_is_no_change_is_refused_with_the_field(changes: dict[str
 @pytest.mark.parametrize("field", ["action", "change", "move_to"])
 def test_page_of_a_count_changes_nothing(field: str) -> None:
     request = ttypes.BulkRequest(b"default", ttypes.ItemFilter(b"t"), count_only=True)
-    assert filters.parse_bulk(request, "default", NAMESPACE)[0] is None
+    assert parse_bulk(request.filter, request, NAMESPACE)[0] == BulkChange(COUNT)
     setattr(request, field, {"action": 1, "change": ttypes.Change(1), "move_to": b"u"}[field])
     with pytest.raises(InvalidArgument) as refused:
-        filters.parse_bulk(request, "default", NAMESPACE)
+        parse_bulk(request.filter, request, NAMESPACE)
     assert refused.value.field == field
 
 

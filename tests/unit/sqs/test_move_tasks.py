@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import State
-from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobCounts, BulkJobOwner, BulkJobState
+from foqs.queue.bulk_jobs.bulk_job import BulkJobCounts, BulkJobOwner, BulkJobState
 from foqs.sqs.errors import SqsError
+from foqs_contract.bulk_actions import MOVE
 from tests.support.builders import engine_settings
 from tests.support.engines import World, run_in_world
 from tests.support.sqs_world import SqsWorld, arn, policy
@@ -48,7 +49,7 @@ def test_a_task_is_an_exclusive_job_that_moves_what_is_not_in_flight() -> None:
         assert json.loads(base64.b64decode(handle)) == {"taskId": job.id, "sourceArn": DEAD}
         spec = job.spec
         assert (spec.item_filter.topic, spec.item_filter.states) == ("dead", (State.READY, State.DEFERRED))
-        assert (spec.change.action, spec.change.move_to) == (BulkJobAction.MOVE, "mail")
+        assert (spec.change.action, spec.change.move_to) == (MOVE, "mail")
         assert (spec.rate_per_s, spec.expected, spec.is_exclusive) == (7, 2, True)
         refused = await refusal(sqs, "StartMessageMoveTask", SourceArn=DEAD)
         assert refused[0] == "InvalidParameterValueException"

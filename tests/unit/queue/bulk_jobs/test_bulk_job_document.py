@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
+from foqs.queue.bulk_change import BulkChange
 from foqs.queue.bulk_jobs.bulk_job import (
     REASON_CHARS_MAX,
-    BulkJobAction,
-    BulkJobChange,
     BulkJobCounts,
     BulkJobOwner,
     BulkJobRecord,
@@ -24,6 +23,7 @@ from foqs.queue.bulk_jobs.bulk_job import (
 )
 from foqs.queue.bulk_jobs.bulk_job_document import SPEC_BYTES_MAX, parse_jobs, render_jobs, spec_bytes
 from foqs.queue.bulk_jobs.bulk_job_transitions import ENDED_MAX, LIVE_MAX
+from foqs_contract.bulk_actions import BULK_ACTIONS
 from shardmgr.model import MalformedDocument
 from shardmgr.registry.port import DOCUMENT_BYTES_MAX
 from tests.support.bulk_job_world import job_of
@@ -39,8 +39,8 @@ FILTERS = st.builds(
     topics=st.none() | st.lists(NAMES, min_size=1, max_size=3).map(tuple),
 )
 CHANGES = st.builds(
-    BulkJobChange,
-    action=st.sampled_from(BulkJobAction),
+    BulkChange,
+    action=st.sampled_from(list(BULK_ACTIONS.values())),
     priority=st.none() | st.integers(-(2**31), 2**31 - 1),
     delay_ms=st.none() | st.integers(0, 10**9),
     metadata=st.none() | st.binary(max_size=50),

@@ -13,9 +13,11 @@ from foqs.catalog.document import EMPTY_DOCUMENT
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
-from foqs.queue.bulk_jobs.bulk_job import BulkJobAction, BulkJobChange, BulkJobCommand, BulkJobState
+from foqs.queue.bulk_change import BulkChange
+from foqs.queue.bulk_jobs.bulk_job import BulkJobCommand, BulkJobState
 from foqs.queue.bulk_jobs.bulk_job_service import BulkJobService
 from foqs.queue.bulk_jobs.bulk_job_store import BulkJobStore
+from foqs_contract import bulk_actions
 from foqs_contract.errors import (
     DeadlineExceeded,
     FoqsError,
@@ -30,7 +32,7 @@ from tests.support.builders import NAMESPACE
 from tests.support.bulk_job_world import SharedDocuments, spec_of
 from tests.support.virtual_time import run_virtual
 
-MOVE = BulkJobChange(BulkJobAction.MOVE, move_to="u")
+MOVE = BulkChange(bulk_actions.MOVE, move_to="u")
 
 
 def run_story(story: Callable[[BulkJobService, SharedDocuments], Awaitable[None]]) -> None:
@@ -94,7 +96,7 @@ def test_redrive_concerns_dead_items_only() -> None:
     [
         ({"namespace": "nowhere"}, NamespaceNotFound, "namespace_name"),
         ({"namespace": "elsewhere"}, InvalidArgument, "namespace_name"),
-        ({"change": MOVE, "item_filter": RowFilter()}, InvalidArgument, "move_to"),
+        ({"change": MOVE, "item_filter": RowFilter()}, InvalidArgument, "filter.topic"),
         ({"change": MOVE, "item_filter": RowFilter("u")}, InvalidArgument, "move_to"),
         ({"rate_per_s": 0}, InvalidArgument, "rate_per_s"),
         ({"start_key": ""}, InvalidArgument, "start_key"),

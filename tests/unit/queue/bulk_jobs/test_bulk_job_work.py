@@ -9,10 +9,9 @@ from typing import Final
 
 import pytest
 
+from foqs.queue.bulk_change import BulkChange
 from foqs.queue.bulk_jobs import bulk_job_worker
 from foqs.queue.bulk_jobs.bulk_job import (
-    BulkJobAction,
-    BulkJobChange,
     BulkJobCommand,
     BulkJobCounts,
     BulkJobRecord,
@@ -22,6 +21,7 @@ from foqs.queue.bulk_jobs.bulk_job import (
 from foqs.queue.bulk_jobs.bulk_job_host import JOBS_PER_HOST_MAX, MISSING_S, OVERDUE_S, READ_INTERVAL_S
 from foqs.queue.bulk_jobs.bulk_job_transitions import LIVE_PER_NAMESPACE_MAX, BulkJobProgress, report
 from foqs.queue.bulk_jobs.bulk_job_worker import GONE_S, PAGE_ITEMS_MAX, WRITE_INTERVAL_S
+from foqs_contract import bulk_actions
 from foqs_contract.errors import (
     InvalidArgument,
     NamespaceNotFound,
@@ -562,7 +562,7 @@ def test_unexpected_error_does_not_end_the_work_of_a_host(caplog: pytest.LogCapt
 # ------------------------------------------------------- a death at each moment
 
 
-def _run_with_a_death(step: int, change: BulkJobChange = REDRIVE) -> tuple[BulkJobWorld, BulkJobRecord, int]:
+def _run_with_a_death(step: int, change: BulkChange = REDRIVE) -> tuple[BulkJobWorld, BulkJobRecord, int]:
     """Run a job of two hosts, and kill the first one before this step of the program. Returns the number of steps too."""
     found: list[tuple[BulkJobWorld, BulkJobRecord, int]] = []
 
@@ -610,7 +610,7 @@ def test_each_item_is_changed_once_whenever_the_owner_dies() -> None:
 
 
 def test_count_is_exact_and_changes_nothing_whenever_the_owner_dies() -> None:
-    count = BulkJobChange(BulkJobAction.COUNT)
+    count = BulkChange(bulk_actions.COUNT)
     _, job, steps = _run_with_a_death(10**9, count)
     runs = set()
     for step in range(1, steps):
@@ -625,7 +625,7 @@ def test_count_whose_page_is_lost_or_interrupted_goes_on_exactly() -> None:
     async def story(world: BulkJobWorld) -> None:
         world.items.errors = [UnknownOutcome("x"), Unavailable("y")]
         world.add("a")
-        await world.start(change=BulkJobChange(BulkJobAction.COUNT))
+        await world.start(change=BulkChange(bulk_actions.COUNT))
         await world.until(lambda: world.job().counts.seen > 0)
         await world.control(BulkJobCommand.INTERRUPT)
         await world.until(lambda: world.job().owner is None)
@@ -641,7 +641,7 @@ def test_count_pauses_after_each_page_as_long_as_the_page_took() -> None:
     async def story(world: BulkJobWorld) -> None:
         world.items.page_s = 0.5
         world.add("a")
-        await world.start(change=BulkJobChange(BulkJobAction.COUNT))
+        await world.start(change=BulkChange(bulk_actions.COUNT))
         await world.ended()
         _, *began_s = [time_s for time_s, _, _ in world.items.pages]
         assert len(began_s) == PAGES
