@@ -513,7 +513,11 @@ class OwnedShard:
             await self._writer.read(_read_nothing)
 
     def check(self) -> None:
-        """Assert what is always true of its parts after a flush. For tests and the simulation: it inspects all of its memory."""
+        """Assert what is always true of its parts after a flush, without a look at its tables.
+
+        It inspects all of its memory. So only tests and the simulation call it, after each flush, by
+        `tests/support/checked_shards.py`, which also has the memory compared with the tables.
+        """
         self._writer.check()
         self.memory.check()
         self._timer_service.check()

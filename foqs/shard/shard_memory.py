@@ -372,7 +372,10 @@ class ShardMemory:
     # ------------------------------------------------------------------- check
 
     def check(self) -> None:
-        """Assert what is always true between two flushes, as far as the parts of the memory show it of each other."""
+        """Assert what is always true between two flushes, as far as the parts of the memory show it of each other.
+
+        They know no table: `differences` in `tests/support/memory_check.py` compares them with the rows.
+        """
         self.index.check()
         self.timers.check()
         self.counts.check()

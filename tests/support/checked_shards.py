@@ -1,4 +1,9 @@
-"""Checks what is always true of a host's parts after each flush (`check` of `OwnedShard` and `Placement`)."""
+"""Checks what is always true of a host's parts after each flush.
+
+`check` of `OwnedShard` and `Placement` compares the parts with each other. `differences` of `memory_check` compares
+the memory with the tables, such as the lease ends with the LEASED rows. The simulation (`cluster.py`) and the unit
+tests that run an engine (`engines.py`) use it.
+"""
 
 from __future__ import annotations
 

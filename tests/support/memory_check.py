@@ -1,7 +1,10 @@
 """Compares the memory of a shard with its tables (invariants 10, 13 and 15), at any time between two flushes.
 
-`check` of the parts compares them with each other; it knows no table. Knows the
-internals of a shard, so that tests need not.
+`differences` finds whatever memory and rows disagree about; `uncovered_leases` is its part about the ends of
+leases. `OwnedShard.check` compares the parts of the memory with each other and knows no table. `checked_shards`
+calls `check` after each flush and `differences` after every eighth; the simulation also calls `differences` at
+rest, and `uncovered_leases` at each commit for the leases that it leaves unchanged. Knows the internals of a shard, so
+that tests need not.
 """
 
 from __future__ import annotations

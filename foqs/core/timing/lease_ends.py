@@ -234,7 +234,10 @@ class LeaseEnds:
     # ------------------------------------------------------------------- check
 
     def check(self) -> None:
-        """Assert what the slots alone show of what is always true. `covers` says it of one lease."""
+        """Assert what the slots alone show of what is always true.
+
+        They know no row: `uncovered_leases` in `tests/support/memory_check.py` asks `covers` about each LEASED row.
+        """
         slots = self._slots.values()
         assert self._cost == sum([slot.cost() for slot in slots]), (
             "invariant 18: the memory of lease ends is miscounted"
