@@ -36,8 +36,8 @@ def _blocking(
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        on_unread: GiveBack[T] | None = None if give_back is None else partial(give_back, self._client)
-        return self._run(lambda: method(self._client, *args, **kwargs), on_unread)
+        unread: GiveBack[T] | None = None if give_back is None else partial(give_back, self._client)
+        return self._run(lambda: method(self._client, *args, **kwargs), unread)
 
     return call
 

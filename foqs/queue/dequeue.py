@@ -316,7 +316,7 @@ class Dequeue:
             self._source.remove_waiter(self)
         elif self._phase is _Phase.LEASING:
             self._cancel_open_leases()
-            self._release_leased()
+            self._give_back()
         self._phase = _Phase.ENDED
 
     def _cancel_open_leases(self) -> None:
@@ -335,7 +335,7 @@ class Dequeue:
                 for result in operation.results
             )
 
-    def _release_leased(self) -> None:
+    def _give_back(self) -> None:
         for shard, operation in self._lease_operations:
             shard.release([row for row in operation.results if type(row) is Row])
 
@@ -347,7 +347,7 @@ class Dequeue:
             outage = None if items else self._source.outage(self.topics, late_shards)
             if self._may_have_leased and not items:
                 outage = with_given_up_lease(outage)
-            on_done(LeasedItems(items, self._release_leased, outage))
+            on_done(LeasedItems(items, self._give_back, outage))
 
 
 def _topic(item: RowView) -> TopicName:

@@ -90,7 +90,7 @@ class ShardPage:
 class LeasedItems:
     """Items whose leases are committed, for one caller.
 
-    `release` gives them up without counting the attempt. Call it if the reply
+    `give_back` releases them, so that the attempt does not count. Call it if the reply
     cannot be written at all. Never call it after the first byte of the reply
     was passed to the transport.
 
@@ -98,7 +98,7 @@ class LeasedItems:
     """
 
     items: list[RowView]
-    release: Callable[[], None]
+    give_back: Callable[[], None]
     outage: Outage | None = None
 
 

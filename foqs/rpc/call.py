@@ -48,10 +48,10 @@ class Call:
     principal: Principal | None
     peer: str
 
-    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
         """Reply with the struct `to_struct(value)`.
 
-        `on_unsent` is called if, and only if, no part of the reply can be written.
+        `give_back` is called if, and only if, no part of the reply can be written.
         """
         raise NotImplementedError
 
@@ -84,8 +84,8 @@ class WrappedCall(Call):
         self.principal = outer.principal
         self.peer = outer.peer
 
-    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
-        self.outer.reply(to_struct, value, on_unsent)
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
+        self.outer.reply(to_struct, value, give_back)
 
     def fail(self, error: Exception) -> None:
         self.outer.fail(error)
@@ -138,12 +138,12 @@ def unchanged(reply: Any) -> Any:
     return reply
 
 
-def reply_too_long(method: ServerMethod, reply_bytes: int, reply_bytes_max: int, *, is_undone: bool) -> FoqsError:
+def reply_too_long(method: ServerMethod, reply_bytes: int, reply_bytes_max: int, *, is_given_back: bool) -> FoqsError:
     """Return the error for a reply that is not sent. The options let no reply of a call that writes become so long."""
     text = f"the reply would have {reply_bytes} bytes, more than {reply_bytes_max}; ask for fewer items"
     if not method.row.writes:
         return LimitExceeded(text)
-    return UnknownOutcome(f"{text}; {'its items are released' if is_undone else 'the call has taken effect'}")
+    return UnknownOutcome(f"{text}; {'its items are released' if is_given_back else 'the call has taken effect'}")
 
 
 def deadline_error(method: ServerMethod) -> FoqsError:

@@ -3,7 +3,7 @@
 Always true: a peer affects no other connection, but one that has not authenticated may
 lose its place to another; the replies of one turn of the
 loop are sent in order and in one write, or in a few if they are large or
-`UnwrittenReplies.write` is called earlier; `on_unsent` is called for each reply
+`UnwrittenReplies.write` is called earlier; `give_back` is called for each reply
 that can no longer be written. Knows nothing of what a call does.
 
 A transport must offer write, close, abort, is_closing, pause_reading,
@@ -105,7 +105,7 @@ class ClientConnection(asyncio.Protocol):
         self._cached_request: Request | None = None
         self._pending_replies: list[bytes] = []
         self._pending_replies_bytes = 0
-        self._on_unsent_callbacks: list[Callable[[], None]] = []
+        self._give_backs: list[Callable[[], None]] = []
         self._transport: PacedTransport | None = None
         self.peer = ""
         """See `PeerBudget`, in which a connection without a principal holds its place."""
@@ -444,8 +444,8 @@ class ClientConnection(asyncio.Protocol):
             if call.method.row.name == "dequeue" and call.sequence_id in sequence_ids:
                 call.abandon_dequeue()
 
-    def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
-        """Write a frame together with the others of this turn; call `on_unsent` if it cannot be written.
+    def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:
+        """Write a frame together with the others of this turn; call `give_back` if it cannot be written.
 
         If no other reply can follow, because no call is in flight, the frame is written now.
         """
@@ -454,36 +454,36 @@ class ClientConnection(asyncio.Protocol):
         if not replies and not is_alone:
             self._server.replies.add(self)
         replies.append(frame)
-        if on_unsent is not None:
-            self._on_unsent_callbacks.append(on_unsent)
+        if give_back is not None:
+            self._give_backs.append(give_back)
         self._pending_replies_bytes += len(frame)
         if is_alone or self._pending_replies_bytes > PENDING_REPLIES_BYTES_MAX:
             self.write_replies()
 
     def write_replies(self) -> None:
-        """Write the pending replies, or call their `on_unsent`. Never raises: its callers serve other connections, too."""
+        """Write the pending replies, or call their `give_back`. Never raises: its callers serve other connections, too."""
         replies = self._pending_replies
         if not replies:
             return
-        callbacks = self._on_unsent_callbacks
-        self._pending_replies, self._pending_replies_bytes, self._on_unsent_callbacks = [], 0, []
+        callbacks = self._give_backs
+        self._pending_replies, self._pending_replies_bytes, self._give_backs = [], 0, []
         try:
             transport = self._writable_transport()
             if transport is not None:
                 passed_on, callbacks = callbacks, []  # if `write` fails, it may have sent some of them
-                transport.write(b"".join(replies), partial(self._undo, passed_on) if passed_on else None)
+                transport.write(b"".join(replies), partial(self._give_back, passed_on) if passed_on else None)
         except Exception:
             log.exception("replies to %s cannot be written; its connection is aborted", self._peer_name)
             self.abort()
-        self._undo(callbacks)
+        self._give_back(callbacks)
 
-    def _undo(self, callbacks: list[Callable[[], None]]) -> None:
-        """Call the `on_unsent` of replies that were not written. Never raises."""
-        for on_unsent in callbacks:
+    def _give_back(self, callbacks: list[Callable[[], None]]) -> None:
+        """Call the `give_back` of replies that were not written. Never raises."""
+        for give_back in callbacks:
             try:
-                on_unsent()
+                give_back()
             except Exception:
-                log.exception("a reply that was not written to %s cannot be undone", self._peer_name)
+                log.exception("a reply that was not written to %s cannot be given back", self._peer_name)
 
     def _writable_transport(self) -> PacedTransport | None:
         """Return the transport, or None if nothing more can be written to it."""

@@ -45,13 +45,13 @@ class InHostCalls:
         request: Request,
         timeout_s: float,
         principal: Principal | None = None,
-        on_unsent: list[Callable[[], None]] | None = None,
+        give_backs: list[Callable[[], None]] | None = None,
     ) -> Any:
         """Return the reply struct.
 
         Args:
             principal: for whom the call is made.
-            on_unsent: gets what releases the items of the reply, if they do not reach their consumer.
+            give_backs: gets the `give_back` of the reply, if it has one.
 
         Raises:
             FoqsError: the call failed as a whole.
@@ -59,8 +59,8 @@ class InHostCalls:
         deadline = asyncio.get_running_loop().time() + timeout_s
         call = InHostCall(self._service.methods[name.encode()], request, deadline, principal)
         reply = await call.make(self._reply_grace_s)
-        if on_unsent is not None and call.on_unsent is not None:
-            on_unsent.append(call.on_unsent)
+        if give_backs is not None and call.give_back is not None:
+            give_backs.append(call.give_back)
         return reply
 
 
@@ -68,10 +68,10 @@ class InHostCall(Call):
     """One call of a part of this host. Arguments are those of `Call`.
 
     Attributes:
-        on_unsent: releases the items of the reply; None if there are none.
+        give_back: releases the items of the reply; None if there are none.
     """
 
-    __slots__ = ("_reply", "on_unsent")
+    __slots__ = ("_reply", "give_back")
 
     def __init__(
         self, method: ServerMethod, request: Request, deadline: float, principal: Principal | None = None
@@ -81,7 +81,7 @@ class InHostCall(Call):
         self.deadline = deadline
         self.principal = principal
         self.peer = "this host"
-        self.on_unsent: Callable[[], None] | None = None
+        self.give_back: Callable[[], None] | None = None
         self._reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def make(self, grace_s: float | None = None) -> Any:
@@ -110,12 +110,12 @@ class InHostCall(Call):
             log.exception("%s failed with an unexpected error", self.method.row.name)
             raise internal_error(self.method) from None
 
-    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
         if self._reply.done():
-            if on_unsent is not None:
-                on_unsent()
+            if give_back is not None:
+                give_back()
             return
-        self.on_unsent = on_unsent
+        self.give_back = give_back
         self._reply.set_result(to_struct(value))
 
     def fail(self, error: Exception) -> None:
@@ -129,8 +129,8 @@ class InHostCall(Call):
         """End the call, because nobody waits for its reply any more."""
         is_answered = self._reply.done() and not self._reply.cancelled()
         if is_answered and self._reply.exception() is None:
-            if self.on_unsent is not None:
-                self.on_unsent()
+            if self.give_back is not None:
+                self.give_back()
             return
         self._reply.cancel()
         if pending is not None:

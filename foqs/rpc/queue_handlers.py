@@ -135,7 +135,7 @@ class QueueHandlers:
             if deliveries.outage is not None and deliveries.outage.is_whole:
                 call.fail(NothingDeliverable(deliveries.outage))
             else:
-                call.reply(codec.dequeue_reply, deliveries, deliveries.release)
+                call.reply(codec.dequeue_reply, deliveries, deliveries.give_back)
 
         return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, call.deadline, done, items_max)
 

@@ -1,6 +1,6 @@
 """A call of a connection: from its start to its one reply.
 
-Always true: a call is answered at most once; `on_unsent` is called for a reply
+Always true: a call is answered at most once; `give_back` is called for a reply
 that cannot be written; the queue's reply is sent without an await; a call whose
 connection is lost, or that is not done at its deadline and a grace period, is
 ended and abandoned. Knows nothing of frames.
@@ -46,8 +46,8 @@ class CallConnection(Protocol):
         """None if the host does not authenticate."""
         ...
 
-    def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
-        """Write a frame, now or soon, in the order of these calls; call `on_unsent` if it cannot be written."""
+    def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:
+        """Write a frame, now or soon, in the order of these calls; call `give_back` if it cannot be written."""
         ...
 
     def log_warning(self, text: str) -> None: ...
@@ -134,8 +134,8 @@ class RpcCall(Call):
 
     # ------------------------------------------------------- what ends the call
 
-    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
-        """Send the reply `to_struct(value)`; call `on_unsent` if it cannot be sent."""
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
+        """Send the reply `to_struct(value)`; call `give_back` if it cannot be sent."""
         if self._is_open:
             try:
                 head, method = self._head, self.method
@@ -146,8 +146,8 @@ class RpcCall(Call):
             else:
                 connection = self.connection
                 if len(body) > connection.reply_bytes_max:
-                    bytes_max, is_undone = connection.reply_bytes_max, on_unsent is not None
-                    self._reply_failure(reply_too_long(self.method, len(body), bytes_max, is_undone=is_undone))
+                    bytes_max, is_given_back = connection.reply_bytes_max, give_back is not None
+                    self._reply_failure(reply_too_long(self.method, len(body), bytes_max, is_given_back=is_given_back))
                 else:
                     self._finish("OK")
                     seqid = self._seqid
@@ -155,11 +155,11 @@ class RpcCall(Call):
                         frame_reply(head, seqid, body)
                         if head.is_compact
                         else frame_message(head.reply_prefix, seqid, body),
-                        on_unsent,
+                        give_back,
                     )
                     return
-        if on_unsent is not None:
-            on_unsent()
+        if give_back is not None:
+            give_back()
 
     def fail(self, error: Exception) -> None:
         """Fail the whole call."""

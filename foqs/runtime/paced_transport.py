@@ -4,7 +4,7 @@ A transport of asyncio takes any number of bytes at once, and one that encrypts 
 on to another whose buffer nobody sees. So this one stands before it, and gives it one piece
 after the other. Always true: the transport behind it holds a piece more than its limit at
 most; replies are kept once; what a peer has not taken is a holding in a `PeerBudget`;
-`on_unsent` is called for a reply of which no byte was passed on before the end.
+`give_back` is called for a reply of which no byte was passed on before the end.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PacedTransport(asyncio.Transport):
         self._on_blocked = on_blocked
         self._on_unblocked = on_unblocked
         self._waiting: deque[tuple[bytes, Callable[[], None] | None]] = deque()
-        """Replies, oldest first, each with its `on_unsent`."""
+        """Replies, oldest first, each with its `give_back`."""
         self._waiting_bytes = 0
         """The sizes of the replies in `_waiting`."""
         self._sent_of_first = 0
@@ -82,24 +82,24 @@ class PacedTransport(asyncio.Transport):
         self._unread.hold(self, 0)
         if begun_bytes:
             unsent.popleft()
-        for _, on_unsent in unsent:
-            if on_unsent is not None:
-                on_unsent()
+        for _, give_back in unsent:
+            if give_back is not None:
+                give_back()
 
     # ----------------------------------------------------------- asyncio's methods
 
-    def write(self, data: bytes | bytearray | memoryview, on_unsent: Callable[[], None] | None = None) -> None:
-        """Write a reply; call `on_unsent`, which never raises, if the connection ends before its first byte was passed on."""
+    def write(self, data: bytes | bytearray | memoryview, give_back: Callable[[], None] | None = None) -> None:
+        """Write a reply; call `give_back`, which never raises, if the connection ends before its first byte was passed on."""
         if self._is_closing:
-            if on_unsent is not None:
-                on_unsent()
+            if give_back is not None:
+                give_back()
             return
         if not data:
             return
         if not self._waiting and not self._is_paused and len(data) <= PIECE_BYTES:
             self._inner.write(data)
             return
-        self._waiting.append((bytes(data), on_unsent))
+        self._waiting.append((bytes(data), give_back))
         self._waiting_bytes += len(data)
         self._send()
 

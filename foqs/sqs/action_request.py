@@ -48,7 +48,7 @@ class ActionRequest:
         principal: None if the host does not authenticate.
         invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.
         trace: the header `X-Amzn-Trace-Id`, if it is a trace of X-Ray.
-        on_unsent: each releases items that were leased for the request.
+        give_backs: each releases items that were leased for the request.
         check_grant: checks the grant of the principal again. Raises PermissionDenied.
         need_peer: cancels the request if the peer closes its side of the connection. Other requests go on, and are
             answered.
@@ -64,15 +64,15 @@ class ActionRequest:
     principal: Principal | None = None
     invocation_id: str | None = None
     trace: bytes = b""
-    on_unsent: list[Callable[[], None]] = field(default_factory=list)
+    give_backs: list[Callable[[], None]] = field(default_factory=list)
     check_grant: Callable[[], None] = lambda: None
     need_peer: Callable[[], None] = lambda: None
     reserve_reply: Callable[[int], None] = lambda byte_count: None
 
     def give_back(self) -> None:
         """Release what was leased, because the reply does not reach the client."""
-        while self.on_unsent:
-            self.on_unsent.pop()()
+        while self.give_backs:
+            self.give_backs.pop()()
 
     @property
     def sender(self) -> str:

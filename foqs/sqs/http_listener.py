@@ -132,8 +132,8 @@ class SqsListener:
             elif self._closes_after_replies or (reply.error is not None and "Expect" in request.headers):
                 # A client that was refused before the interim reply may leave its body out.
                 response.force_close()
-            if reply.on_unsent is not None:
-                await _write_or_undo(request, response, reply.on_unsent)
+            if reply.give_back is not None:
+                await _write_or_give_back(request, response, reply.give_back)
         finally:
             held.release()
         return response
@@ -256,11 +256,13 @@ class _HeldBytes:
         self._reserved_bytes = 0
 
 
-async def _write_or_undo(request: web.BaseRequest, response: web.StreamResponse, on_unsent: Callable[[], None]) -> None:
-    """Write a response now. If the client has disconnected, call `on_unsent` instead."""
+async def _write_or_give_back(
+    request: web.BaseRequest, response: web.StreamResponse, give_back: Callable[[], None]
+) -> None:
+    """Write a response now. If the client has disconnected, call `give_back` instead."""
     transport = request.transport
     if transport is None or transport.is_closing():
-        on_unsent()
+        give_back()
         return
     with suppress(ConnectionError):  # aiohttp ends the connection
         await response.prepare(request)  # nothing is awaited up to the write

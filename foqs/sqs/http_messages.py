@@ -45,7 +45,7 @@ class HttpReply:
     Attributes:
         action: the name of a known action, or `unknown`.
         error: the shape of a failure, or None.
-        on_unsent: called if no byte of the reply is given to the transport.
+        give_back: called if no byte of the reply is given to the transport.
     """
 
     status: int
@@ -53,7 +53,7 @@ class HttpReply:
     body: bytes
     action: str
     error: str | None = None
-    on_unsent: Callable[[], None] | None = None
+    give_back: Callable[[], None] | None = None
 
 
 def reply_headers(content_type: str, request_id: str | None = None) -> dict[str, str]:

@@ -281,7 +281,7 @@ class MessageActions:
             lease_ms=visibility_s * 1_000 or _INVISIBLE_MS,
         )
         try:
-            reply = await self._calls.call("dequeue", dequeue, timeout_s, request.principal, request.on_unsent)
+            reply = await self._calls.call("dequeue", dequeue, timeout_s, request.principal, request.give_backs)
         except Unavailable as error:
             self._log_outage(queue, error.message)
             raise

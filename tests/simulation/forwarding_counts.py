@@ -134,10 +134,10 @@ def _counting_results(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _counting_replies(original: Callable[..., None]) -> Callable[..., None]:
-    def reply(self: ForwardedDequeue, to_struct: Any, value: Any, on_unsent: Any) -> None:
+    def reply(self: ForwardedDequeue, to_struct: Any, value: Any, give_back: Any) -> None:
         peers = self._peer_dequeues.peers
         if to_struct is ttypes.DequeueReply and isinstance(peers, CountedPeers):
             peers.surplus.on_accounted(value)
-        original(self, to_struct, value, on_unsent)
+        original(self, to_struct, value, give_back)
 
     return reply

@@ -45,4 +45,4 @@ async def call_result(start: Callable[[Callable[[Any], None]], PendingCall]) -> 
 def release_unwanted(result: Any) -> None:
     """Nobody takes a call's result any more."""
     if isinstance(result, LeasedItems):
-        result.release()
+        result.give_back()

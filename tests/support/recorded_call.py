@@ -34,7 +34,7 @@ class RecordedCall(Call):
         self.replies: list[Any] = []
         self.complaints: list[str] = []
 
-    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, give_back: Callable[[], None] | None = None) -> None:
         self.replies.append(to_struct(value))
 
     def fail(self, error: Exception) -> None:

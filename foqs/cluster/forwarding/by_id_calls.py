@@ -87,10 +87,10 @@ class _ForwardedByIdCall(WrappedCall):
         else:
             self._forwarding = asyncio.ensure_future(self._forward_whole(peer, error))
 
-    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, give_back: Callable[[], None] | None = None) -> None:
         """Reply, or forward the entries that this host refused as NOT_OWNER."""
         if self._entries is None or NotOwner not in set(map(type, value)):
-            self.outer.reply(to_struct, value, on_unsent)
+            self.outer.reply(to_struct, value, give_back)
             return
         outcomes = list(to_struct(value).outcomes)
         routes: dict[Peer, list[int]] = {}

@@ -182,10 +182,10 @@ class _ForwardedEnqueue(WrappedCall):
                 pass  # no peer may accept any of the items
         self.outer.fail(error)
 
-    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, give_back: Callable[[], None] | None = None) -> None:
         """Reply, or forward the items that this host refused."""
         if set(map(type, value)) == {str}:
-            self.outer.reply(to_struct, value, on_unsent)
+            self.outer.reply(to_struct, value, give_back)
             return
         results: list[ttypes.EnqueueResult] = list(to_struct(value).results)
         routes = self._routes.routes(self.request.items, results)

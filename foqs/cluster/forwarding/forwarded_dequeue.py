@@ -118,12 +118,12 @@ class ForwardedDequeue(WrappedCall):
             self._finish()
             self.outer.fail(error)
 
-    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
         """Reply with the items of this host; without items, reply when no peer is being asked."""
         assert isinstance(value, LeasedItems)
         if value.items:
             self._is_local_done = True
-            self._reply(to_struct, value, on_unsent)
+            self._reply(to_struct, value, give_back)
         else:
             self._on_local_empty(value.outage)
 
@@ -186,7 +186,7 @@ class ForwardedDequeue(WrappedCall):
             self.pending.abandon()
             self._is_local_done = True
 
-    def _reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None) -> None:
+    def _reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None) -> None:
         self._finish()
 
         def with_heads(value: _T) -> Any:
@@ -195,7 +195,7 @@ class ForwardedDequeue(WrappedCall):
                 reply.availability = self._peer_dequeues.topic_heads(self.topics, with_peers=not self.request.forwarded)
             return reply
 
-        self.outer.reply(with_heads, value, on_unsent)
+        self.outer.reply(with_heads, value, give_back)
 
     def _reply_empty(self) -> None:
         if self._unknown_outcome is not None:

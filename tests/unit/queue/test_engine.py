@@ -128,7 +128,7 @@ def test_items_leased_to_a_consumer_that_left_are_released() -> None:
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
             if not taking.cancelled():
-                taking.result().release()
+                taking.result().give_back()
         await world.pass_s(0.1)
         delivered = await caller.get(count=10)
         assert len(delivered.items) == 3

@@ -1,4 +1,4 @@
-"""Replies of one turn of the loop: written together, or undone."""
+"""Replies of one turn of the loop: written together, or given back."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_transport_error_is_not_raised_to_the_code_that_replies(
             only.reply(codec.dequeue_reply, NOTHING_LEASED, lambda: given_back.append("it"))
         assert transport.closed == "aborted"
         assert "cannot be written" in caplog.text
-        # The transport may have sent a part of the bytes that it got. Only replies that it never got are undone.
+        # The transport may have sent a part of the bytes that it got. Only replies that it never got are given back.
         assert given_back == ([] if broken_call == "write" else ["it"])
         monkeypatch.undo()
         connection.connection_lost(None)
@@ -231,7 +231,7 @@ def test_large_pending_replies_are_written_at_once_in_order() -> None:
     ],
     ids=["lost", "aborted", "closed by its peer"],
 )
-def test_closed_connection_undoes_each_pending_reply_once(
+def test_closed_connection_gives_each_pending_reply_back_once(
     end: Callable[[ClientConnection, RecordingTransport], None],
 ) -> None:
     async def main() -> None:
@@ -251,7 +251,7 @@ def test_closed_connection_undoes_each_pending_reply_once(
     run(main())
 
 
-def test_pending_replies_for_a_peer_that_does_not_read_are_undone() -> None:
+def test_pending_replies_for_a_peer_that_does_not_read_are_given_back() -> None:
     async def main() -> None:
         queue, connection, transport = await connection_with_items(3, rpc_limits(write_buffer_bytes_max=1_000))
         connection.data_received(dequeues(range(3)))
@@ -265,7 +265,7 @@ def test_pending_replies_for_a_peer_that_does_not_read_are_undone() -> None:
     run(main())
 
 
-def test_replies_that_wait_for_a_slow_peer_are_undone_when_it_leaves() -> None:
+def test_replies_that_wait_for_a_slow_peer_are_given_back_when_it_leaves() -> None:
     async def main() -> None:
         queue, connection, transport = await connection_with_items(3)
         transport.unread_bytes = 200_000
@@ -279,7 +279,9 @@ def test_replies_that_wait_for_a_slow_peer_are_undone_when_it_leaves() -> None:
     run(main())
 
 
-def test_error_while_undoing_a_reply_is_logged_and_the_others_are_undone(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_while_giving_a_reply_back_is_logged_and_the_others_are_given_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def broken() -> None:
         raise RuntimeError("planted")
 

@@ -44,11 +44,11 @@ class FakeLine:
         self.complaints: list[str] = []
         self.lost = False
 
-    def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
+    def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:
         if not self.lost:
             self.results.append(parse_reply(frame[4:], "getItem")[1])
-        elif on_unsent is not None:
-            on_unsent()
+        elif give_back is not None:
+            give_back()
 
     def log_warning(self, text: str) -> None:
         self.complaints.append(text)
@@ -135,7 +135,7 @@ def test_reply_before_the_handler_returns_is_the_only_one_and_sets_no_deadline()
     virtually(test)
 
 
-def test_only_the_first_reply_is_sent_and_the_others_are_undone() -> None:
+def test_only_the_first_reply_is_sent_and_the_others_are_given_back() -> None:
     async def test(line: FakeLine) -> None:
         callers: list[Call] = []
         back: list[int] = []
@@ -230,7 +230,7 @@ def test_error_in_abandon_is_logged_and_affects_no_other_call(caplog: pytest.Log
     assert "planted" in caplog.text
 
 
-def test_reply_to_a_lost_connection_is_undone() -> None:
+def test_reply_to_a_lost_connection_is_given_back() -> None:
     async def test(line: FakeLine) -> None:
         callers: list[Call] = []
         back: list[int] = []
@@ -242,7 +242,7 @@ def test_reply_to_a_lost_connection_is_undone() -> None:
     virtually(test)
 
 
-def test_reply_that_is_too_long_or_cannot_be_encoded_is_undone_and_fails_the_call(
+def test_reply_that_is_too_long_or_cannot_be_encoded_is_given_back_and_fails_the_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def broken(number: int) -> Any:

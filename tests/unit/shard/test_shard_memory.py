@@ -78,7 +78,7 @@ class Players:
             rng.choice(TOPICS), rng.choice((1, 3, 9)), wait_ms=rng.choice((0, 50)), timeout_s=self._patience_s()
         )
         if rng.random() < 0.2:
-            reply.release()
+            reply.give_back()
         else:
             self.held += reply.items
 

@@ -64,9 +64,9 @@ class Service:
             self.cancelled.set()
             raise
         self.before_reply()
-        return HttpReply(200, {}, body[:2], "SendMessage", on_unsent=self.on_unsent)
+        return HttpReply(200, {}, body[:2], "SendMessage", give_back=self.give_back)
 
-    def on_unsent(self) -> None:
+    def give_back(self) -> None:
         self.unsent += 1
 
 

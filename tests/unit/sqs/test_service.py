@@ -57,7 +57,7 @@ class World:
         self.requests: list[ActionRequest] = []
         self.observer = RecordingObserver()
         self.failure: BaseException | None = None
-        self.on_unsent: Callable[[], None] | None = None
+        self.give_back: Callable[[], None] | None = None
         self.result: Mapping[str, Any] = {"MessageId": "1"}
         keyring = Keyring(signing_secrets={"orders": ["old", "secret"]})
         grants = EditableGrants(*permissions)
@@ -82,8 +82,8 @@ class World:
 
     async def send(self, request: ActionRequest) -> Mapping[str, Any]:
         self.requests.append(request)
-        if self.on_unsent is not None:
-            request.on_unsent.append(self.on_unsent)
+        if self.give_back is not None:
+            request.give_backs.append(self.give_back)
         if self.failure is not None:
             raise self.failure
         return self.result
@@ -382,7 +382,7 @@ def test_messages_of_a_request_are_given_back_if_it_fails_or_its_reply_is_not_se
 ) -> None:
     world = World(Permission.ENQUEUE)
     given_back: list[None] = []
-    world.failure, world.on_unsent = failure, lambda: given_back.append(None)
+    world.failure, world.give_back = failure, lambda: given_back.append(None)
     if isinstance(failure, asyncio.CancelledError):
         with pytest.raises(asyncio.CancelledError):
             world.serve(signed())
@@ -390,7 +390,7 @@ def test_messages_of_a_request_are_given_back_if_it_fails_or_its_reply_is_not_se
         reply = world.serve(signed())
         if failure is None:
             assert given_back == []
-            assert reply.on_unsent is not None
-            reply.on_unsent()
+            assert reply.give_back is not None
+            reply.give_back()
     assert given_back == [None]
-    assert world.requests[0].on_unsent == []
+    assert world.requests[0].give_backs == []

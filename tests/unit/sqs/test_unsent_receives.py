@@ -37,7 +37,7 @@ def test_messages_beside_a_dead_letter_are_visible_again_if_the_client_leaves() 
         receiving = start_task(sqs.receive("mail"))
         await world.pass_s(0.01)
         world.resume()
-        await world.until(lambda: bool(sqs.requests[-1].on_unsent))
+        await world.until(lambda: bool(sqs.requests[-1].give_backs))
         receiving.cancel()  # while the letter is moved
         await asyncio.wait((receiving,))
         sqs.requests[-1].give_back()
