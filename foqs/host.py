@@ -105,12 +105,12 @@ class ComposedHost:
         self.stop_requested = asyncio.Event()
         """Set when the host shall stop; it ends a start that waits."""
         self._replies = UnwrittenReplies(asyncio.get_running_loop())
-        settings = _engine_settings(config, constants)
+        state = HostState(config.namespace, config.server.tier, clock.stopwatch_s)
+        self._tier = tier = host_tier(config, state, surroundings, constants.planner)
+        settings = _engine_settings(config, constants, tier.shards)
         self._rpc_limits = RpcLimits.of(config.rpc, config.calls, constants.rpc)
         self._timeout_s = settings.calls.timeout_ms_default / 1_000
         self._authentication = constants.authentication
-        state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
-        self._tier = tier = host_tier(config, state, surroundings, constants.planner)
         self._engine = Engine(
             settings,
             state,
@@ -205,7 +205,9 @@ class ComposedHost:
             **self._tier.handlers,
         }
         layer, topics = self._tier.layer(engine.admin.refresh), self._tier.topics(engine.queue)
-        self._service = service = host_service(engine.queue, identity, self._rng, handlers, layer, topics)
+        self._service = service = host_service(
+            engine.queue, self._tier.cluster(identity), self._rng, handlers, layer, topics
+        )
         keyring = read_host_keyring(config)
         if config.auth.enabled:
             administrators = [name for name, options in config.auth.principals.items() if options.admin]
@@ -429,10 +431,12 @@ class ComposedHost:
 # ------------------------------------------------------- config to settings
 
 
-def _engine_settings(config: Config, constants: HostConstants) -> EngineSettings:
+def _engine_settings(
+    config: Config, constants: HostConstants, standalone_shards: Mapping[int, str] | None
+) -> EngineSettings:
     """Return the engine settings of a configuration."""
     return EngineSettings(
-        standalone_shards=None if config.cluster.zookeeper else dict.fromkeys(range(config.store.shards), ""),
+        standalone_shards=standalone_shards,
         namespace=config.namespace,
         calls=CallLimits.of(config.calls, constants.calls),
         shard=config.shard,

@@ -1,6 +1,6 @@
 """What a host gets from being alone or a member of a cluster: where its shards, its catalog and its documents come from.
 
-Holds the port `HostTier`, and `alone` or `member` of it by the configuration. Always true:
+Holds the port `HostTier`, and its two classes: of a host alone, and of a member. Only `host_tier` chooses, by the configuration. Always true:
 nothing is opened before `open`. Knows nothing of the ports of the host.
 """
 
@@ -30,6 +30,7 @@ from foqs.queue.host_state import HostState
 from foqs.queue.port import Queue
 from foqs.queue.tier import Alone, Tier
 from foqs.queue.tier_figures import OwnFigures, TierFigures
+from foqs.routing.port import ClusterService, HostIdentity, StandaloneCluster
 from foqs.rpc.call import Handler, Layer
 from foqs.rpc.methods import unforwarded
 from foqs.rpc.queue_handlers import TopicLists
@@ -50,6 +51,7 @@ class HostTier(Protocol):
 
     Attributes:
         tier: as the queue asks it.
+        shards: all that a host alone has, each with the name of its database; None: the plan assigns them.
         coordinator: assigns the shards.
         catalog: stores namespaces, grants and pauses.
         documents: of the bulk jobs.
@@ -58,6 +60,7 @@ class HostTier(Protocol):
     """
 
     tier: Tier
+    shards: Mapping[int, str] | None
     coordinator: Coordinator
     catalog: Catalog
     documents: Documents
@@ -70,6 +73,10 @@ class HostTier(Protocol):
         Args:
             refresh: reads the catalog and applies it.
         """
+        ...
+
+    def cluster(self, identity: HostIdentity) -> ClusterService:
+        """Return what calls about hosts and shards ask. `identity` is this host's."""
         ...
 
     def topics(self, queue: Queue) -> TopicLists:
@@ -118,17 +125,18 @@ class HostTier(Protocol):
 def host_tier(config: Config, state: HostState, surroundings: Surroundings, planner_pace: PlannerPace) -> HostTier:
     """Return the tier of a host by its configuration."""
     if config.cluster.zookeeper:
-        return _Cluster(config, state, surroundings, planner_pace)
-    return _Alone(config, state, surroundings)
+        return _MemberHostTier(config, state, surroundings, planner_pace)
+    return _AloneHostTier(config, state, surroundings)
 
 
-class _Alone:
+class _AloneHostTier:
     """A host that owns all shards of its store."""
 
     def __init__(self, config: Config, state: HostState, surroundings: Surroundings) -> None:
         folder = None if config.catalog_file is None else config.catalog_file.parent
         self.handlers: Mapping[str, Handler] = {}
-        self.tier: Tier = Alone(surroundings.nonce, range(config.store.shards), state)
+        self.shards: Mapping[int, str] | None = dict.fromkeys(range(config.store.shards), "")
+        self.tier: Tier = Alone(surroundings.nonce, self.shards, state)
         self.coordinator: Coordinator = LocalCoordinator(_make_epoch_book(config.coordinator_file))
         self.catalog: Catalog = _make_catalog(config)
         self.documents: Documents = LocalDocuments(folder)
@@ -138,6 +146,9 @@ class _Alone:
 
     def layer(self, refresh: Callable[[], Awaitable[None]]) -> Layer:
         return unforwarded
+
+    def cluster(self, identity: HostIdentity) -> ClusterService:
+        return StandaloneCluster(identity, self._state.shard_statuses)
 
     def topics(self, queue: Queue) -> TopicLists:
         return queue.reads
@@ -167,7 +178,7 @@ class _Alone:
         """Do nothing: nothing was opened."""
 
 
-class _Cluster:
+class _MemberHostTier:
     """A host that shares the shards of a tier with others."""
 
     def __init__(self, config: Config, state: HostState, surroundings: Surroundings, planner_pace: PlannerPace) -> None:
@@ -179,6 +190,7 @@ class _Cluster:
         view = GossipView(config.cluster.peer_topics_max, pace.interval_s)
         member = TierMember(pace, state, membership, peers, view, config.calls.delivery_bytes_max, rng)
         self.tier: Tier = member
+        self.shards: Mapping[int, str] | None = None
         self.coordinator: Coordinator = membership.agent
         self.catalog: Catalog = RegistryCatalog(registry, config.catalog.bytes_max)
         self.documents: Documents = registry
@@ -190,6 +202,9 @@ class _Cluster:
 
     def layer(self, refresh: Callable[[], Awaitable[None]]) -> Layer:
         return self._member.layer(refresh)
+
+    def cluster(self, identity: HostIdentity) -> ClusterService:
+        return self._member.cluster
 
     def topics(self, queue: Queue) -> TopicLists:
         return self._member.gossip.tier_topics

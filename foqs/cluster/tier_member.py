@@ -32,7 +32,6 @@ from foqs.queue.host_state import HostState
 from foqs.queue.placement import accepts_items
 from foqs.routing.port import Address
 from foqs.rpc.call import Handler, Layer
-from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_contract.call_table import Route
 
 
@@ -110,9 +109,8 @@ class TierMember:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """The handlers of the calls about the cluster, and of those between hosts, by name."""
+        """The handlers of the calls between hosts, by name."""
         return {
-            **cluster_handlers(self.cluster),
             "gossip": self.gossip.exchange.handle,
             "rankItem": self.order_sink.handle,
         }

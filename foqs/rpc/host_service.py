@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from foqs.queue.port import Queue
-from foqs.routing.port import HostIdentity, StandaloneCluster
+from foqs.routing.port import ClusterService
 from foqs.rpc.call import Handler, Layer
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.connection_handlers import abandon_dequeues, authenticate
@@ -20,7 +20,7 @@ from foqs.rpc.queue_handlers import QueueHandlers, TopicLists
 
 def host_service(
     queue: Queue,
-    identity: HostIdentity,
+    cluster: ClusterService,
     rng: random.Random,
     extra_handlers: Mapping[str, Handler] = MappingProxyType({}),
     layer: Layer = unforwarded,
@@ -29,7 +29,7 @@ def host_service(
     """Return the service of a host.
 
     Args:
-        identity: describes a host without a cluster; in a cluster, `extra_handlers` has the calls about hosts and shards.
+        cluster: the hosts and shards that calls ask about.
         rng: draws the jitter of backoffs.
         extra_handlers: handlers of other calls than those about items and topics, by name.
         layer: forwards to the other hosts of the tier.
@@ -41,7 +41,7 @@ def host_service(
             "authenticate": authenticate,
             "abandonDequeues": abandon_dequeues,
             **handlers.handlers,
-            **cluster_handlers(StandaloneCluster(identity, queue.shard_statuses)),
+            **cluster_handlers(cluster),
             **extra_handlers,
         },
         layer,

@@ -27,7 +27,7 @@ from foqs.core.items.item import Row, State, format_id
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.queue.tier import Alone
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import ClusterService, HostIdentity, StandaloneCluster
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.call import Handler, Layer
 from foqs.rpc.host_service import host_service
@@ -379,13 +379,14 @@ class SimulatedCluster:
         more: Mapping[str, Handler] = MappingProxyType({}),
         layer: Layer = unforwarded,
         topics: TopicLists | None = None,
+        cluster: ClusterService | None = None,
     ) -> tuple[RpcServer, Listener]:
         """Start a host's server with the usual calls and those of `more`; see `host_service`."""
-        identity = HostIdentity(me.address, PORT, number)
+        alone = StandaloneCluster(HostIdentity(me.address, PORT, number), engine.queue.shard_statuses)
         handlers = {**admin_handlers(engine.admin, "default"), **more}
         wire = RpcServer(
             self.loop,
-            host_service(engine.queue, identity, rng, handlers, layer, topics),
+            host_service(engine.queue, cluster or alone, rng, handlers, layer, topics),
             rpc_limits(),
             authenticator=principals.gate(engine.namespaces.permissions_of),
             replies=replies,

@@ -299,6 +299,7 @@ class SimulatedFleet(SimulatedCluster):
             tier.handlers,
             tier.layer(engine.admin.refresh),
             tier.gossip.tier_topics,
+            tier.cluster,
         )
         engine.start()
         me.ready = True

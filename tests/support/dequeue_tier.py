@@ -17,7 +17,7 @@ from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs.cluster.gossip.gossip_view import GossipView, PeerAvailability
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
-from foqs.routing.port import HostIdentity, HostView
+from foqs.routing.port import HostView
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.call import Handler, ServerMethod
 from foqs.rpc.host_service import host_service
@@ -123,7 +123,7 @@ class DequeueTierHost(ClusterHost):
             return tier_layer(replace(method, handle=lambda call: self.local(call)))
 
         topics = self.tier.gossip.tier_topics
-        calls = host_service(self.engine.queue, HostIdentity(self.address, PORT, 1), Random(1), more, layer, topics)
+        calls = host_service(self.engine.queue, self.tier.cluster, Random(1), more, layer, topics)
         self.server = RpcServer(world.loop, calls, rpc_limits(reply_grace_ms=200), replies=self.replies)
         await world.network.listen(self.address, PORT, self.server.connection)
 

@@ -21,7 +21,7 @@ from foqs.cluster.forwarding.enqueues import EnqueueForwarder
 from foqs.cluster.peers import Peers
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.port import EnqueueOutcome, PendingCall
-from foqs.routing.port import Address, HostIdentity, HostView
+from foqs.routing.port import Address, HostIdentity, HostView, StandaloneCluster
 from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
@@ -102,7 +102,12 @@ class EnqueueTierHost:
             served = forwarder.layer(method) if method.row.name == "enqueue" else method.handle
             return partial(self._record, served)
 
-        calls = host_service(self.queue, HostIdentity(view.name, PORT, 1), Random(1), layer=layer)
+        calls = host_service(
+            self.queue,
+            StandaloneCluster(HostIdentity(view.name, PORT, 1), self.queue.shard_statuses),
+            Random(1),
+            layer=layer,
+        )
         self.server = RpcServer(
             asyncio.get_running_loop(),
             calls,

@@ -17,7 +17,7 @@ from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.queue.port import Queue
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.call import Handler
 from foqs.rpc.client_connection import ClientConnection
 from foqs.rpc.host_service import host_service
@@ -61,7 +61,12 @@ async def serve_queue(
         context: serve TLS with this context; `failed` is called for each handshake that failed.
     """
     loop = asyncio.get_running_loop()
-    handlers = host_service(queue, HostIdentity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
+    handlers = host_service(
+        queue,
+        StandaloneCluster(HostIdentity("127.0.0.1", 7411, 42, region="here"), queue.shard_statuses),
+        random.Random(1),
+        calls,
+    )
     server = RpcServer(loop, handlers, limits or rpc_limits(reply_grace_ms=200), **more)
     acceptor = TlsAcceptor(server, context, failed) if context is not None else None
     listener = await loop.create_server(acceptor.connection if acceptor else server.connection, "127.0.0.1", port)
@@ -118,7 +123,7 @@ class RecordingTransport(asyncio.Transport):
 
 async def connect_in_memory(queue: Queue, limits: RpcLimits) -> tuple[ClientConnection, RecordingTransport]:
     """A connection over a transport in memory."""
-    handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
+    handlers = host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), random.Random(1))
     connection, transport = RpcServer(asyncio.get_running_loop(), handlers, limits).connection(), RecordingTransport()
     connection.connection_made(transport)
     return connection, transport

@@ -15,7 +15,7 @@ from typing import Any
 
 from foqs.access.audit_trail import AuditTrail
 from foqs.cluster.peers import Peers
-from foqs.routing.port import HostIdentity, HostView
+from foqs.routing.port import HostView
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit import Audit
 from foqs.rpc.audit_handlers import audit_handlers
@@ -70,9 +70,8 @@ class RpcTierWorld(ClusterWorld):
             **audit_handlers(trail, name),
             **tier.handlers,
         }
-        identity = HostIdentity(f"{name}.example", 7411, 1)
         layer, topics = tier.layer(engine.admin.refresh), tier.gossip.tier_topics
-        calls = host_service(engine.queue, identity, Random(1), more, layer, topics)
+        calls = host_service(engine.queue, tier.cluster, Random(1), more, layer, topics)
         calls = replace(calls, timeout_s=partial(self._record, name, calls.timeout_s))
         self.services[name] = calls
         audit = Audit(trail, lambda: int(self.loop.time() * 1_000))

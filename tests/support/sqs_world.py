@@ -10,7 +10,7 @@ from foqs.access.call_permissions import Principal
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.options.sqs_options import ACCOUNT_DEFAULT, SqsOptions
 from foqs.queue.engine import Engine
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.host_service import host_service
 from foqs.rpc.in_host_calls import InHostCalls
 from foqs.sqs.action_request import ActionRequest
@@ -44,7 +44,9 @@ class SqsWorld:
     """
 
     def __init__(self, world: World, engine: Engine) -> None:
-        handlers = host_service(engine.queue, HostIdentity("127.0.0.1", 1, 1), world.rng)
+        handlers = host_service(
+            engine.queue, StandaloneCluster(HostIdentity("127.0.0.1", 1, 1), engine.queue.shard_statuses), world.rng
+        )
         calls = InHostCalls(handlers, 1.0)
         directory = QueueDirectory(engine.admin, SqsOptions(), world.loop.time)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
@@ -88,7 +88,9 @@ def drive(streams: list[list[bytes]]) -> list[Sink]:
         loop = asyncio.get_running_loop()
         failures: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: failures.append(context))
-        server = RpcServer(loop, host_service(FakeQueue(), HostIdentity("h", 1, 1), random.Random(1)), LIMITS)
+        server = RpcServer(
+            loop, host_service(FakeQueue(), StandaloneCluster(HostIdentity("h", 1, 1), list), random.Random(1)), LIMITS
+        )
         sinks = []
         for chunks in streams:
             sinks.append(await feed(server, chunks))

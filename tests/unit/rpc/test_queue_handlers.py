@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, State, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.port import RowView
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc import codec
 from foqs.rpc.call import ServerMethod
 from foqs.rpc.host_service import host_service
@@ -45,7 +45,9 @@ def serve(queue: FakeQueue, name: str, request: Any) -> Any:
     message = call_frame(name, request)[4:]
     head, _ = read_head(message)
     arguments = Decoder(DecodeLimits(1 << 24, 200_000)).decode(message, head, bytes_spec(getattr(Foqs, f"{name}_args")))
-    handlers = host_service(queue, HostIdentity("here", 7411, 42), random.Random(1))
+    handlers = host_service(
+        queue, StandaloneCluster(HostIdentity("here", 7411, 42), queue.shard_statuses), random.Random(1)
+    )
     handlers.timeout_s(arguments.request)
     return ask(handlers.methods[name.encode()], arguments.request)
 
@@ -240,7 +242,7 @@ def test_bad_call_fails_and_does_not_reach_the_queue(name: str, request_: Any, c
 
 
 def test_every_method_of_the_contract_is_there_and_one_without_a_handler_is_not_implemented() -> None:
-    handlers = host_service(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
+    handlers = host_service(FakeQueue(), StandaloneCluster(HostIdentity("here", 7411, 42), list), random.Random(1))
     assert {name.decode() for name in handlers.methods} == set(CALLS)
     with pytest.raises(NotImplementedYet, match="bindTopic is not served by this version"):
         ask(handlers.methods[b"bindTopic"], ttypes.BindTopicRequest("default", "t"))
@@ -276,7 +278,9 @@ def test_a_bad_nack_is_refused_alone(entry: Any, code: ErrorCode, field: str) ->
 def test_jitter_is_drawn_for_each_nack_from_the_generator_given() -> None:
     def events(seed: int) -> list[float]:
         queue = FakeQueue()
-        handlers = host_service(queue, HostIdentity("here", 7411, 42), random.Random(seed))
+        handlers = host_service(
+            queue, StandaloneCluster(HostIdentity("here", 7411, 42), queue.shard_statuses), random.Random(seed)
+        )
         raw = [ttypes.Nack(b"3-%d" % (8796093022209 + n), 1) for n in range(3)]
         ask(handlers.methods[b"nack"], ttypes.NackRequest(b"default", raw))
         return [event.jitter for _, event in queue.calls[0][1]]  # type: ignore[attr-defined]
@@ -379,7 +383,7 @@ def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> N
 
 def test_items_that_are_not_utf8_are_logged_once_per_call() -> None:
     raw = [ttypes.NewItem(topic=b"\xff"), ttypes.NewItem(topic=b"\xfe"), ttypes.NewItem(topic=b"")]
-    handlers = host_service(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
+    handlers = host_service(FakeQueue(), StandaloneCluster(HostIdentity("here", 7411, 42), list), random.Random(1))
 
     method = handlers.methods[b"enqueue"]
     call = RecordedCall("enqueue", ttypes.EnqueueRequest(b"default", raw), method=method)
@@ -398,7 +402,7 @@ def test_wait_is_limited_by_the_timeout_and_by_the_host() -> None:
 
 
 def test_timeout_is_limited_by_the_host_and_has_a_default() -> None:
-    handlers = host_service(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
+    handlers = host_service(FakeQueue(), StandaloneCluster(HostIdentity("here", 7411, 42), list), random.Random(1))
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=10**15)) == 60.0
     assert handlers.timeout_s(ttypes.AckRequest()) == 10.0
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=1)) == 0.001

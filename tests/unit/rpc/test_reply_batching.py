@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from foqs.queue.port import NOTHING_LEASED
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc import codec
 from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, ClientConnection
 from foqs.rpc.host_service import host_service
@@ -150,7 +150,9 @@ async def waiting(calls: int) -> tuple[RpcServer, ClientConnection, RecordingTra
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(
-        asyncio.get_running_loop(), host_service(queue, HostIdentity("h", 1, 1), Random(1)), rpc_limits()
+        asyncio.get_running_loop(),
+        host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), Random(1)),
+        rpc_limits(),
     )
     connection, transport = server.connection(), RecordingTransport()
     connection.connection_made(transport)
@@ -163,7 +165,9 @@ async def two_that_wait() -> tuple[RpcServer, list[tuple[ClientConnection, Recor
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(
-        asyncio.get_running_loop(), host_service(queue, HostIdentity("h", 1, 1), Random(1)), rpc_limits()
+        asyncio.get_running_loop(),
+        host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), Random(1)),
+        rpc_limits(),
     )
     lines = []
     for _ in range(2):

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.client_connection import WAIT_RETRY_AFTER_MS
 from foqs.rpc.host_service import host_service
 from foqs.rpc.messages import Decoder
@@ -523,7 +523,11 @@ def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcLi
         queue = FakeQueue()
         queue.gate = asyncio.Event()
         loop = asyncio.get_running_loop()
-        server = RpcServer(loop, host_service(queue, HostIdentity("h", 1, 1), random.Random(1)), limits)
+        server = RpcServer(
+            loop,
+            host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), random.Random(1)),
+            limits,
+        )
         transport = RecordingTransport()
         connection = server.connection()
         connection.connection_made(transport)
@@ -614,7 +618,9 @@ def test_unread_replies_of_all_connections_have_a_limit() -> None:
 
     async def main() -> None:
         queue = FakeQueue()
-        handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
+        handlers = host_service(
+            queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), random.Random(1)
+        )
         server = RpcServer(asyncio.get_running_loop(), handlers, rpc_limits(in_flight_bytes_max=1 << 20))
         connections = []
         for _ in range(4):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.client_connection import SURPLUS_CONNECTION_S, ClientConnection
 from foqs.rpc.host_service import host_service
 from foqs.rpc.rpc_limits import RpcLimits
@@ -32,7 +32,7 @@ def wants() -> Any:
 
 def full(queue: FakeQueue, limits: RpcLimits = ONE) -> RpcServer:
     """A server, of a loop without sockets, that has all the connections it may have."""
-    handlers = host_service(queue, HostIdentity("h", 1, 1), random.Random(1))
+    handlers = host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), random.Random(1))
     server = RpcServer(asyncio.get_running_loop(), handlers, limits)
     server.connection().connection_made(RecordingTransport())
     return server

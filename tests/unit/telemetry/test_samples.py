@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
-from foqs.routing.port import HostIdentity
+from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs.store.in_memory.memory_store import MemoryStore
@@ -32,7 +32,11 @@ ONE = engine_settings(1)
 def rpc_server_of(engine: Engine) -> RpcServer:
     identity = HostIdentity("127.0.0.1", 1, 1, "local", "default", "0")
     limits = rpc_limits(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
-    return RpcServer(asyncio.get_running_loop(), host_service(engine.queue, identity, Random(1)), limits)
+    return RpcServer(
+        asyncio.get_running_loop(),
+        host_service(engine.queue, StandaloneCluster(identity, engine.queue.shard_statuses), Random(1)),
+        limits,
+    )
 
 
 def sampler_of(engine: Engine) -> HostSampler:
