@@ -1,7 +1,8 @@
 """What a host gets from being alone or a member of a cluster: where its shards, its catalog and its documents come from.
 
-Holds the port `HostTier`, and its two classes: of a host alone, and of a member. Only `host_tier` chooses, by the configuration. Always true:
-nothing is opened before `open`. Knows nothing of the ports of the host.
+Holds the port `HostTier`, and its two classes: of a host alone, and of a member. Only
+`host_tier` chooses, by the configuration. Always true: nothing is opened before `open`.
+Knows nothing of the sockets of the host.
 """
 
 from __future__ import annotations
