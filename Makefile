@@ -159,14 +159,17 @@ compile: $(DEV) ## compile the hot modules beside their sources (make compile-cl
 compile-clean: ## remove the compiled modules
 	@python3 tools/compile.py --clean
 
+# The packages with compiled modules, and those that call them directly.
+COMPILED_TESTS := $(addprefix tests/unit/,core queue rpc runtime shard store cluster sqs testing) tests/contract/test_store*.py
+
 .PHONY: test-compiled
-test-compiled: system-packages $(DEV) ## the unit and contract tests with the compiled modules, in a copy of the tree
+test-compiled: system-packages $(DEV) ## the unit and contract tests of the compiled modules, in a copy of the tree
 	@tools/system_packages.sh compile
 	@$(BIN)/python tools/compile.py --copy
 	@cd $(COPY) && export FOQS_PURE=0 PYTHONPATH=$(COPY):$(COPY)/client && \
 	  $(CURDIR)/$(BIN)/python -m foqs --version && \
 	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not takes_source and not zookeeper' \
-	    -k 'not mysql9' tests/unit tests/contract $(ARGS)
+	    -k 'not mysql9' $(COMPILED_TESTS) $(ARGS)
 
 # The files of the second call run with servers in containers in place of those of packages.
 .PHONY: test-containers

@@ -76,7 +76,7 @@ def stage(request: pytest.FixtureRequest) -> Stage:
         "fake",
         "tier",
         pytest.param("sqlite", marks=pytest.mark.process),
-        pytest.param("mariadb", marks=[pytest.mark.process, pytest.mark.mysql]),
+        pytest.param("mariadb", marks=[pytest.mark.process, pytest.mark.mysql, pytest.mark.long]),
     ]
 )
 def wire_stage(request: pytest.FixtureRequest) -> WireStage:

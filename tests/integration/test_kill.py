@@ -27,7 +27,7 @@ from tests.support.workload import FAR_TOPIC, Load, pause
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(480)]
 
-HOST_KILLS = 20
+HOST_KILLS = 10
 DATABASE_KILLS = 5
 ACKED_BETWEEN_KILLS_MIN = 30
 ACKED_BETWEEN_KILLS_MAX = 150
@@ -53,6 +53,8 @@ def test_a_host_on_sqlite_may_be_killed_at_any_moment(tmp_path: Path, seed: int)
         kill_under_load(host, in_sqlite(tmp_path / "data"), seed, HOST_KILLS, host.kill9, host.launch)
 
 
+@pytest.mark.parametrize("server", ["mariadb", pytest.param("mysql9", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.mysql
 def test_a_host_on_a_server_may_be_killed_at_any_moment(tmp_path: Path, server: MariaDb, seed: int) -> None:
     database = server.database()
     with RestartableHost(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:

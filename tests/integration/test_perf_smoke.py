@@ -54,7 +54,10 @@ def lines(program: str, *args: str, timeout_s: float = 240) -> list[dict[str, An
     return found
 
 
-@pytest.mark.parametrize("program", ["bench", "end_to_end", "limit", "race"])
+@pytest.mark.parametrize(
+    "program",
+    ["race", *(pytest.param(program, marks=pytest.mark.long) for program in ("bench", "end_to_end", "limit"))],
+)
 def test_a_stopped_program_leaves_no_server_and_no_load_running(program: str) -> None:
     args = {
         "bench": ["--rows", "single", "--seconds", "60", *ONCE],
@@ -112,6 +115,7 @@ def test_remaining_items_are_counted_if_the_queue_is_not_emptied() -> None:
     assert reckon(b"\1\1\1\0", [b"\0\1\0\0"], 1, empty=False) == 2
 
 
+@pytest.mark.long
 def test_the_consumer_is_compared_with_the_plain_client_and_reaches_every_topic() -> None:
     found = lines("consumer", "--items", "600", "--rounds", "1", "--in-flight", "100", "--topics", "30")
 
@@ -150,7 +154,9 @@ def test_each_client_of_sqs_accounts_for_every_message() -> None:
     assert [line["figures"]["aim"] for line in found].count(None) == 9
 
 
-@pytest.mark.parametrize("mode", ["both", "produce", "consume"])
+@pytest.mark.parametrize(
+    "mode", ["both", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("produce", "consume"))]
+)
 def test_each_mode_accounts_for_every_item(mode: str) -> None:
     (found,) = lines("end_to_end", *TINY, *ONCE, "--system", "foqs-sqlite", "--mode", mode, "--no-plots")
 
@@ -160,6 +166,7 @@ def test_each_mode_accounts_for_every_item(mode: str) -> None:
     assert found["figures"]["errors"] == {}
 
 
+@pytest.mark.long
 def test_open_loop_reports_latencies_of_single_items() -> None:
     (found,) = lines(
         "end_to_end", "--seconds", "1", "--warmup", "0.1", *ONCE, "--system", "foqs-sqlite",
@@ -171,6 +178,7 @@ def test_open_loop_reports_latencies_of_single_items() -> None:
         assert found["figures"][name] > 0
 
 
+@pytest.mark.long
 def test_a_backlog_is_loaded_into_mariadb_and_consumed() -> None:
     (found,) = lines(
         "end_to_end", *TINY, *ONCE, "--system", "foqs-mariadb", "--mode", "consume", "--backlog", "400", "--no-plots"
@@ -181,6 +189,7 @@ def test_a_backlog_is_loaded_into_mariadb_and_consumed() -> None:
 
 
 @pytest.mark.zookeeper
+@pytest.mark.long
 def test_a_host_with_zookeeper_is_compared_with_a_standalone_host() -> None:
     plain, coordinated = lines(
         "end_to_end", *TINY, *ONCE, "--system", "foqs-mariadb", "foqs-zookeeper", "--callers", "4", "--no-plots"
@@ -191,6 +200,7 @@ def test_a_host_with_zookeeper_is_compared_with_a_standalone_host() -> None:
     assert coordinated["figures"]["coordinator_us"] >= 0
 
 
+@pytest.mark.long
 def test_hand_written_queues_on_mariadb_account_for_every_item() -> None:
     found = lines(
         "end_to_end", *TINY, *ONCE, "--system", "mariadb-prebuilt", "mariadb-aiomysql", "--batch", "10", "--no-plots"
@@ -199,6 +209,7 @@ def test_hand_written_queues_on_mariadb_account_for_every_item() -> None:
     assert [line["figures"]["left"] for line in found] == [0, 0]
 
 
+@pytest.mark.long
 def test_the_minimal_queue_accounts_for_every_item_of_single_item_calls() -> None:
     (found,) = lines(
         "end_to_end", "--seconds", "2", "--warmup", "0.1", *ONCE, "--system", "least", "--batch", "1",
@@ -223,6 +234,7 @@ def test_hand_written_queue_on_postgres_accounts_for_every_item() -> None:
     assert "valid" in found["figures"]
 
 
+@pytest.mark.long
 def test_profile_divides_the_hosts_cost_among_its_functions() -> None:
     (found,) = lines(
         "profile", "--seconds", "2", "--warmup", "0.1", "--system", "foqs-sqlite", "--batch", "100", "--no-plots"
@@ -234,7 +246,11 @@ def test_profile_divides_the_hosts_cost_among_its_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    "items", [3_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(1_500)])]
+    "items",
+    [
+        pytest.param(3_000, marks=pytest.mark.long),
+        pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(1_500)]),
+    ],
 )
 def test_items_that_come_due_in_one_second_are_all_delivered_beside_other_load(items: int) -> None:
     (found,) = lines("burst", "--items", str(items), "--lead", "4" if items < 10_000 else "12", timeout_s=1_200)
@@ -268,6 +284,7 @@ def test_a_backlog_names_its_topic_if_the_schema_needs_it(tmp_path: Path, monkey
     assert moments == [(897, 99), (898, 100), (899, 100), (900, 4)], "as they would come in time, none later than now"
 
 
+@pytest.mark.long
 def test_a_backlog_is_spread_over_all_shards() -> None:
     with stage("foqs-mariadb", 2) as found:
         found.fill(60_000, 100)

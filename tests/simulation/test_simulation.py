@@ -34,6 +34,7 @@ from tests.simulation import (
 )
 from tests.simulation.planted import BUGS, FAULTS, PLANTED_ERROR, Bug, shows
 from tests.support import access_rules, admin_rules, explanation_rules, faulty_database
+from tests.support.forked_programs import preload, run_program
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 50
@@ -48,10 +49,14 @@ HEAVY_CHUNK = 25
 HEAVY_LONG_SEEDS = range(HEAVY_CHUNK, 200, HEAVY_CHUNK)
 
 
-def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
-    command = [sys.executable, "-W", "error", "-m", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
+preload(
+    "tests.simulation.run",
+    "tests.simulation.lease_exclusion",
+    "tests.simulation.job_takeovers",
+    "tests.simulation.lost_commits",
+    "tests.simulation.scenario",
+    "tests.simulation.tier_administration",
+)
 
 
 @pytest.mark.timeout(900)
@@ -94,22 +99,23 @@ def assert_seeds_pass(seeds: int, base: int, names: Sequence[str], *options: str
 
     Returns the least number of calls, items and kills of any seed.
     """
-    done = simulate("tests.simulation.run", "--seeds", str(seeds), "--base", str(base), "--jobs", "1", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{seeds} passed, 0 failed" in done.stdout
-    happened = next(line for line in done.stdout.splitlines() if line.startswith("seeds in which it happened"))
+    done = run_program("tests.simulation.run", "--seeds", str(seeds), "--base", str(base), "--jobs", "1", *options)
+    assert done.returncode == 0, done.output
+    assert f"{seeds} passed, 0 failed" in done.output
+    happened = next(line for line in done.output.splitlines() if line.startswith("seeds in which it happened"))
     for name in names:
         assert int(happened.partition(f", {name} ")[2].partition(",")[0]) >= max(1, seeds // 10), name
-    least = next(line for line in done.stdout.splitlines() if line.startswith("least of any seed"))
+    least = next(line for line in done.output.splitlines() if line.startswith("least of any seed"))
     return [int(word.rstrip(",")) for word in least.split() if word.rstrip(",").isdigit()]
 
 
 @pytest.mark.parametrize("options", [[], ["--fleet"]])
 def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path, options: list[str]) -> None:
     for name, hash_seed in (("one", "1"), ("two", "2")):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
         arguments = ["--seeds", "1", "--base", "7", "--history", str(tmp_path / name), *options]
-        done = simulate("tests.simulation.run", *arguments, hash_seed=hash_seed)
-        assert done.returncode == 0, done.stdout + done.stderr
+        command = [sys.executable, "-m", "tests.simulation.run", *arguments]
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=900, check=True)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert (tmp_path / "one").stat().st_size > 100_000
 
@@ -188,53 +194,53 @@ def test_a_planted_bug_of_the_order_is_caught(name: str) -> None:
 
 
 def assert_bug_is_caught(name: str, bug: Bug, *options: str) -> None:
-    done = simulate("tests.simulation.run", "--seeds", str(bug.seed_count), "--jobs", "1", "--plant", name, *options)
-    assert done.returncode == 1, f"{name} was not found:\n{done.stdout}{done.stderr}"
-    assert shows(bug, done.stdout.splitlines()), done.stdout
+    done = run_program("tests.simulation.run", "--seeds", str(bug.seed_count), "--jobs", "1", "--plant", name, *options)
+    assert done.returncode == 1, f"{name} was not found:\n{done.output}"
+    assert shows(bug, done.output.splitlines()), done.output
 
 
 @pytest.mark.parametrize("options", [[], ["--fleet"]])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_that_the_host_survives_is_reported(name: str, options: list[str]) -> None:
-    done = simulate("tests.simulation.run", "--seeds", "1", "--jobs", "1", "--plant", name, *options)
-    assert done.returncode == 1, done.stdout
-    assert any("unexpected error" in line and PLANTED_ERROR in line for line in done.stdout.splitlines()), done.stdout
+    done = run_program("tests.simulation.run", "--seeds", "1", "--jobs", "1", "--plant", name, *options)
+    assert done.returncode == 1, done.output
+    assert any("unexpected error" in line and PLANTED_ERROR in line for line in done.output.splitlines()), done.output
 
 
 def test_no_two_consumers_hold_one_lease() -> None:
-    done = simulate("tests.simulation.lease_exclusion")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program("tests.simulation.lease_exclusion")
+    assert done.returncode == 0, done.output
 
 
 @pytest.mark.parametrize("name", lease_exclusion.BUGS)
 def test_a_planted_bug_of_consumers_is_caught(name: str) -> None:
-    done = simulate("tests.simulation.lease_exclusion", "--plant", name)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "invariant 5:" in done.stdout, done.stdout
+    done = run_program("tests.simulation.lease_exclusion", "--plant", name)
+    assert done.returncode == 1, done.output
+    assert "invariant 5:" in done.output, done.output
 
 
 def test_no_former_host_of_a_job_overwrites_its_successor() -> None:
-    done = simulate("tests.simulation.job_takeovers")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program("tests.simulation.job_takeovers")
+    assert done.returncode == 0, done.output
 
 
 @pytest.mark.parametrize("name", job_takeovers.BUGS)
 def test_a_planted_bug_of_job_takeovers_is_caught(name: str) -> None:
-    done = simulate("tests.simulation.job_takeovers", "--plant", name)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert " over run " in done.stdout, done.stdout
+    done = run_program("tests.simulation.job_takeovers", "--plant", name)
+    assert done.returncode == 1, done.output
+    assert " over run " in done.output, done.output
 
 
 def test_a_host_believes_a_database_that_lost_its_last_commits() -> None:
-    done = simulate("tests.simulation.lost_commits")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program("tests.simulation.lost_commits")
+    assert done.returncode == 0, done.output
 
 
 @pytest.mark.parametrize("name", lost_commits.BUGS)
 def test_a_planted_bug_of_lost_commits_is_caught(name: str) -> None:
-    done = simulate("tests.simulation.lost_commits", "--plant", name)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "invariant 16:" in done.stdout, done.stdout
+    done = run_program("tests.simulation.lost_commits", "--plant", name)
+    assert done.returncode == 1, done.output
+    assert "invariant 16:" in done.output, done.output
 
 
 def test_every_invariant_has_a_planted_bug() -> None:
@@ -244,5 +250,5 @@ def test_every_invariant_has_a_planted_bug() -> None:
 
 @pytest.mark.timeout(600)
 def test_a_kill_at_any_step_of_an_item_breaks_no_invariant() -> None:
-    done = simulate("tests.simulation.scenario")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program("tests.simulation.scenario")
+    assert done.returncode == 0, done.output
