@@ -423,6 +423,8 @@ class Bug:
     shows: tuple[int, ...]
     seed_count: int = len(SEEDS)
     """How many seeds are played to show it. A rare bug needs more than `SEEDS`."""
+    first_seed: int = 0
+    """The seed that is played first, because it is known to show it. The others follow in order."""
 
 
 PLANTED_ERROR: Final = "a planted bug"

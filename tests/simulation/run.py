@@ -189,6 +189,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs seeds of the simulation and checks their histories.")
     parser.add_argument("--seeds", type=int, default=1000, help="number of seeds (default 1000)")
     parser.add_argument("--base", type=int, default=0, help="first seed (default 0)")
+    parser.add_argument("--first", type=int, help="the seed that is played first, if it is one of them")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="number of parallel processes")
     parser.add_argument(
         "--fleet", action="store_true", help="simulate several hosts of one cluster, not a standalone host"
@@ -200,7 +201,7 @@ def main() -> int:
         help="plant a bug of tests/simulation/planted*.py; some show only with --fleet or --heavy",
     )
     options = parser.parse_args()
-    seeds = range(options.base, options.base + options.seeds)
+    seeds = sorted(range(options.base, options.base + options.seeds), key=lambda seed: seed != options.first)
     keep_history = options.history is not None
     results = run_seeds(seeds, options.jobs, True, options.fleet, options.heavy, options.plant, keep_history)
     if options.history and results[0].history is not None:

@@ -194,7 +194,8 @@ def test_a_planted_bug_of_the_order_is_caught(name: str) -> None:
 
 
 def assert_bug_is_caught(name: str, bug: Bug, *options: str) -> None:
-    done = run_program("tests.simulation.run", "--seeds", str(bug.seed_count), "--jobs", "1", "--plant", name, *options)
+    seeds = ("--seeds", str(bug.seed_count), "--first", str(bug.first_seed), "--jobs", "1")
+    done = run_program("tests.simulation.run", *seeds, "--plant", name, *options)
     assert done.returncode == 1, f"{name} was not found:\n{done.output}"
     assert shows(bug, done.output.splitlines()), done.output
 
