@@ -136,7 +136,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "key-window-at-the-retry": Bug(key_window_at_the_retry, (3,), first_seed=7),
     "failed-looks-forgotten": Bug(failed_looks_forgotten, (10, 11)),
     "lost-reply-as-unwritten": Bug(lost_reply_as_unwritten, (2, 16)),
-    "refills-ignore-purges": Bug(refills_ignore_purges, (13,), first_seed=8),
+    "refills-ignore-purges": Bug(refills_ignore_purges, (13,), seed_count=32, first_seed=17),
     "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,), seed_count=60),
     "dues-in-the-past-not-raised": Bug(dues_in_the_past_not_raised, (10,)),
     "refills-miss-concurrent-writes": Bug(refills_miss_concurrent_writes, (10, 11, 13), seed_count=60),

@@ -124,7 +124,9 @@ BUGS: Final[Mapping[str, Bug]] = {
     "no-fence": Bug(no_fence, (12,)),
     "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
     "served-epochs-forgotten": Bug(served_epochs_forgotten, (12,)),
-    "dropped-writes-reported-as-unwritten": Bug(dropped_writes_reported_as_unwritten, (2, 16), first_seed=5),
+    "dropped-writes-reported-as-unwritten": Bug(
+        dropped_writes_reported_as_unwritten, (2, 16), seed_count=32, first_seed=16
+    ),
     "any-shard-accepts-any-key": Bug(any_shard_accepts_any_key, (3,)),
     "unanswered-forward-repeated": Bug(planted_forwarding.unanswered_forward_repeated, (2, 16)),
     "unanswered-forward-refused": Bug(planted_forwarding.unanswered_forward_refused, (16,)),
