@@ -150,7 +150,7 @@ async def test_nack_can_set_the_time_and_the_metadata_of_the_next_delivery(site:
         *await site.client.nack(
             [
                 Nack(*lease(held[now]), delay_ms=0, metadata=b"new"),
-                Nack(*lease(held[soon]), delay_ms=SPAN_MS, metadata=b""),
+                Nack(*lease(held[soon]), delay_ms=3 * SPAN_MS, metadata=b""),
                 Nack(*lease(held[far]), delay_ms=HOUR_MS),
                 Nack(*lease(held[past]), deliver_after_ms=1),
             ]
