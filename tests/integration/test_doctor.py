@@ -127,12 +127,11 @@ def test_doctor_distinguishes_a_silent_server_from_a_missing_one(tmp_path: Path)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         environment = {
             "FOQS_STORE__URL": f"mysql://root@127.0.0.1:{silent.getsockname()[1]}/x",
-            "FOQS_STORE__CONNECT_TIMEOUT_MS": "200",
             "FOQS_SERVER__PORT": "0",
             "FOQS_SERVER__HTTP_PORT": "0",
             "FOQS_COORDINATOR__FILE": str(tmp_path / "coordinator.json"),
         }
-        bad(environment, "Store", "no answer within 0.2 s", "network")
+        bad(environment, "Store", "no answer within 5.0 s", "network")
 
 
 @contextmanager
