@@ -11,7 +11,7 @@ from typing import Final, Self
 from foqs.options.rpc_options import CallOptions, RpcOptions
 
 _UNREAD_PART: Final = 8
-"""One connection may leave one part in this many of `rpc.in_flight_bytes_max` unread."""
+"""One connection may leave one part in this many of `rpc.in_flight_bytes_max` unread, but always the longest reply and another."""
 _READ_FACTOR: Final = 3
 """The reply of a call that only reads may be this many times as long as the longest one of a call that changes something."""
 
@@ -53,7 +53,7 @@ class RpcLimits(RpcConstants):
     reply_bytes_max: int
     """A longer reply is not sent; its call is answered LIMIT_EXCEEDED. Only replies of calls that read can be so long."""
     write_buffer_bytes_max: int
-    """The replies that a peer has not read. Beyond it the connection is closed; from a quarter of it on nothing is read."""
+    """The replies that a peer has not read. Beyond it the next reply closes the connection; from a quarter of it on nothing is read."""
 
     @classmethod
     def of(cls, options: RpcOptions, calls: CallOptions, constants: RpcConstants) -> Self:
@@ -62,5 +62,5 @@ class RpcLimits(RpcConstants):
             **options.model_dump(),
             **asdict(constants),
             reply_bytes_max=_READ_FACTOR * calls.reply_bytes_max,
-            write_buffer_bytes_max=options.in_flight_bytes_max // _UNREAD_PART,
+            write_buffer_bytes_max=max(options.in_flight_bytes_max // _UNREAD_PART, 2 * calls.reply_bytes_max),
         )
