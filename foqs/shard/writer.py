@@ -60,8 +60,6 @@ FULL_S: Final = 5.0
 
 _REFUSAL_LOG_INTERVAL_S: Final = 1.0
 """The least time between two log lines about refused writes."""
-_REFUSED_RETRY_MS: Final = 10_000
-"""The pause that callers are asked for after a refusal whose cause somebody must mend."""
 
 
 class Writer:
@@ -366,7 +364,7 @@ class Writer:
         else:
             self._log_refusal(refusal)
             for part in batch.parts:
-                part.fail(_refused_error(refusal))
+                part.fail(Unavailable(f"the database refused this: {refusal}", retry_after_ms=1_000))
                 self._memory.on_refused(part)
 
     def _log_refusal(self, refusal: WriteRefused) -> None:
@@ -653,13 +651,3 @@ class Writer:
 
 def _ignore() -> None:
     """Do nothing: no callback was given."""
-
-
-def _refused_error(refusal: WriteRefused) -> Unavailable:
-    """Return the error of an entry that the database refused alone. Only room on a disk comes by itself."""
-    if refusal.is_full:
-        return Unavailable(f"the database has no room for this: {refusal}", retry_after_ms=1_000)
-    return Unavailable(
-        f"the database refused this, and will refuse it until its cause is mended: {refusal}",
-        retry_after_ms=_REFUSED_RETRY_MS,
-    )
