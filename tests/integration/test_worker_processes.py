@@ -294,6 +294,19 @@ def test_item_that_its_process_had_not_read_costs_no_attempt() -> None:
     run(story(), 120)
 
 
+def test_item_is_given_back_if_each_process_ends_before_it_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        lines: list[str] = []
+        runner = ProcessRunner(work, 1, lines.append)
+        await runner.start()
+        monkeypatch.setattr("foqs_client.consumer.process_runner._has_ended", lambda process: True)
+        assert outcome_of(await ended(runner, job()), b"") == RELEASED
+        assert len(lines) == 2
+        await runner.close()
+
+    run(story(), 120)
+
+
 def test_process_that_another_part_of_the_program_has_joined_is_replaced() -> None:
     async def story() -> None:
         lines: list[str] = []

@@ -32,7 +32,7 @@ from foqs_client.consumer.job import Job
 from foqs_client.errors import InvalidArgument
 
 REPLACE_S: Final = 1.0
-"""The wait before another attempt to start a process."""
+"""The wait before another process is started, if none can be, or if each ends before it has read an item."""
 EXIT_S_MAX: Final = 2.0
 """How long a stop waits for the threads that serve the processes, which then are killed."""
 DEATH_S_MAX: Final = 0.2
@@ -224,6 +224,7 @@ class _WorkerProcess:
         self._on_started(error)
         if error is not None:
             return
+        idle_deaths = 0
         while not self._stopping.is_set():
             if self._connection is None and (error := self._start_process()) is not None:
                 self._call_in_loop(self._log, f"a worker process cannot be started: {error}")
@@ -233,10 +234,18 @@ class _WorkerProcess:
             work = self._jobs.get()
             if work is None:
                 break
-            if _has_ended(self._process) or not self._do(*work):
-                # No item is at fault. Another process may be free before this one is replaced.
+            if not _has_ended(self._process) and self._do(*work):
+                idle_deaths = 0
+                continue
+            # No item is at fault.
+            self._call_in_loop(self._log, f"a worker process {self._end_process()} while it had no item")
+            idle_deaths += 1
+            if idle_deaths == 1:  # another process may be free before this one is replaced
                 self._jobs.put(work)
-                self._call_in_loop(self._log, f"a worker process {self._end_process()} while it had no item")
+            else:
+                job, on_done = work
+                self._call_in_loop(report_end, on_done, job, NotBegun())
+                self._stopping.wait(REPLACE_S)
         self._end_process()
 
     def _do(self, job: Job, on_done: OnDone) -> bool:
