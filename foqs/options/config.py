@@ -180,6 +180,10 @@ def load(
         origin[".".join(key)] = variable
     for dotted, value in (overrides or {}).items():
         key = tuple(dotted.split("."))
+        entry = find_deprecated(key)
+        if entry is not None and entry.new is None:
+            on_deprecated(f"command line: {entry.warning}")
+            continue
         renamed = present_name(key)
         if renamed is not None:
             raise ConfigError("command line", dotted, "this option was renamed", f"write {renamed}")

@@ -6,7 +6,7 @@ of where an option was set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ class DeprecatedOption:
         return f"{self.old} is deprecated since {self.since} and ends with {self.removed_in}; {remedy}"
 
 
-_REMOVED: Final = {
+_REMOVED: Final[Mapping[str, Sequence[str]]] = {
     "coordinator": ("kind",),
     "auth": ("timeout_ms", "failure_delay_ms", "failures_max"),
     "rpc": (
@@ -120,18 +120,29 @@ _REMOVED: Final = {
     ),
 }
 """By section: options of 0.1.0 that nobody could choose by anything that a host shows. They are constants now."""
+_REMOVED_BY_OLDER_NAMES: Final[Mapping[str, Sequence[str]]] = {
+    "rpc": ("silence_timeout_ms", "connections_refused_max"),
+    "calls": ("handout_wait_ms_max", "recall_items_max"),
+    "cluster": ("drain_timeout_ms", "stop_margin_ms", "exchange_ms", "exchange_topics_max", "gone_topics_max"),
+    "shard": ("flush_shared_ms_target", "flush_express_items", "clock_sample_ms", "topic_linger_ms"),
+    "row_cache": ("loaded_items_max", "topic_items_max", "horizon_ms", "quiet_ms", "memory_ms", "topics_max"),
+    "catalog": ("poll_ms",),
+}
+"""By the present name of the section: older names of these options."""
 
 DEPRECATED: tuple[DeprecatedOption, ...] = tuple(
     DeprecatedOption(f"{section}.{name}", None, "0.2.0", "0.3.0")
-    for section, names in _REMOVED.items()
+    for removed in (_REMOVED, _REMOVED_BY_OLDER_NAMES)
+    for section, names in removed.items()
     for name in names
 )
 """Options of the last version that were renamed or removed. In version `removed_in`, an entry with a new name moves to RENAMED."""
 
 
 def find_deprecated(key: Sequence[str]) -> DeprecatedOption | None:
-    """Return the entry of a deprecated option; None if the key is not deprecated."""
-    dotted = ".".join(key)
+    """Return the entry of a deprecated option, whose section may have its old name; None if the key is not deprecated."""
+    section, *names = key
+    dotted = ".".join((RENAMED.get(f"[{section}]", section).strip("[]"), *names))
     return next((entry for entry in DEPRECATED if entry.old == dotted), None)
 
 

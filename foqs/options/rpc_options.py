@@ -35,8 +35,8 @@ class RpcOptions(Options):
         "closed. Each connection costs a file descriptor and a few buffers.",
         1,
         100_000,
-        change="Raise it, and the limit of open files of the process, if foqs_connections_refused_total rises and the clients "
-        "need so many.",
+        change="Raise it, and the limit of open files of the process, if foqs_connections_refused_total rises and each "
+        "client needs its connections.",
     )
     calls_in_flight_max: int = option(
         10_000,

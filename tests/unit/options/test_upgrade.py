@@ -188,3 +188,16 @@ def test_command_warns_of_a_deprecated_option(tmp_path: Path) -> None:
     result = CliRunner().invoke(root, ["config", "check", str(file)])
     assert result.exit_code == 0
     assert "server.stop_timeout_s is deprecated" in result.stderr
+
+
+@pytest.mark.parametrize("section", ["wire", "rpc"])
+def test_removed_options_go_whatever_the_name_of_their_section(section: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renames, "DEPRECATED", DEPRECATED)
+    found = upgrade(f"[{section}]\nstring_bytes_max = 1\nsilence_timeout_ms = 2\nidle_timeout_ms = 3\n")
+    assert (found.text, found.unknown) == ("[rpc]\nidle_timeout_ms = 3\n", ())
+
+
+def test_removed_option_of_the_command_line_is_ignored_with_a_warning() -> None:
+    warnings: list[str] = []
+    load(None, {}, {"server.colour": "red"}, on_deprecated=warnings.append)
+    assert [line.startswith("command line: server.colour is deprecated") for line in warnings] == [True]
