@@ -49,7 +49,7 @@ def parse_change(raw: ttypes.Change | None, settings: NamespaceOptions) -> Event
 
 
 def parse_filter(raw: ttypes.ItemFilter | None) -> RowFilter:
-    """Parse an `RowFilter` struct. Raises FoqsError."""
+    """Parse an `ItemFilter` struct. Raises FoqsError."""
     if raw is None:
         raise InvalidArgument("this is missing; an empty filter matches every item", field="filter")
     states = codec.parse_states(raw.states, "filter.states")
@@ -73,7 +73,7 @@ def parse_filter(raw: ttypes.ItemFilter | None) -> RowFilter:
 
 
 def _parse_topics(raw: ttypes.ItemFilter) -> tuple[str, ...] | None:
-    """Return the distinct topics of an `RowFilter` struct; None if it has no list. Raises FoqsError."""
+    """Return the distinct topics of an `ItemFilter` struct; None if it has no list. Raises FoqsError."""
     if raw.topics is None:
         return None
     validation.check_entry_count(len(raw.topics), FILTER_TOPICS_MAX, "filter.topics")

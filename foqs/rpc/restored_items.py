@@ -27,7 +27,7 @@ RESTORED_ATTEMPT_MAX: Final = 1_000_000_000
 def parse_restored_items(
     raws: Sequence[ttypes.RestoredItem], namespace: str, settings: NamespaceSettings
 ) -> tuple[list[ItemWithHistory], dict[int, FoqsError]]:
-    """Parse `ItemWithHistory` structs; return the good items in order, and the errors of the others by place."""
+    """Parse `RestoredItem` structs; return the good items in order, and the errors of the others by place."""
     items: list[ItemWithHistory] = []
     errors: dict[int, FoqsError] = {}
     for place, raw in enumerate(raws):

@@ -68,4 +68,4 @@ def test_no_function_has_a_name_that_the_glossary_forbids() -> None:
         for node, place in definitions()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.lstrip("_") in forbidden
     ]
-    assert not found, f"a name says what is told, kept or taken: {found}"
+    assert not found, f"add the object to the name: {found}"

@@ -175,7 +175,7 @@ class BulkJobRecords:
 
     by_id: Mapping[str, BulkJobRecord] = field(default_factory=dict)
     unread: Mapping[str, Any] = field(default_factory=dict)
-    """BulkJobRecords that only a newer version can read, as it wrote them."""
+    """Records that only a newer version can read, as it wrote them."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """What a newer version has written beside, kept."""
 
