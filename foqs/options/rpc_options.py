@@ -54,7 +54,8 @@ class RpcOptions(Options):
         "bytes",
         "The bytes of frames that are being read or not answered yet, over all connections. Further calls are "
         "answered OVERLOADED. Dequeues that wait for items take at most half. As many bytes of replies may be "
-        "unread besides, an eighth of it by one connection; beyond it the peer with most of them loses its oldest connection.",
+        "unread besides; beyond that the peer with most of them loses its oldest connection. One connection may leave an "
+        "eighth unread, and always two of the longest replies.",
         MIB,
         64 * 1024 * MIB,
         change="Raise it if foqs_calls_in_flight_bytes reaches it and there is memory. Lower it if the host is short of memory.",
