@@ -1,0 +1,183 @@
+"""Decides what a flush journals, which rows it writes, and where the journal may be cut.
+
+Given the changes of items, as rows before and after, and the items that are to be written back.
+Changes nothing: `JournalPlan.apply_to` does, after the commit. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from foqs.core.flush.writes import LeaseUpdate
+from foqs.core.items.item import Row, State
+from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
+from foqs.core.journal.journal_events import (
+    Base,
+    FlushEvents,
+    ItemChange,
+    Position,
+    base_of,
+    change_of,
+    merged_change,
+)
+from foqs.core.timing.due_timers import TimerEntry
+
+
+@dataclass(slots=True)
+class JournalPlan:
+    """What one flush writes for its items.
+
+    Attributes:
+        floor: the first event that a later owner needs.
+        inserts, leases, rewrites, deletes: the rows that are written back.
+        timers_removed, timers_added: the entries that change with these rows.
+    """
+
+    position: Position
+    events: FlushEvents = field(default_factory=FlushEvents)
+    floor: Position = (0, 0)
+    inserts: list[Row] = field(default_factory=list)
+    leases: list[LeaseUpdate] = field(default_factory=list)
+    rewrites: list[ItemChange] = field(default_factory=list)
+    deletes: list[int] = field(default_factory=list)
+    timers_removed: list[TimerEntry] = field(default_factory=list)
+    timers_added: list[TimerEntry] = field(default_factory=list)
+    dirty: dict[int, DirtyItem] = field(default_factory=dict)
+    """Items that are dirty after this flush, and are not yet, or are otherwise."""
+    clean: dict[int, None] = field(default_factory=dict)
+    """Items that are not dirty after it."""
+
+    def apply_to(self, dirty_items: DirtyItems) -> None:
+        """Bring the memory up to this flush, which is committed."""
+        dirty_items.apply(self.dirty, self.clean)
+
+
+class JournalPlanner:
+    """Plans the journal row of one flush, change by change, and then its write-backs.
+
+    Args:
+        position: the place of the flush.
+    """
+
+    def __init__(self, dirty_items: DirtyItems, position: Position) -> None:
+        self._dirty_items = dirty_items
+        self.plan = JournalPlan(position)
+        self._payloads_end = 0
+        self._leases: dict[tuple[int | None, int, int, State, int | None], LeaseUpdate] = {}
+
+    def add(self, row: Row) -> None:
+        """A new item."""
+        self.plan.events.added.append(row)
+        self._set(row.id, DirtyItem(self.plan.position, None, row=row, payload_offset=self._payloads_end))
+        self._payloads_end += row.payload_bytes
+
+    def change(self, old: Row, new: Row) -> None:
+        """An item changes. `old` is the item before, not what its row says."""
+        change = change_of(old, new)
+        former = self._find(old.id)
+        self.plan.events.changed.append(change)
+        if former is None:
+            base = self.plan.events.bases[old.id] = base_of(old)
+            self._set(old.id, DirtyItem(self.plan.position, base, change=change))
+        elif former.row is not None:
+            self._set(old.id, replace(former, row=new))
+        else:
+            assert former.change is not None, f"item {old.id} has ended"
+            self._set(old.id, DirtyItem(former.first, former.base, change=merged_change(former.change, change)))
+
+    def end(self, old: Row) -> None:
+        """An item is gone."""
+        former = self._find(old.id)
+        self.plan.events.ended.append(old.id)
+        if former is None:
+            base = self.plan.events.bases[old.id] = base_of(old)
+            self._set(old.id, DirtyItem(self.plan.position, base))
+        elif former.base is None:
+            self._forget(old.id)
+        else:
+            self._set(old.id, DirtyItem(former.first, former.base))
+
+    def write_directly(self, number: int) -> None:
+        """The row of this number is renamed or deleted by the flush itself. If the item is dirty, its events end."""
+        if self._find(number) is not None:
+            self._end_events(number)
+
+    def write_back(self, numbers: Iterable[int]) -> None:
+        """Write these items' rows as they are after the flush. Young ones need their payloads."""
+        for number in numbers:
+            item = self._find(number)
+            if item is not None:
+                self._write_row(number, item)
+                self._end_events(number)
+
+    def carry_forward(self, numbers: Iterable[int]) -> None:
+        """Write the whole events of these items again: their rows are refused, and the journal must be trimmed."""
+        events, position = self.plan.events, self.plan.position
+        for number in numbers:
+            item = self._find(number)
+            if item is None or item.first == position:
+                continue
+            events.changed = [change for change in events.changed if change.number != number]
+            if item.row is not None:
+                self.add(item.row)
+                continue
+            assert item.base is not None
+            events.bases[number] = item.base
+            if item.change is not None:
+                events.changed.append(item.change)
+            elif number not in events.ended:
+                events.ended.append(number)
+            self._set(number, replace(item, first=position))
+
+    def finish(self) -> JournalPlan:
+        """Return the plan, with its floor."""
+        plan = self.plan
+        not_older = {*plan.clean, *[number for number, item in plan.dirty.items() if item.first == plan.position]}
+        plan.floor = self._dirty_items.floor(not_older, plan.position)
+        return plan
+
+    def _find(self, number: int) -> DirtyItem | None:
+        """Return the item as it is after what was planned so far; None if it is not dirty."""
+        if number in self.plan.clean:
+            return None
+        return self.plan.dirty.get(number) or self._dirty_items.get(number)
+
+    def _set(self, number: int, item: DirtyItem) -> None:
+        self.plan.dirty[number] = item
+
+    def _forget(self, number: int) -> None:
+        self.plan.dirty.pop(number, None)
+        self.plan.clean[number] = None
+
+    def _end_events(self, number: int) -> None:
+        self.plan.events.current.append(number)
+        self._forget(number)
+
+    def _write_row(self, number: int, item: DirtyItem) -> None:
+        plan, change = self.plan, item.change
+        former_ms, due_ms = _timer_due_ms(item.base), item.timer_due_ms
+        if former_ms != due_ms:
+            if former_ms is not None:
+                plan.timers_removed.append((former_ms, number))
+            if due_ms is not None:
+                plan.timers_added.append((due_ms, number))
+        if item.row is not None:
+            plan.inserts.append(item.row)
+        elif change is None:
+            plan.deletes.append(number)
+        elif change.rewrite is not None:
+            plan.rewrites.append(change)
+        else:
+            # Items that were delivered together mostly change equally: one statement for all of them.
+            values = (change.due_ms, change.token, change.attempt, change.state, change.first_delivered_at_ms)
+            update = self._leases.get(values)
+            if update is None:
+                due_ms, token, attempt, state, first_ms = values
+                update = self._leases[values] = LeaseUpdate(due_ms, token, attempt, [], state, first_ms)
+                plan.leases.append(update)
+            update.ids.append(number)
+
+
+def _timer_due_ms(base: Base | None) -> int | None:
+    return None if base is None or base.state is State.LEASED else base.due_ms

@@ -1,0 +1,89 @@
+"""The bytes of a flush's events: what is encoded is decoded, and damage is found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
+from foqs.core.journal.journal_bytes import JournalDamaged, decode_events, encode_events
+from foqs.core.journal.journal_events import Base, FlushEvents, ItemChange, Rewrite
+
+NAMES = st.sampled_from(["orders", "größe", "", "x" * 200])
+NUMBERS = st.integers(1, NUMBER_MAX)
+TIMES = st.integers(0, TIME_MS_MAX)
+OPTIONAL_TIMES = st.none() | TIMES
+PRIORITIES = st.integers(PRIORITY_MIN, PRIORITY_MAX)
+STATES = st.sampled_from(State)
+TOKENS = st.integers(-NUMBER_MAX, NUMBER_MAX)
+SIZES = st.integers(0, 1 << 20)
+ROWS = st.builds(
+    Row,
+    NUMBERS,
+    NAMES,
+    NAMES,
+    PRIORITIES,
+    TIMES,
+    TIMES,
+    TIMES,
+    OPTIONAL_TIMES,
+    OPTIONAL_TIMES,
+    st.sampled_from(DeliveryPolicy),
+    st.integers(0, 1000),
+    SIZES,
+    st.none(),
+    st.binary(max_size=20),
+    STATES,
+    OPTIONAL_TIMES,
+    TOKENS,
+    st.integers(0, 1000),
+    st.none() | st.binary(max_size=20),
+    OPTIONAL_TIMES,
+)
+REWRITES = st.none() | st.builds(Rewrite, PRIORITIES, TIMES, OPTIONAL_TIMES, st.binary(max_size=20))
+CHANGES = st.builds(
+    ItemChange, NUMBERS, NAMES, NAMES, STATES, OPTIONAL_TIMES, TOKENS, st.integers(0, 1000), OPTIONAL_TIMES, REWRITES
+)
+BASES = st.builds(Base, NAMES, NAMES, STATES, OPTIONAL_TIMES, SIZES)
+EVENTS = st.builds(
+    FlushEvents,
+    st.lists(ROWS, max_size=8),
+    st.lists(CHANGES, max_size=8, unique_by=lambda change: change.number),
+    st.lists(NUMBERS, max_size=8),
+    st.dictionaries(NUMBERS, BASES, max_size=8),
+    st.lists(NUMBERS, max_size=8),
+)
+
+
+@given(EVENTS)
+def test_decoded_events_are_those_that_were_encoded(events: FlushEvents) -> None:
+    assert decode_events(encode_events(events)) == events
+
+
+@pytest.mark.parametrize("first", [1, 1 << 40])
+def test_consecutive_numbers_take_no_room_each(first: int) -> None:
+    short, long = (encode_events(FlushEvents(ended=list(range(first, first + count)))) for count in (2, 10_000))
+    assert len(short) == len(long)
+
+
+@given(EVENTS, st.data())
+def test_a_changed_byte_is_damage(events: FlushEvents, data: st.DataObject) -> None:
+    encoded = bytearray(encode_events(events))
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(JournalDamaged):
+        decode_events(bytes(encoded))
+
+
+@given(EVENTS, st.data())
+def test_missing_bytes_are_damage(events: FlushEvents, data: st.DataObject) -> None:
+    encoded = encode_events(events)
+    with pytest.raises(JournalDamaged):
+        decode_events(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
+
+
+def test_events_of_another_version_are_refused() -> None:
+    encoded = encode_events(FlushEvents(ended=[1]))
+    with pytest.raises(JournalDamaged, match="version 9"):
+        decode_events(b"\x09" + encoded[1:])
