@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final
 
 from foqs.core.items.item import Row, State, TopicName
@@ -77,6 +78,8 @@ class DirtyItems:
         self._topics: dict[TopicName, dict[int, None]] = {}
         self._dues: list[tuple[int, int]] = []
         """A heap of (due_ms, number). The item may have another due, or be clean, since it was added."""
+        self._ended: deque[int] = deque()
+        """Ended items, in the order in which they ended. Some may not be dirty any more."""
         self.young_count: Final = _Counter()
 
     def __len__(self) -> int:
@@ -115,6 +118,13 @@ class DirtyItems:
                     if len(found) >= rows_max:
                         break
         return found
+
+    def oldest_ended(self, rows_max: int) -> list[int]:
+        """Return the numbers of items that ended first and are still dirty, at most `rows_max`."""
+        ended = self._ended
+        while ended and not self._is_ended(ended[0]):
+            ended.popleft()
+        return [number for number in islice(ended, rows_max) if self._is_ended(number)]
 
     def floor(self, clean: Container[int], position: Position) -> Position:
         """Return the floor of a flush at `position` after which the items in `clean` are not dirty."""
@@ -158,6 +168,8 @@ class DirtyItems:
                 self.young_count.add(former, -1)
             self.young_count.add(item, 1)
             self._items[number] = item
+            if item.is_ended and (former is None or not former.is_ended):
+                self._ended.append(number)
             due_ms = item.timer_due_ms
             if due_ms is not None and (former is None or former.timer_due_ms != due_ms):
                 heappush(self._dues, (due_ms, number))
@@ -197,6 +209,10 @@ class DirtyItems:
         item = self._items.get(number)
         return item is not None and item.first == block.first
 
+    def _is_ended(self, number: int) -> bool:
+        item = self._items.get(number)
+        return item is not None and item.is_ended
+
     def _has_due(self, entry: tuple[int, int]) -> bool:
         item = self._items.get(entry[1])
         return item is not None and item.timer_due_ms == entry[0]
@@ -215,6 +231,8 @@ class DirtyItems:
         assert in_topics == sorted(self._items), "invariant 20: a dirty item is in no topic, or in two"
         dues = {(item.timer_due_ms, number) for number, item in self._items.items() if item.timer_due_ms is not None}
         assert dues <= set(self._dues), "invariant 10: the due of a dirty item is forgotten"
+        ended = sorted(number for number, item in self._items.items() if item.is_ended)
+        assert sorted(filter(self._is_ended, self._ended)) == ended, "invariant 20: an ended item is not known as such"
         young = sum(item.base is None for item in self._items.values())
         assert young == self.young_count.items, (
             f"invariant 18: {young} items are young, and {self.young_count.items} count"

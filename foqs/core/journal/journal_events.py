@@ -26,7 +26,7 @@ class Base(NamedTuple):
 
 
 class Rewrite(NamedTuple):
-    """The columns of a row that few events change."""
+    """The columns of a row that few events change: its place in the order, and two more."""
 
     priority: int
     deliver_after_ms: int
@@ -76,7 +76,11 @@ def base_of(row: Row) -> Base:
 
 
 def change_of(old: Row, new: Row) -> ItemChange:
-    """Return the change from one row to another of the same item."""
+    """Return the change from one row to another of the same item.
+
+    An item that is READY keeps its place in the order in the change, because the next owner has to
+    know it without the row.
+    """
     rewrite = _rewrite_of(new)
     return ItemChange(
         new.id,
@@ -87,7 +91,7 @@ def change_of(old: Row, new: Row) -> ItemChange:
         new.token,
         new.attempt,
         new.first_delivered_at_ms,
-        None if rewrite == _rewrite_of(old) else rewrite,
+        None if new.state is not State.READY and rewrite == _rewrite_of(old) else rewrite,
     )
 
 

@@ -8,40 +8,16 @@ from random import Random
 import pytest
 
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
-from foqs.core.items.item import DeliveryPolicy, Row, State
+from foqs.core.items.item import Row, State
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_bytes import JournalDamaged, decode_events, encode_events
 from foqs.core.journal.journal_events import FlushEvents, Position, apply_change, base_of, change_of
 from foqs.core.journal.journal_plan import JournalPlan, JournalPlanner
 from foqs.core.journal.journal_replay import JournalReplay
 from foqs.core.timing.due_timers import TimerEntry, timer_entry
+from tests.support.journal_rows import new_row
 
 NO_MARKERS = PurgeMarkers()
-
-
-def new_row(number: int, **values: object) -> Row:
-    """Return a READY row."""
-    row = Row(
-        number,
-        "n",
-        "t",
-        0,
-        7,
-        7,
-        30,
-        None,
-        None,
-        DeliveryPolicy.AT_LEAST_ONCE,
-        0,
-        9,
-        None,
-        b"",
-        State.READY,
-        None,
-        0,
-        0,
-    )
-    return replace(row, **values)  # type: ignore[arg-type]
 
 
 class Shard:
@@ -192,3 +168,11 @@ def test_change_whose_row_became_current_later_needs_no_start() -> None:
     replay.add((1, 5), FlushEvents(changed=[change_of(new_row(1), new_row(1, token=3))]))
     replay.add((1, 6), FlushEvents(current=[1]))
     assert len(replay.finish()) == 0
+
+
+def test_item_that_is_ready_again_keeps_its_place_for_the_next_owner() -> None:
+    leased = new_row(1, state=State.LEASED, due_ms=9)
+    change = change_of(leased, replace(leased, state=State.READY, due_ms=None))
+    assert change.rewrite is not None
+    assert (change.rewrite.priority, change.rewrite.deliver_after_ms) == (leased.priority, leased.deliver_after_ms)
+    assert change_of(new_row(1), leased).rewrite is None

@@ -1,0 +1,67 @@
+"""Chooses the items whose rows a flush writes back.
+
+A young or changed item is due when it has been dirty for `after_ms`: most of them end before. An
+ended item is due at once, because its row must be deleted in any case, but such items fill the least
+part of a flush only. Always true: the oldest come first, so the floor of the journal rises. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from foqs.core.journal.dirty_items import DirtyItems
+from foqs.core.journal.journal_events import Position
+
+LEAST_PERCENT: Final = 20
+"""The part of a flush that write-backs get whenever there are that many."""
+MOST_PERCENT: Final = 60
+"""The part that they never exceed."""
+URGENT_PERCENT: Final = 80
+"""Above this part of a bound, items are written back before they are due."""
+
+
+class WriteBackChoice:
+    """The choices of one ownership.
+
+    Args:
+        after_ms: how long an item is dirty before its row is written.
+        position: the place before the first flush. What was replayed counts as dirty since `now_ms`.
+    """
+
+    def __init__(self, after_ms: int, position: Position, now_ms: int) -> None:
+        self._after_ms = after_ms
+        self._positions: deque[tuple[int, Position]] = deque([(now_ms, position)])
+        """When each flush was committed, as far as its items are not due."""
+        self._due_position: Position | None = None
+        """Items with first events up to here are due."""
+
+    def on_committed(self, position: Position, now_ms: int) -> None:
+        """Note that a flush was committed."""
+        self._positions.append((now_ms, position))
+
+    def numbers(self, dirty_items: DirtyItems, now_ms: int, flush_items_max: int, fullness_percent: int) -> list[int]:
+        """Return the numbers of the items to write back in a flush of at most `flush_items_max` entries.
+
+        Args:
+            fullness_percent: the largest part of a bound that is used; 100 or more in a hand-over.
+        """
+        least, most = flush_items_max * LEAST_PERCENT // 100, flush_items_max * MOST_PERCENT // 100
+        self._advance(now_ms)
+        if fullness_percent >= URGENT_PERCENT:
+            return dirty_items.oldest(most)
+        found = [] if self._due_position is None else dirty_items.oldest(most, self._due_position)
+        if len(found) < least:
+            known = set(found)
+            ended = [number for number in dirty_items.oldest_ended(least) if number not in known]
+            found += ended[: least - len(found)]
+        return found
+
+    def next_due_ms(self, dirty_items: DirtyItems) -> int | None:
+        """Return when an item is due next; None if none is dirty."""
+        return self._positions[0][0] + self._after_ms if dirty_items and self._positions else None
+
+    def _advance(self, now_ms: int) -> None:
+        positions = self._positions
+        while positions and positions[0][0] + self._after_ms <= now_ms:
+            self._due_position = positions.popleft()[1]

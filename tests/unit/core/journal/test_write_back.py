@@ -1,0 +1,65 @@
+"""Which items a flush writes back."""
+
+from __future__ import annotations
+
+from foqs.core.items.item import State
+from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
+from foqs.core.journal.journal_events import Base
+from foqs.core.journal.write_back import WriteBackChoice
+from tests.support.journal_rows import new_row
+
+ROW = Base("n", "t", State.READY, None, 9)
+
+
+def add_ended(dirty_items: DirtyItems, flush: int, *numbers: int) -> None:
+    dirty_items.apply({number: DirtyItem((1, flush), ROW) for number in numbers}, ())
+
+
+def add_young(dirty_items: DirtyItems, flush: int, *numbers: int) -> None:
+    rows = {number: new_row(number) for number in numbers}
+    dirty_items.apply({number: DirtyItem((1, flush), None, row=row) for number, row in rows.items()}, ())
+
+
+def test_young_items_are_written_back_when_they_have_been_dirty_for_long() -> None:
+    dirty_items, choice = DirtyItems(), WriteBackChoice(5_000, (1, 0), 0)
+    for flush, now_ms in ((1, 1_000), (2, 2_000)):
+        add_young(dirty_items, flush, flush)
+        choice.on_committed((1, flush), now_ms)
+    assert choice.numbers(dirty_items, 5_999, 100, 0) == []
+    assert choice.numbers(dirty_items, 6_000, 100, 0) == [1]
+    assert choice.numbers(dirty_items, 7_000, 100, 0) == [1, 2]
+
+
+def test_replayed_items_count_as_dirty_since_the_takeover() -> None:
+    dirty_items, choice = DirtyItems(), WriteBackChoice(5_000, (2, 0), 100)
+    add_young(dirty_items, 9, 1)
+    assert choice.numbers(dirty_items, 5_099, 100, 0) == []
+    assert choice.numbers(dirty_items, 5_100, 100, 0) == [1]
+
+
+def test_ended_items_fill_the_least_part_of_a_flush_at_once() -> None:
+    dirty_items, choice = DirtyItems(), WriteBackChoice(5_000, (1, 0), 0)
+    add_ended(dirty_items, 1, *range(1, 50))
+    assert choice.numbers(dirty_items, 1, 100, 0) == list(range(1, 21))
+
+
+def test_write_backs_never_exceed_their_most_part() -> None:
+    dirty_items, choice = DirtyItems(), WriteBackChoice(5_000, (1, 0), 0)
+    add_young(dirty_items, 1, *range(1, 200))
+    choice.on_committed((1, 1), 0)
+    assert choice.numbers(dirty_items, 9_000, 100, 0) == list(range(1, 61))
+
+
+def test_items_are_written_back_before_their_time_if_a_bound_is_near() -> None:
+    dirty_items, choice = DirtyItems(), WriteBackChoice(5_000, (1, 0), 0)
+    add_young(dirty_items, 1, 1, 2)
+    choice.on_committed((1, 1), 0)
+    assert choice.numbers(dirty_items, 1, 100, 79) == []
+    assert choice.numbers(dirty_items, 1, 100, 80) == [1, 2]
+
+
+def test_ended_item_that_is_due_is_chosen_once() -> None:
+    dirty_items, choice = DirtyItems(), WriteBackChoice(5_000, (1, 0), 0)
+    add_ended(dirty_items, 1, 1)
+    choice.on_committed((1, 1), 0)
+    assert choice.numbers(dirty_items, 9_000, 100, 0) == [1]
