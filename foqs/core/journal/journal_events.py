@@ -81,7 +81,13 @@ def change_of(old: Row, new: Row) -> ItemChange:
     An item that is READY keeps its place in the order in the change, because the next owner has to
     know it without the row.
     """
-    rewrite = _rewrite_of(new)
+    is_rewritten = (
+        new.state is State.READY
+        or new.priority != old.priority
+        or new.deliver_after_ms != old.deliver_after_ms
+        or new.expires_at_ms != old.expires_at_ms
+        or new.metadata != old.metadata
+    )
     return ItemChange(
         new.id,
         new.namespace,
@@ -91,7 +97,7 @@ def change_of(old: Row, new: Row) -> ItemChange:
         new.token,
         new.attempt,
         new.first_delivered_at_ms,
-        None if new.state is not State.READY and rewrite == _rewrite_of(old) else rewrite,
+        Rewrite(new.priority, new.deliver_after_ms, new.expires_at_ms, new.metadata) if is_rewritten else None,
     )
 
 
@@ -114,7 +120,3 @@ def apply_change(row: Row, change: ItemChange) -> Row:
     if rewrite is not None:
         new.priority, new.deliver_after_ms, new.expires_at_ms, new.metadata = rewrite
     return new
-
-
-def _rewrite_of(row: Row) -> Rewrite:
-    return Rewrite(row.priority, row.deliver_after_ms, row.expires_at_ms, row.metadata)
