@@ -81,7 +81,8 @@ class JournalPlanner:
             base = self.plan.events.bases[old.id] = base_of(old)
             self._set(old.id, DirtyItem(self.plan.position, base, change=change))
         elif former.row is not None:
-            self._set(old.id, replace(former, row=new))
+            # Not `replace`, which is slow: this runs for most deliveries.
+            self._set(old.id, DirtyItem(former.first, None, new, None, former.payload_offset))
         else:
             assert former.change is not None, f"item {old.id} has ended"
             self._set(old.id, DirtyItem(former.first, former.base, change=merged_change(former.change, change)))
