@@ -30,7 +30,8 @@ class JournalPlan:
 
     Attributes:
         floor: the first event that a later owner needs.
-        inserts, leases, rewrites, deletes: the rows that are written back.
+        inserts, leases, rewrites, deletes: the rows that are written back. Purged rows are among the deletes.
+        moves: the rows that are renamed.
         timers_removed, timers_added: the entries that change with these rows.
     """
 
@@ -38,6 +39,7 @@ class JournalPlan:
     events: FlushEvents = field(default_factory=FlushEvents)
     floor: Position = (0, 0)
     inserts: list[Row] = field(default_factory=list)
+    moves: list[tuple[int, Row]] = field(default_factory=list)
     leases: list[LeaseUpdate] = field(default_factory=list)
     rewrites: list[ItemChange] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
@@ -99,10 +101,30 @@ class JournalPlanner:
         else:
             self._set(old.id, DirtyItem(former.first, former.base))
 
-    def write_directly(self, number: int) -> None:
-        """The row of this number is renamed or deleted by the flush itself. If the item is dirty, its events end."""
-        if self._find(number) is not None:
-            self._end_events(number)
+    def move(self, old: Row, new: Row) -> None:
+        """An item gets another number and topic. Its row, if it has one, is renamed by the flush itself."""
+        former = self._find(old.id)
+        if former is not None and former.base is None:
+            self.end(old)
+            self.add(new)
+            return
+        self.plan.moves.append((old.id, new))
+        self._change_timer(_timer_due_ms(base_of(old) if former is None else former.base), old.id, None, 0)
+        self._change_timer(None, 0, _timer_due_ms(base_of(new)), new.id)
+        if former is not None:
+            self._end_events(old.id)
+
+    def purge(self, row: Row) -> None:
+        """A row that a purge marker covers is deleted, as it is in the table. The marker hides its events, if it has any."""
+        self.plan.deletes.append(row.id)
+        self._change_timer(_timer_due_ms(base_of(row)), row.id, None, 0)
+        self.drop([row.id])
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Forget items that a purge marker covers."""
+        for number in numbers:
+            if self._find(number) is not None:
+                self._forget(number)
 
     def write_back(self, numbers: Iterable[int]) -> None:
         """Write these items' rows as they are after the flush. Young ones need their payloads."""
@@ -157,12 +179,7 @@ class JournalPlanner:
 
     def _write_row(self, number: int, item: DirtyItem) -> None:
         plan, change = self.plan, item.change
-        former_ms, due_ms = _timer_due_ms(item.base), item.timer_due_ms
-        if former_ms != due_ms:
-            if former_ms is not None:
-                plan.timers_removed.append((former_ms, number))
-            if due_ms is not None:
-                plan.timers_added.append((due_ms, number))
+        self._change_timer(_timer_due_ms(item.base), number, item.timer_due_ms, number)
         if item.row is not None:
             plan.inserts.append(item.row)
         elif change is None:
@@ -178,6 +195,13 @@ class JournalPlanner:
                 update = self._leases[values] = LeaseUpdate(due_ms, token, attempt, [], state, first_ms)
                 plan.leases.append(update)
             update.ids.append(number)
+
+    def _change_timer(self, old_ms: int | None, old_number: int, new_ms: int | None, new_number: int) -> None:
+        if (old_ms, old_number) != (new_ms, new_number):
+            if old_ms is not None:
+                self.plan.timers_removed.append((old_ms, old_number))
+            if new_ms is not None:
+                self.plan.timers_added.append((new_ms, new_number))
 
 
 def _timer_due_ms(base: Base | None) -> int | None:

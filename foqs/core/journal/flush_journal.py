@@ -1,0 +1,90 @@
+"""The journal's part of a planned flush: the changes of items as events, and the rows that are written in their place.
+
+Pure. `plan_flush` decides what happens to items; this decides where that is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from foqs.core.flush.flush_plan import FlushPlan
+from foqs.core.flush.writes import Writes
+from foqs.core.items.item import DeliveryPolicy, Row
+from foqs.core.journal.dirty_items import DirtyItems
+from foqs.core.journal.journal_events import ItemChange, Position, apply_change
+from foqs.core.journal.journal_plan import JournalPlan, JournalPlanner
+
+_NO_NUMBERS: Final[tuple[int, ...]] = ()
+
+
+def plan_journal(
+    plan: FlushPlan,
+    dirty_items: DirtyItems,
+    position: Position,
+    write_back: Iterable[int],
+    carried: Iterable[int] = _NO_NUMBERS,
+    purged: Iterable[int] = _NO_NUMBERS,
+) -> JournalPlan:
+    """Return what a flush journals.
+
+    Args:
+        position: the place of the flush.
+        write_back: items whose rows are written, as they are after the flush. Young ones have their payloads.
+        carried: items whose rows are refused, and whose events would hold the floor.
+        purged: dirty items that a purge marker covers, to forget.
+    """
+    planner = JournalPlanner(dirty_items, position)
+    for old, new in zip(*plan.leased, strict=True):
+        planner.change(old, new)
+    for _, old, new in plan.changed:
+        planner.change(old, new)
+    for rows in plan.deleted.values():
+        for row in rows:
+            planner.end(row)
+    for row in plan.inserted:
+        planner.add(row)
+    for old, new in plan.moved:
+        planner.move(old, new)
+    for row in plan.purged:
+        planner.purge(row)
+    planner.drop(purged)
+    planner.carry_forward(carried)
+    planner.write_back(write_back)
+    return planner.finish()
+
+
+def write_rows(journal: JournalPlan, writes: Writes) -> None:
+    """Replace the changes of items and timers in `writes` by those that the journal plan writes."""
+    writes.deletes = journal.deletes
+    writes.updates = [_row_of(change) for change in journal.rewrites]
+    writes.leases = journal.leases
+    writes.moves = journal.moves
+    writes.inserts = journal.inserts
+    writes.timers_added = journal.timers_added
+    writes.timers_removed = journal.timers_removed
+
+
+def _row_of(change: ItemChange) -> Row:
+    """Return a row for `Writes.updates`, of which a store writes the mutable columns only."""
+    row = Row(
+        change.number,
+        change.namespace,
+        change.topic,
+        0,
+        0,
+        0,
+        0,
+        None,
+        None,
+        DeliveryPolicy.AT_LEAST_ONCE,
+        0,
+        0,
+        None,
+        b"",
+        change.state,
+        None,
+        0,
+        0,
+    )
+    return apply_change(row, change)
