@@ -193,7 +193,7 @@ class DirtyItems:
                 del self._topics[item.topic]
 
     def _drop_old_entries(self) -> None:
-        """Drop what is not dirty any more from the front of the blocks, and from the heap if most of it is old."""
+        """Drop what is not dirty any more: from the front of the blocks, and from the other two if most of it is old."""
         blocks = self._blocks
         while blocks:
             numbers = blocks[0].numbers
@@ -204,6 +204,8 @@ class DirtyItems:
             blocks.popleft()
         if len(self._dues) > 2 * len(self._items) + 64:
             self._dues = sorted({entry for entry in self._dues if self._has_due(entry)})
+        if len(self._ended) > 2 * len(self._items) + 64:
+            self._ended = deque(filter(self._is_ended, self._ended))
 
     def _is_in(self, block: _Block, number: int) -> bool:
         item = self._items.get(number)

@@ -31,7 +31,7 @@ def plan_journal(
     Args:
         position: the place of the flush.
         write_back: items whose rows are written, as they are after the flush. Young ones have their payloads.
-        carried: items whose rows are refused, and whose events would hold the floor.
+        carried: items whose rows are refused, and whose events would hold the floor. Young ones have their payloads.
         purged: dirty items that a purge marker covers, to forget.
     """
     planner = JournalPlanner(dirty_items, position)
@@ -68,23 +68,23 @@ def write_rows(journal: JournalPlan, writes: Writes) -> None:
 def _row_of(change: ItemChange) -> Row:
     """Return a row for `Writes.updates`, of which a store writes the mutable columns only."""
     row = Row(
-        change.number,
-        change.namespace,
-        change.topic,
-        0,
-        0,
-        0,
-        0,
-        None,
-        None,
-        DeliveryPolicy.AT_LEAST_ONCE,
-        0,
-        0,
-        None,
-        b"",
-        change.state,
-        None,
-        0,
-        0,
+        id=change.number,
+        namespace=change.namespace,
+        topic=change.topic,
+        priority=0,
+        deliver_after_ms=0,
+        enqueued_at_ms=0,
+        lease_ms=0,
+        ttl_ms=None,
+        expires_at_ms=None,
+        policy=DeliveryPolicy.AT_LEAST_ONCE,
+        attempts_max=0,
+        payload_bytes=0,
+        payload=None,
+        metadata=b"",
+        state=change.state,
+        due_ms=None,
+        token=0,
+        attempt=0,
     )
     return apply_change(row, change)

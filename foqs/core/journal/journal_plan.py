@@ -137,11 +137,9 @@ class JournalPlanner:
     def carry_forward(self, numbers: Iterable[int]) -> None:
         """Write the whole events of these items again: their rows are refused, and the journal must be trimmed."""
         events, position = self.plan.events, self.plan.position
-        for number in numbers:
-            item = self._find(number)
-            if item is None or item.first == position:
-                continue
-            events.changed = [change for change in events.changed if change.number != number]
+        carried = {n: item for n in numbers if (item := self._find(n)) is not None and item.first != position}
+        events.changed = [change for change in events.changed if change.number not in carried]
+        for number, item in carried.items():
             if item.row is not None:
                 self.add(item.row)
                 continue

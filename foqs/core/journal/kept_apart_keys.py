@@ -24,8 +24,10 @@ class KeptApartKeys:
 
     def add_many(self, topic: TopicName, keys: Sequence[OrderKey]) -> None:
         """Add sorted keys that are not here yet. New items mostly come last, which costs no move."""
+        if not keys:
+            return
         known = self._keys.setdefault(topic, [])
-        if known and keys and keys[0] < known[-1]:
+        if known and keys[0] < known[-1]:
             known += keys
             known.sort()  # two runs: linear
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from foqs.core.items.item import Row
-from foqs.core.journal.dirty_items import DirtyItems
+from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 
 
 @dataclass(slots=True, eq=False)
@@ -60,11 +60,16 @@ def rows_that_count(rows: Iterable[Row], touched: TouchedNumbers, dirty_items: D
     return [row for row in rows if row.id not in touched.numbers and row.id not in dirty_items]
 
 
-def numbers_to_read_again(touched: TouchedNumbers, dirty_items: DirtyItems) -> list[int]:
+def numbers_to_read_again(
+    touched: TouchedNumbers, dirty_items: DirtyItems, among: Iterable[tuple[int, DirtyItem]]
+) -> list[int]:
     """Return the numbers of items that the page may lack or show as they were, and that memory does not hold.
 
     Rows that are read by these numbers get the changes of dirty items laid over them
     (`DirtyItems.overlay`). The read is under the same record, so what is touched meanwhile is left out.
+
+    Args:
+        among: the dirty items that may belong to the page, such as those of its topic.
     """
-    changed = [number for number, item in dirty_items.items() if item.change is not None]
+    changed = [number for number, item in among if item.change is not None]
     return [*changed, *[number for number in touched.numbers if number not in dirty_items]]

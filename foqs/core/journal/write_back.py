@@ -34,7 +34,8 @@ class WriteBackChoice:
         self._positions: deque[tuple[int, Position]] = deque([(now_ms, position)])
         """When each flush was committed, as far as its items are not due."""
         self._due_position: Position | None = None
-        """Items with first events up to here are due."""
+        """Items with first events up to here are due, since `_due_ms`."""
+        self._due_ms = now_ms
 
     def on_committed(self, position: Position, now_ms: int) -> None:
         """Note that a flush was committed."""
@@ -58,10 +59,13 @@ class WriteBackChoice:
         return found
 
     def next_due_ms(self, dirty_items: DirtyItems) -> int | None:
-        """Return when an item is due next; None if none is dirty."""
+        """Return when the oldest item is due, or was due; None if none is dirty."""
+        if self._due_position is not None and dirty_items.oldest(1, self._due_position):
+            return self._due_ms
         return self._positions[0][0] + self._after_ms if dirty_items and self._positions else None
 
     def _advance(self, now_ms: int) -> None:
         positions = self._positions
         while positions and positions[0][0] + self._after_ms <= now_ms:
-            self._due_position = positions.popleft()[1]
+            committed_ms, self._due_position = positions.popleft()
+            self._due_ms = committed_ms + self._after_ms

@@ -22,7 +22,8 @@ def test_merged_page_shows_the_items_as_they_are(seed: int) -> None:
         for _ in range(shard.random.randint(0, 5)):
             shard.play_flush()
         dirty_items = shard.dirty_items
-        again = [shard.rows[number] for number in numbers_to_read_again(touched, dirty_items) if number in shard.rows]
+        numbers = numbers_to_read_again(touched, dirty_items, dirty_items.items())
+        again = [shard.rows[number] for number in numbers if number in shard.rows]
         items: list[Row | None] = [
             *rows_that_count(page, touched, dirty_items),
             *map(dirty_items.overlay, again),

@@ -63,3 +63,17 @@ def test_ended_item_that_is_due_is_chosen_once() -> None:
     add_ended(dirty_items, 1, 1)
     choice.on_committed((1, 1), 0)
     assert choice.numbers(dirty_items, 9_000, 100, 0) == [1]
+
+
+def test_item_that_found_no_room_in_a_flush_stays_due() -> None:
+    dirty_items, choice = DirtyItems(), WriteBackChoice(5_000, (1, 0), 0)
+    assert choice.next_due_ms(dirty_items) is None
+    add_young(dirty_items, 1, 1, 2)
+    choice.on_committed((1, 1), 1_000)
+    choice.on_committed((1, 2), 8_000)
+    assert choice.next_due_ms(dirty_items) == 5_000
+    assert choice.numbers(dirty_items, 9_000, 2, 0) == [1]
+    dirty_items.apply({}, [1])
+    assert choice.next_due_ms(dirty_items) == 6_000
+    dirty_items.apply({}, [2])
+    assert choice.next_due_ms(dirty_items) is None
