@@ -229,13 +229,13 @@ class _Decoder:
         self._at += _COLUMN.size
         if form in _SIZES:
             numbers = array(form.decode())
-            numbers.frombytes(self._take(count * _SIZES[form]))
+            numbers.frombytes(self._take_bytes(count * _SIZES[form]))
             if sys.byteorder == "big":
                 numbers.byteswap()
             return numbers.tolist()
         if not count:
             return []
-        (first,) = _NUMBER.unpack(self._take(_NUMBER.size))
+        (first,) = _NUMBER.unpack(self._take_bytes(_NUMBER.size))
         if form == _CONSTANT:
             return [first] * count
         if form == _ASCENDING:
@@ -248,7 +248,7 @@ class _Decoder:
     def _bytes(self) -> list[bytes | None]:
         lengths = self._numbers()
         ends = list(accumulate([max(length, 0) for length in lengths], initial=0))
-        joined = self._take(ends[-1])
+        joined = self._take_bytes(ends[-1])
         return [
             None if length == _NONE else joined[start:end]
             for length, (start, end) in zip(lengths, pairwise(ends), strict=True)
@@ -257,7 +257,7 @@ class _Decoder:
     def _required_bytes(self) -> list[bytes]:
         return [value for value in self._bytes() if value is not None]
 
-    def _take(self, size: int) -> bytes:
+    def _take_bytes(self, size: int) -> bytes:
         taken = self._data[self._at : self._at + size]
         if len(taken) < size:
             raise JournalDamaged("the events end too early")

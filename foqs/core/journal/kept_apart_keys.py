@@ -43,7 +43,7 @@ class KeptApartKeys:
                 if not keys:
                     del self._keys[topic]
 
-    def take(self, topic: TopicName, boundary: OrderKey | None, keys_max: int) -> list[OrderKey]:
+    def take_keys(self, topic: TopicName, boundary: OrderKey | None, keys_max: int) -> list[OrderKey]:
         """Remove and return the best keys up to a boundary that rises (None: all), at most `keys_max`."""
         keys = self._keys.get(topic, [])
         count = min(keys_max, len(keys) if boundary is None else bisect_right(keys, boundary))

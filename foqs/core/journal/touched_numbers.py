@@ -34,13 +34,13 @@ class ReadsUnderWay:
         self._numbers_max: Final = numbers_max
         self._records: list[TouchedNumbers] = []
 
-    def begin(self) -> TouchedNumbers:
+    def begin_read(self) -> TouchedNumbers:
         """Return a record for a read that begins now, between two flushes or during one that is not applied yet."""
         record = TouchedNumbers()
         self._records.append(record)
         return record
 
-    def end(self, record: TouchedNumbers) -> None:
+    def end_read(self, record: TouchedNumbers) -> None:
         """Forget a record: its read has ended."""
         self._records.remove(record)
 

@@ -25,7 +25,7 @@ def test_keys_are_kept_as_a_sorted_set(seed: int) -> None:
         if random.random() < 0.2:
             boundary, keys_max = random.choice((None, random.randint(1, 300))), random.randint(0, 20)
             expected = [key for key in sorted(plain) if boundary is None or key <= boundary][:keys_max]
-            assert kept.take(TOPIC, boundary, keys_max) == expected
+            assert kept.take_keys(TOPIC, boundary, keys_max) == expected
             plain -= set(expected)
         assert len(kept) == len(plain)
 

@@ -17,7 +17,7 @@ def test_merged_page_shows_the_items_as_they_are(seed: int) -> None:
     shard = JournalShard(Random(seed))
     for _ in range(12):
         shard.play_flush()
-        touched = shard.reads.begin()
+        touched = shard.reads.begin_read()
         page = [replace(row) for row in shard.rows.values()]
         for _ in range(shard.random.randint(0, 5)):
             shard.play_flush()
@@ -31,12 +31,12 @@ def test_merged_page_shows_the_items_as_they_are(seed: int) -> None:
         ]
         assert sorted(row.id for row in items if row is not None) == sorted(shard.truth)
         assert {row.id: row for row in items if row is not None} == shard.truth
-        shard.reads.end(touched)
+        shard.reads.end_read(touched)
 
 
 def test_record_without_room_is_void() -> None:
     reads = ReadsUnderWay(2)
-    touched = reads.begin()
+    touched = reads.begin_read()
     reads.on_committed([1, 2])
     assert not touched.is_void
     reads.on_committed([3])
@@ -45,7 +45,7 @@ def test_record_without_room_is_void() -> None:
 
 def test_record_that_ended_is_forgotten() -> None:
     reads = ReadsUnderWay(2)
-    touched = reads.begin()
-    reads.end(touched)
+    touched = reads.begin_read()
+    reads.end_read(touched)
     reads.on_committed([1])
     assert touched.numbers == set()
