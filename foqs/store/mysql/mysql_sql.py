@@ -23,7 +23,7 @@ from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
 from foqs.store.mysql.mysql_values import (
     BOUND_COLUMNS,
     BOUND_OVERHEAD_BYTES,
-    BoundRow,
+    BOUND_ROW_BYTES,
     bind,
     bind_rows,
     bind_rows_in_bulk,
@@ -260,20 +260,21 @@ class Statements:
 
     def _insert_statements(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[BoundStatement]:
         """Insert rows. An id that exists is an error."""
-        remaining: Sequence[BoundRow] = encode_rows(rows)
+        encoded = encode_rows(rows)
+        values, start = encoded.values, 0
         room = packet_bytes - BOUND_OVERHEAD_BYTES
-        all_fit = sum(map(len, remaining)) <= room
-        while remaining:
+        while start < len(values):
             for count in INSERT_ROW_COUNTS:
-                if count <= len(remaining) and (all_fit or count == 1 or sum(map(len, remaining[:count])) <= room):
+                stop = start + count
+                if stop <= len(values) and (count == 1 or _bound_bytes(values[start:stop]) <= room):
                     break
-            yield bind_rows(self._insert[count], remaining[:count])
-            remaining = remaining[count:]
+            yield bind_rows(self._insert[count], encoded, start, stop)
+            start = stop
 
     def _bulk_insert_statements(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[BoundStatement]:
         """Insert rows by executing the INSERT of one row in bulk. An id that exists is an error."""
-        room = packet_bytes - BOUND_OVERHEAD_BYTES
-        for part in chunked(encode_rows(rows, is_bulk=True), room, len(rows)):
+        room = packet_bytes - BOUND_OVERHEAD_BYTES - BOUND_ROW_BYTES
+        for part in chunked(encode_rows(rows, is_bulk=True).values, room, len(rows)):
             yield bind_rows_in_bulk(self._insert[1], part)
 
     def _timer_statements(self, writes: Writes) -> Iterator[bytes]:
@@ -519,6 +520,10 @@ class Statements:
 
 def _marker_condition(purge_marker: PurgeMarker) -> str:
     return f"namespace = {name_literal(purge_marker.namespace)} AND topic = {name_literal(purge_marker.topic)}"
+
+
+def _bound_bytes(values: Sequence[bytes]) -> int:
+    return sum(map(len, values)) + BOUND_ROW_BYTES * len(values)
 
 
 def _chunks_of_ids(ids: Sequence[int]) -> Iterator[bytes]:

@@ -61,6 +61,8 @@ _NULL_TRACE_CONTEXT: Final = 1 << BOUND_COLUMNS.index("trace_context")
 _BOUND_TYPES: Final = _INT64_TYPE * len(_BOUND_INTEGERS) + _BYTES_TYPE * len(_BOUND_BYTES)
 BOUND_OVERHEAD_BYTES: Final = 11
 """The most bytes of a statement with bound rows, besides those of its rows."""
+BOUND_ROW_BYTES: Final = len(_BOUND_TYPES) + 3
+"""The bytes of a bound row besides its values: its types and its bits of NULL. In bulk, those of all rows together."""
 
 
 def name_literal(value: str) -> str:
@@ -125,35 +127,29 @@ def bind(sql: bytes, values: Sequence[int | bytes]) -> BoundStatement:
     return BoundStatement(sql, b"".join((bytes(-(-len(values) // 8)), b"\1", types, *encoded)))
 
 
-class BoundRow:
-    """A new row's values, and a bit for each value that is NULL."""
+class EncodedRows:
+    """New rows: the values of each, and a bit for each value of it that is NULL."""
 
     __slots__ = ("nulls", "values")
 
-    def __init__(self, nulls: int, values: bytes) -> None:
-        self.nulls = nulls
-        self.values = values
-
-    def __len__(self) -> int:
-        """Return its bytes, types included."""
-        return len(self.values) + len(_BOUND_TYPES) + 3
-
-    def __bool__(self) -> bool:
-        return len(self) > 0
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.nulls: list[int] = []
 
 
-def bind_rows(sql: bytes, rows: Sequence[BoundRow]) -> BoundStatement:
-    """Bind rows to a statement with as many rows of question marks."""
+def bind_rows(sql: bytes, rows: EncodedRows, start: int, stop: int) -> BoundStatement:
+    """Bind the rows from `start` to `stop` to a statement with as many rows of question marks."""
     width, nulls = len(BOUND_COLUMNS), 0
-    for index, row in enumerate(rows):
-        nulls |= row.nulls << index * width
-    null_bits = nulls.to_bytes(-(-len(rows) * width // 8), "little")
-    return BoundStatement(sql, b"".join((null_bits, b"\1", _BOUND_TYPES * len(rows), *[row.values for row in rows])))
+    for index, bits in enumerate(rows.nulls[start:stop]):
+        nulls |= bits << index * width
+    count = stop - start
+    null_bits = nulls.to_bytes(-(-count * width // 8), "little")
+    return BoundStatement(sql, b"".join((null_bits, b"\1", _BOUND_TYPES * count, *rows.values[start:stop])))
 
 
-def bind_rows_in_bulk(sql: bytes, rows: Sequence[BoundRow]) -> BoundStatement:
+def bind_rows_in_bulk(sql: bytes, values: list[bytes]) -> BoundStatement:
     """Bind rows, encoded for bulk execution, to the statement of one row."""
-    return BoundStatement(sql, _BOUND_TYPES, [row.values for row in rows])
+    return BoundStatement(sql, _BOUND_TYPES, values)
 
 
 def as_text(statement: Statement) -> bytes:
@@ -181,23 +177,26 @@ def as_text(statement: Statement) -> bytes:
     return b"".join(parts)
 
 
-def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> list[BoundRow]:
+def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> EncodedRows:
     """Encode rows. Names are encoded once for each topic, not for each row."""
     # In bulk, a byte before each value says whether it is there.
     present, absent = (_PRESENT, _ABSENT) if is_bulk else (b"", b"")
-    namespaces: dict[str, bytes] = {}
     names: dict[TopicName, bytes] = {}
     lengths: dict[int, bytes] = {}
-    values: list[BoundRow] = []
+    result = EncodedRows()
+    all_values, all_nulls = result.values, result.nulls
     eight, numbers = _INT64.pack, (_FIXED_INT64_IN_BULK if is_bulk else _FIXED_INT64).pack
+    namespace: str | None = None
+    topic: str | None = None
+    name = b""
     for row in rows:
-        topic = (row.namespace, row.topic)
-        name = names.get(topic)
-        if name is None:
-            namespace = namespaces.get(row.namespace)
-            if namespace is None:
-                namespace = namespaces[row.namespace] = present + _length_prefixed(row.namespace.encode())
-            name = names[topic] = namespace + present + _length_prefixed(row.topic.encode())
+        # The names of neighbours are mostly the same objects.
+        if row.topic is not topic or row.namespace is not namespace:
+            namespace, topic = row.namespace, row.topic
+            known = names.get((namespace, topic))
+            if known is None:
+                known = names[namespace, topic] = _encode_names(present, namespace, topic)
+            name = known
         payload, metadata = row.payload, row.metadata
         if payload is None or metadata is None:
             raise TypeError("a row without payload or metadata cannot be written")
@@ -248,8 +247,13 @@ def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> list[BoundRow]
             trace_context,
         )
         # columns: end
-        values.append(BoundRow(nulls, b"".join(encoded)))
-    return values
+        all_values.append(b"".join(encoded))
+        all_nulls.append(nulls)
+    return result
+
+
+def _encode_names(present: bytes, namespace: str, topic: str) -> bytes:
+    return b"".join((present, _length_prefixed(namespace.encode()), present, _length_prefixed(topic.encode())))
 
 
 def _length_prefixed(value: bytes) -> bytes:
