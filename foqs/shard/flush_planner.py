@@ -98,15 +98,22 @@ class FlushPlanner:
         """Return the keys of new items without delay, by topic, where dequeues wait for topics of their namespace."""
         found: dict[TopicName, list[OrderKey]] = {}
         for part in batch.inserts:
-            namespace = part.operation.namespace
-            if part.operation.is_restore or not self._delivery_port.has_waiters(namespace):
+            operation = part.operation
+            if operation.is_restore or not self._delivery_port.has_waiters(operation.namespace):
                 continue
-            items = part.operation.items[part.start : part.stop]
-            for number, item in zip(part.numbers, items, strict=True):
-                if not item.delay_ms and (item.deliver_after_ms is None or item.deliver_after_ms <= now_ms):
-                    after_ms = max(item.deliver_after_ms or 0, part.operation.accepted_ms)
-                    key = pack_order_key(item.priority, after_ms, number)
-                    found.setdefault((namespace, item.topic), []).append(key)
+            accepted_ms = operation.accepted_ms
+            topic: str | None = None
+            order_keys: list[OrderKey] = []
+            for number, item in zip(part.numbers, operation.items[part.start : part.stop], strict=True):
+                after_ms = item.deliver_after_ms
+                if item.delay_ms or (after_ms is not None and after_ms > now_ms):
+                    continue
+                if item.topic is not topic:  # that of neighbours is mostly the same object
+                    topic = item.topic
+                    order_keys = found.setdefault((operation.namespace, topic), [])
+                if after_ms is None or after_ms < accepted_ms:
+                    after_ms = accepted_ms
+                order_keys.append(pack_order_key(item.priority, after_ms, number))
         return found
 
     def _add_due_order_keys(self, batch: Batch, now_ms: int, found: dict[TopicName, list[OrderKey]]) -> dict[int, int]:

@@ -153,8 +153,8 @@ def new_row(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
     if deliver_after_ms > now_ms:
         state = State.DEFERRED
         due_ms = deliver_after_ms if expires_at_ms is None else min(deliver_after_ms, expires_at_ms)
-    else:
-        deliver_after_ms = max(deliver_after_ms, accepted_ms)
+    elif deliver_after_ms < accepted_ms:
+        deliver_after_ms = accepted_ms
     # Positional arguments are faster, and this runs for every item.
     # columns: begin row of a new item
     return Row(

@@ -309,7 +309,15 @@ def _ranges_of(numbers: list[int]) -> Sequence[Range]:
     ordered = sorted(numbers)
     if ordered[-1] - ordered[0] == len(ordered) - 1:
         return ((ordered[0], ordered[-1]),)
-    return _merged([(number, number) for number in ordered])
+    ranges: list[Range] = []
+    first = last = ordered[0]
+    for number in ordered:
+        if number > last + 1:
+            ranges.append((first, last))
+            first = number
+        last = number
+    ranges.append((first, last))
+    return ranges
 
 
 def _merged(ranges: list[Range]) -> list[Range]:
