@@ -49,6 +49,8 @@ class ShardBreaker(CircuitBreakerListener):
         self._stopwatch_s = stopwatch_s
         self._observer = observer
         self._on_opened = on_opened
+        self.is_open = False
+        """Whether new items are refused until the reset timeout ends."""
         self._window = FlushWindow(settings)
         self._reason = ""
         """Why it was last opened."""
@@ -71,11 +73,6 @@ class ShardBreaker(CircuitBreakerListener):
     def state(self) -> str:
         """closed, open or half-open."""
         return self._circuit.current_state
-
-    @property
-    def is_open(self) -> bool:
-        """Whether new items are refused until the reset timeout ends."""
-        return self.state == STATE_OPEN
 
     def check(self) -> None:
         """Check that new items are accepted.
@@ -141,6 +138,7 @@ class ShardBreaker(CircuitBreakerListener):
     def state_change(self, cb: CircuitBreaker, old_state: Any, new_state: Any) -> None:
         """Report and log a change of state. Called by pybreaker."""
         state = new_state.name
+        self.is_open = state == STATE_OPEN
         self._observer.breaker_changed(self._shard, state)
         if state == STATE_OPEN:
             log.warning("shard %d: the breaker is open, new items are refused: %s", self._shard, self._reason)
