@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from foqs.core.flush.fence import Fence, Owner, cluster_of
+from foqs.core.flush.fence import Fence, Owner, Position, cluster_of
+from foqs.core.flush.journal_rows import PayloadPlace, PositionedEvents
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
@@ -259,6 +260,25 @@ class Store(Protocol):
         """Return the purge markers, in any order."""
         ...
 
+    async def journal_floor(self) -> Position | None:
+        """Return the floor of the newest journal row; None if the journal is empty."""
+        ...
+
+    async def journal_events(self, first: Position, bytes_max: int) -> list[PositionedEvents]:
+        """Return the events of the journal rows at or above `first`, in order, without their payloads.
+
+        At least one row, if there is one, and no more than have `bytes_max` bytes of events. A page may be
+        shorter: an empty one is the end.
+
+        Raises:
+            StoreUnusable: a part of a row is missing.
+        """
+        ...
+
+    async def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        """Return the payloads at these places. A place whose row was trimmed is missing."""
+        ...
+
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         """Return the least `until_ms` of all key rows, not below `from_ms`; None if there are none."""
         ...
@@ -352,6 +372,10 @@ class Reads(Protocol):
 
         Key rows are found by `until_ms`: this reads those of the given milliseconds.
         """
+        ...
+
+    async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        """Return the payloads at these places. A place whose row was trimmed is missing."""
         ...
 
     async def begin_snapshot(self, committed: Fence) -> None:

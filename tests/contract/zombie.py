@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from foqs.core.items.item import Row
 from foqs.store.port import StoreError
@@ -20,14 +21,15 @@ _PAUSE_S_MAX = 30.0
 
 
 class Zombie:
-    """Takes the shard over and inserts `row` in its first flush, which pauses at `point`."""
+    """Takes the shard over and inserts `row` in its first flush, which pauses at `point`. It also does the `writes`."""
 
-    def __init__(self, bench: Bench, point: str, row: Row, epoch: int = 1, nonce: str = NONCE) -> None:
+    def __init__(self, bench: Bench, point: str, row: Row, epoch: int = 1, nonce: str = NONCE, **writes: Any) -> None:
         self._bench = bench
         self._point = point
         self._row = row
         self._epoch = epoch
         self._nonce = nonce
+        self._writes = writes
         self._reached = threading.Event()
         self._go = threading.Event()
         self._held: asyncio.Task[object] | None = None
@@ -57,7 +59,7 @@ class Zombie:
         store = self._bench.make(SHARD, self._hook)
         try:
             owned = await opened(store, self._epoch, self._nonce)
-            await owned.write(inserts=[self._row])
+            await owned.write(inserts=[self._row], **self._writes)
         except StoreError as error:
             return error
         finally:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from foqs.core.flush.fence import Position
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.item import Row, State
 from foqs.core.journal.dirty_items import DirtyItems
 from foqs.core.journal.journal_bytes import decode_events, encode_events
-from foqs.core.journal.journal_events import Position, apply_change
+from foqs.core.journal.journal_events import apply_change
 from foqs.core.journal.journal_plan import JournalPlan, JournalPlanner
 from foqs.core.journal.journal_replay import JournalReplay
 from foqs.core.journal.touched_numbers import ReadsUnderWay

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from foqs.core.items.item import make_number
+
+Position: TypeAlias = tuple[int, int]
+"""(epoch, flush): the place of a flush in the history of its shard."""
 
 _CLUSTER_END: Final = ":"
 
@@ -56,6 +59,10 @@ class Fence:
     clock_ms: int
     offset_ms: int = 0
     arrival_ms: int = 0
+
+    @property
+    def position(self) -> Position:
+        return (self.epoch, self.flush)
 
     @property
     def token(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from foqs.core.flush.journal_rows import JournalRange, JournalRow
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, State, TopicName
@@ -50,6 +51,8 @@ class Writes:
     - `key_slots_added` may be in the slots table already.
     - `purge_markers_removed` are deleted unless they were raised since;
       `purge_markers_added` replace the former marker of their topic.
+    - `journal_row` is added at the position of the flush; then the rows of `journal_trimmed` are deleted.
+      See `check_journal_writes`.
     """
 
     deletes: list[int] = field(default_factory=list)
@@ -69,3 +72,5 @@ class Writes:
     purge_markers_removed: list[PurgeMarker] = field(default_factory=list)
     timers_added: Sequence[TimerEntry] = ()
     timers_removed: Sequence[TimerEntry] = ()
+    journal_row: JournalRow | None = None
+    journal_trimmed: JournalRange | None = None

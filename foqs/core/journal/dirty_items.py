@@ -15,8 +15,9 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
+from foqs.core.flush.fence import Position
 from foqs.core.items.item import Row, State, TopicName
-from foqs.core.journal.journal_events import Base, ItemChange, Position, apply_change
+from foqs.core.journal.journal_events import Base, ItemChange, apply_change
 
 
 @dataclass(slots=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from foqs.core.flush.fence import Position
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import DeliveryPolicy, Row
 from foqs.core.journal.dirty_items import DirtyItems
-from foqs.core.journal.journal_events import ItemChange, Position, apply_change
+from foqs.core.journal.journal_events import ItemChange, apply_change
 from foqs.core.journal.journal_plan import JournalPlan, JournalPlanner
 
 _NO_NUMBERS: Final[tuple[int, ...]] = ()

@@ -7,12 +7,9 @@ in `current` counts last. Pure. Knows nothing of bytes and of what an owner reme
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from foqs.core.items.item import Row, State
-
-Position: TypeAlias = tuple[int, int]
-"""(epoch, flush): the place of a flush in the journal."""
 
 
 class Base(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from foqs.core.flush.fence import Position
 from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import Row, State
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
@@ -16,7 +17,6 @@ from foqs.core.journal.journal_events import (
     Base,
     FlushEvents,
     ItemChange,
-    Position,
     base_of,
     change_of,
     merged_change,

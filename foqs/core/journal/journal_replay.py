@@ -7,10 +7,11 @@ journal, and may pause between two flushes.
 
 from __future__ import annotations
 
+from foqs.core.flush.fence import Position
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_bytes import JournalDamaged
-from foqs.core.journal.journal_events import Base, FlushEvents, ItemChange, Position, apply_change, merged_change
+from foqs.core.journal.journal_events import Base, FlushEvents, ItemChange, apply_change, merged_change
 
 
 class JournalReplay:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from foqs.core.flush.fence import Position
 from foqs.core.journal.dirty_items import DirtyItems
-from foqs.core.journal.journal_events import Position
 
 LEAST_PERCENT: Final = 20
 """The part of a flush that write-backs get whenever there are that many."""

@@ -18,7 +18,8 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TypeVar
 
-from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.fence import Fence, Owner, Position
+from foqs.core.flush.journal_rows import PayloadPlace, PositionedEvents
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
@@ -291,6 +292,18 @@ class MemoryStore:
         await self._round_trip()
         return sorted(self._tables.purge_markers)
 
+    async def journal_floor(self) -> Position | None:
+        await self._round_trip()
+        return self._tables.journal_floor()
+
+    async def journal_events(self, first: Position, bytes_max: int) -> list[PositionedEvents]:
+        await self._round_trip()
+        return self._tables.journal_events(first, bytes_max)
+
+    async def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        await self._round_trip()
+        return self._tables.journal_payloads(places)
+
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         await self._round_trip()
         return self._tables.next_key_expiry_ms(from_ms)
@@ -402,6 +415,9 @@ class MemoryReads:
 
     async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
         return await self._read(committed, lambda: self._tables.idempotency_keys_of(untils))
+
+    async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        return await self._read(committed, lambda: self._tables.journal_payloads(places))
 
     async def begin_snapshot(self, committed: Fence) -> None:
         self._counts = await self._read(committed, self._tables.counts)

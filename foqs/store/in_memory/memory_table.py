@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
 
-from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.fence import Fence, Owner, Position
+from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace, PositionedEvents, check_journal_writes
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
@@ -40,6 +41,8 @@ class ShardTables:
     """(until_ms, key) of each key row."""
     key_slots: set[int] = field(default_factory=set)
     purge_markers: set[PurgeMarker] = field(default_factory=set)
+    journal: dict[Position, JournalRow] = field(default_factory=dict)
+    """In the order of its positions."""
     owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
     locked_by: int | None = None
     unlocked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -48,6 +51,7 @@ class ShardTables:
 
     def write(self, fence: Fence, writes: Writes) -> None:
         """Apply a whole flush."""
+        check_journal_writes(fence.position, writes.journal_row, writes.journal_trimmed)
         for number in writes.deletes:
             self.delete(number)
         for lease in writes.leases:
@@ -76,6 +80,11 @@ class ShardTables:
         self.purge_markers.difference_update(writes.purge_markers_removed)
         for marker in writes.purge_markers_added:
             self.purge_markers = {other for other in self.purge_markers if other[:2] != marker[:2]} | {marker}
+        if writes.journal_row is not None:
+            payloads = b"".join(writes.journal_row.payloads)
+            self.journal[fence.position] = writes.journal_row._replace(payloads=(payloads,))
+        if writes.journal_trimmed is not None:
+            self.trim_journal(writes.journal_trimmed)
         self.owner = replace(self.owner, **{name: getattr(fence, name) for name in FENCE_COLUMNS})
 
     def put(self, row: Row) -> None:
@@ -145,6 +154,12 @@ class ShardTables:
         del self.key_expiries[start : start + len(page)]
         for name in page:
             del self.idempotency_keys[name]
+
+    def trim_journal(self, trimmed: JournalRange) -> None:
+        """Delete the journal rows of a range."""
+        self.journal = {
+            position: row for position, row in self.journal.items() if not trimmed.first <= position < trimmed.end
+        }
 
     # ---------------------------------------------------------------- reading
 
@@ -237,6 +252,27 @@ class ShardTables:
             for topic, after in topics
         ]
         return [page[:limit] for page in pages]
+
+    def journal_floor(self) -> Position | None:
+        """See `Store.journal_floor`."""
+        return self.journal[max(self.journal)].floor if self.journal else None
+
+    def journal_events(self, first: Position, bytes_max: int) -> list[PositionedEvents]:
+        """See `Store.journal_events`."""
+        page: list[PositionedEvents] = []
+        for position, row in self.journal.items():
+            bytes_max -= len(row.events) if position >= first else 0
+            if position >= first and (bytes_max >= 0 or not page):
+                page.append(PositionedEvents(position, row.events))
+        return page
+
+    def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        """See `Store.journal_payloads`."""
+        return {
+            each: self.journal[each.position].payloads[0][each.offset : each.offset + each.payload_bytes]
+            for each in places
+            if each.position in self.journal
+        }
 
     def next_key_expiry_ms(self, from_ms: int) -> int | None:
         """See `Store.next_key_expiry_ms`."""

@@ -81,6 +81,20 @@ _TIMER: Final = """CREATE TABLE IF NOT EXISTS {timer} (
   PRIMARY KEY (due_ms, id)
 ) ENGINE = InnoDB"""
 
+# A row is written once and deleted once. What does not fit its page is in pages of its own, which a
+# read of another kind does not touch.
+_JOURNAL: Final = """CREATE TABLE IF NOT EXISTS {journal} (
+  kind TINYINT NOT NULL,
+  position BIGINT NOT NULL,
+  part INT NOT NULL,
+  floor BIGINT NOT NULL,
+  bytes LONGBLOB NOT NULL,
+  PRIMARY KEY (kind, position, part)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
+
+JOURNAL_MIGRATION: Final = Migration(9, "a journal of the changes of items whose rows are written later", (_JOURNAL,))
+"""Not in `MIGRATIONS` yet, because no shard journals. It will have phases: see docs/design/journal.md."""
+
 MIGRATIONS: Final = (
     Migration(
         1,

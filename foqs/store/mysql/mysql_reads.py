@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from foqs.core.flush.fence import Fence
+from foqs.core.flush.journal_rows import PayloadPlace
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.items.row_filter import RowFilter
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
+from foqs.store.mysql.mysql_journal_sql import JournalStatements, decode_payloads, payload_ranges
 from foqs.store.mysql.mysql_migrations import filling_position
 from foqs.store.mysql.mysql_rows import decode_counts, decode_owner, decode_processes, decode_purge_markers, decode_rows
 from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
@@ -35,6 +37,7 @@ class MysqlReads:
         self._settings = settings
         self._shard = shard
         self._sql = sql.Statements(shard)
+        self._journal_sql = JournalStatements(shard)
         self._link: MysqlLink | None = None
         self._connection_id = 0
         """The server's id of `_link`."""
@@ -94,6 +97,11 @@ class MysqlReads:
     async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
         found = await self._read(committed, self._sql.idempotency_keys_of(untils))
         return {number: key for each in found for number, key, until_ms in each.rows if untils.get(number) == until_ms}
+
+    async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        ranges = payload_ranges(places)
+        statements = [self._journal_sql.payload_parts(position, *bounds) for position, bounds in ranges.items()]
+        return decode_payloads(places, await self._read(committed, statements))
 
     async def begin_snapshot(self, committed: Fence) -> None:
         await self._run([session_sql.BEGIN_READ, self._sql.read_owner()], committed)

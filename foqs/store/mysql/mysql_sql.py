@@ -98,6 +98,7 @@ class Statements:
         self._slot = f"foqs_{shard}_slot"
         self._cut = f"foqs_{shard}_cut"
         self._timer = f"foqs_{shard}_timer"
+        self._journal = f"foqs_{shard}_journal"
         # Parts of the statements of a flush. They name the index, because a server that expects
         # a handful of rows in the table, perhaps from old statistics, would read and lock all of
         # them. A DELETE can name an index only if it names the table that it deletes from. It reads
@@ -131,7 +132,7 @@ class Statements:
 
     def migration(self, step: str) -> bytes:
         """Return a migration's statement for this shard's tables."""
-        tables = {name: getattr(self, f"_{name}") for name in TABLES}
+        tables = {name: getattr(self, f"_{name}") for name in (*TABLES, "journal")}
         return step.format(**tables).encode()
 
     @property

@@ -14,7 +14,8 @@ from dataclasses import replace
 from struct import error as OutOfRange  # noqa: N812 - a number is too large for its column
 from typing import Final, TypeVar
 
-from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.fence import Fence, Owner, Position
+from foqs.core.flush.journal_rows import PayloadPlace, PositionedEvents, unpack_position
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
@@ -32,6 +33,13 @@ from foqs.store.mysql.mysql_driver import (
     Result,
     ServerError,
     Statement,
+)
+from foqs.store.mysql.mysql_journal_sql import (
+    JournalStatements,
+    decode_events,
+    decode_payloads,
+    parts_of_a_page,
+    payload_ranges,
 )
 from foqs.store.mysql.mysql_reads import MysqlReads
 from foqs.store.mysql.mysql_rows import (
@@ -92,6 +100,7 @@ class MysqlStore:
         self._shard = shard
         self._faults = faults
         self._sql = sql.Statements(shard)
+        self._journal_sql = JournalStatements(shard)
         self._link: MysqlLink | None = None
         self._is_busy = False
         self._connection_id = 0
@@ -146,6 +155,24 @@ class MysqlStore:
     async def purge_markers(self) -> list[PurgeMarker]:
         (found,) = await self._read([self._sql.purge_markers])
         return decode_purge_markers(found)
+
+    async def journal_floor(self) -> Position | None:
+        (found,) = await self._read([self._journal_sql.floor])
+        return unpack_position(found.rows[0][0]) if found.rows else None
+
+    async def journal_events(self, first: Position, bytes_max: int) -> list[PositionedEvents]:
+        parts_max = parts_of_a_page(bytes_max)
+        (found,) = await self._read([self._journal_sql.events(first, parts_max)])
+        page, long = decode_events(found, parts_max)
+        if long is not None:
+            (found,) = await self._read([self._journal_sql.events_of(long)])
+            page, _ = decode_events(found, len(found.rows) + 1)
+        return page
+
+    async def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        ranges = payload_ranges(places)
+        statements = [self._journal_sql.payload_parts(position, *bounds) for position, bounds in ranges.items()]
+        return decode_payloads(places, await self._read(statements) if statements else [])
 
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         (found,) = await self._read([self._sql.next_key_expiry(from_ms)])
@@ -440,7 +467,7 @@ class MysqlStore:
 
         If the fence matches no row, these writes are rolled back.
         """
-        first, *others = [*self._split_into_packets(self._statements_of(link, decide({}, {})))] or [[]]
+        first, *others = [*self._split_into_packets(self._statements_of(link, fence, decide({}, {})))] or [[]]
 
         def on_fenced(results: list[Result]) -> bytes | None:
             self._faults("fenced")
@@ -469,7 +496,7 @@ class MysqlStore:
         rows = {row.id: row for row in decode_rows(found[: len(reads)])}
         idempotency_keys = decode_idempotency_keys(found[len(reads) :])
         self._faults("read")
-        writes = [*self._split_into_packets(self._statements_of(link, decide(rows, idempotency_keys)))]
+        writes = [*self._split_into_packets(self._statements_of(link, fence, decide(rows, idempotency_keys)))]
         if writes:
             await self._send_packets(link, writes, commit)
         else:
@@ -502,11 +529,18 @@ class MysqlStore:
             raise
         return results
 
-    def _statements_of(self, link: MysqlLink, writes: Writes) -> Iterator[Statement]:
+    def _statements_of(self, link: MysqlLink, fence: Fence, writes: Writes) -> Iterator[Statement]:
         """Return a flush's statements. If the link cannot prepare, they are text, which is up to twice as long."""
         if link.can_prepare:
-            return self._sql.write(writes, self._packet_bytes, can_bulk=link.can_bulk)
-        return map(as_text, self._sql.write(writes, self._packet_bytes // 2))
+            return self._writes_of(fence, writes, self._packet_bytes, can_bulk=link.can_bulk)
+        return map(as_text, self._writes_of(fence, writes, self._packet_bytes // 2, can_bulk=False))
+
+    def _writes_of(self, fence: Fence, writes: Writes, packet_bytes: int, *, can_bulk: bool) -> Iterator[Statement]:
+        if writes.journal_row is not None:
+            yield from self._journal_sql.add_row(fence.position, writes.journal_row, packet_bytes, can_bulk=can_bulk)
+        yield from self._sql.write(writes, packet_bytes, can_bulk=can_bulk)
+        if writes.journal_trimmed is not None:
+            yield from self._journal_sql.trim_rows(writes.journal_trimmed)
 
     async def _check_fence(self, link: MysqlLink, fence: Fence) -> None:
         """Raise `FencedOut` if the fence did not match: a write may fail before the fence's result is read."""

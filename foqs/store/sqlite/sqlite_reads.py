@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from foqs.core.flush.fence import Fence
+from foqs.core.flush.fence import Fence, Position
+from foqs.core.flush.journal_rows import PayloadPlace, PositionedEvents, pack_position, unpack_position
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
 from foqs.core.items.row_filter import RowFilter
 from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
@@ -99,6 +100,9 @@ class SqliteReads:
             }
 
         return await self._read(committed, read)
+
+    async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        return await self._read(committed, lambda db: read_journal_payloads(db, places))
 
     async def begin_snapshot(self, committed: Fence) -> None:
         await self._run_in_thread(lambda: self._run_or_disconnect(lambda: self._begin_read(committed)))
@@ -210,6 +214,30 @@ def read_due_rows(
     if after is not None:
         start = max(start, (after.due_ms, after.id))
     return [DueRow(*found) for found in db.execute(sql.DUE_ROWS, (*start, high_ms, limit))]
+
+
+def read_journal_events(db: sqlite3.Connection, first: Position, bytes_max: int) -> list[PositionedEvents]:
+    """Return a page of events; see `Store.journal_events`."""
+    page: list[PositionedEvents] = []
+    for number, events in db.execute(sql.JOURNAL_EVENTS, (pack_position(first),)):
+        bytes_max -= len(events)
+        if page and bytes_max < 0:
+            break
+        page.append(PositionedEvents(unpack_position(number), events))
+    return page
+
+
+def read_journal_payloads(db: sqlite3.Connection, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+    """Return the payloads at these places; see `Store.journal_payloads`. Those of a flush are read once."""
+    found = {
+        position: db.execute(sql.JOURNAL_PAYLOADS, (pack_position(position),)).fetchone()
+        for position in dict.fromkeys(place.position for place in places)
+    }
+    return {
+        place: values[0][place.offset : place.offset + place.payload_bytes]
+        for place in places
+        if (values := found[place.position]) is not None
+    }
 
 
 def _read_by_id(db: sqlite3.Connection, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:

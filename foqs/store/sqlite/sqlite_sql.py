@@ -138,6 +138,21 @@ MIGRATIONS: Final = (
     ),
 )
 
+JOURNAL_MIGRATION: Final = Migration(
+    9,
+    "a journal of the changes of items whose rows are written later",
+    # The payloads come last: a read of the others does not read their pages.
+    (
+        """CREATE TABLE journal (
+  position INTEGER PRIMARY KEY,
+  floor INTEGER NOT NULL,
+  events BLOB NOT NULL,
+  payloads BLOB NOT NULL
+)""",
+    ),
+)
+"""Not in `MIGRATIONS` yet, because no shard journals: see docs/design/journal.md."""
+
 
 def _assigned(names: Sequence[str]) -> str:
     """Return an assignment of a bound value to each column."""
@@ -323,3 +338,18 @@ COUNTS: Final = (
     "SELECT namespace, topic, state, COUNT(*), SUM(payload_bytes) FROM item GROUP BY namespace, topic, state"
 )
 """Counts rows and payload bytes by topic and state, from the index alone."""
+
+ADD_JOURNAL_ROW: Final = "INSERT INTO journal (position, floor, events, payloads) VALUES (?, ?, ?, ?)"
+"""Adds the journal row of a flush."""
+
+TRIM_JOURNAL: Final = "DELETE FROM journal WHERE position >= ? AND position < ?"
+"""Deletes the journal rows of a range of positions."""
+
+JOURNAL_FLOOR: Final = "SELECT floor FROM journal ORDER BY position DESC LIMIT 1"
+"""Reads the floor of the newest journal row."""
+
+JOURNAL_EVENTS: Final = "SELECT position, events FROM journal WHERE position >= ? ORDER BY position"
+"""Reads the events of journal rows at or above a position."""
+
+JOURNAL_PAYLOADS: Final = "SELECT payloads FROM journal WHERE position = ?"
+"""Reads the payloads of a flush."""

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.fence import Fence, Owner, Position
+from foqs.core.flush.journal_rows import PayloadPlace, PositionedEvents, pack_position, unpack_position
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
@@ -40,7 +41,14 @@ from foqs.store.port import (
 from foqs.store.sql_rows import all_values, fence_values, lease_columns, mutable_values, owner_of
 from foqs.store.sqlite import sqlite_sql as sql
 from foqs.store.sqlite.sqlite_file import SqliteFile, is_damage
-from foqs.store.sqlite.sqlite_reads import SqliteReads, read_due_rows, read_rows, read_rows_with_payload
+from foqs.store.sqlite.sqlite_reads import (
+    SqliteReads,
+    read_due_rows,
+    read_journal_events,
+    read_journal_payloads,
+    read_rows,
+    read_rows_with_payload,
+)
 
 _T = TypeVar("_T")
 _STATEMENT_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
@@ -109,6 +117,16 @@ class SqliteStore:
 
     async def purge_markers(self) -> list[PurgeMarker]:
         return await self._read(lambda db: [PurgeMarker(*found) for found in db.execute(sql.PURGE_MARKERS)])
+
+    async def journal_floor(self) -> Position | None:
+        found = await self._read(lambda db: db.execute(sql.JOURNAL_FLOOR).fetchone())
+        return None if found is None else unpack_position(found[0])
+
+    async def journal_events(self, first: Position, bytes_max: int) -> list[PositionedEvents]:
+        return await self._read(lambda db: read_journal_events(db, first, bytes_max))
+
+    async def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
+        return await self._read(lambda db: read_journal_payloads(db, places))
 
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         (found,) = await self._read(lambda db: db.execute(sql.NEXT_KEY_EXPIRY, (from_ms,)).fetchone())
@@ -252,7 +270,7 @@ class SqliteStore:
             found |= {row.id: row for row in read_rows_with_payload(db, payload_limits)}
             found_keys = _read_idempotency_keys(db, key_names)
             self._faults("read")
-            _write(db, decide(found, found_keys))
+            _write(db, fence, decide(found, found_keys))
             self._faults("written")
             db.execute(sql.COMMIT)
             self._faults("committed")
@@ -290,7 +308,11 @@ def _read_idempotency_keys(db: sqlite3.Connection, key_names: Sequence[KeyName])
     return {name: IdempotencyKey(*values) for name, values in found.items() if values is not None}
 
 
-def _write(db: sqlite3.Connection, writes: Writes) -> None:
+def _write(db: sqlite3.Connection, fence: Fence, writes: Writes) -> None:
+    if writes.journal_row is not None:
+        events, payloads, floor = writes.journal_row
+        numbers = (pack_position(fence.position), pack_position(floor))
+        db.execute(sql.ADD_JOURNAL_ROW, (*numbers, events, b"".join(payloads)))
     _write_idempotency_keys(db, writes)
     if writes.deletes:
         db.executemany(sql.DELETE, zip(writes.deletes))
@@ -319,6 +341,8 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
         db.executemany(sql.REMOVE_PURGE_MARKER, writes.purge_markers_removed)
     if writes.purge_markers_added:
         db.executemany(sql.SET_PURGE_MARKER, writes.purge_markers_added)
+    if writes.journal_trimmed is not None:
+        db.execute(sql.TRIM_JOURNAL, tuple(map(pack_position, writes.journal_trimmed)))
 
 
 def _write_idempotency_keys(db: sqlite3.Connection, writes: Writes) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.fence import Fence
+from foqs.core.flush.fence import Fence, Position
 from foqs.core.flush.flush_plan import FlushPlan, plan_flush
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Dues, Events, Inserts, Leases
@@ -18,7 +18,6 @@ from foqs.core.items.life import Event, EventKind, FlushContext, RetryPolicy
 from foqs.core.journal.dirty_items import DirtyItems
 from foqs.core.journal.flush_journal import plan_journal, write_rows
 from foqs.core.journal.journal_bytes import decode_events, encode_events
-from foqs.core.journal.journal_events import Position
 from foqs.core.journal.journal_replay import JournalReplay
 from foqs.core.timing.due_timers import DueTimers, timer_entry
 from foqs.store.in_memory.memory_table import ShardTables

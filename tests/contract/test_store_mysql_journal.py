@@ -1,0 +1,84 @@
+"""The journal on a server: rows that need several packets, connections that break between them, and the plans of statements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace, PositionedEvents
+from foqs.store.mysql import mysql_store
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
+from foqs.store.mysql.mysql_journal_sql import JournalStatements
+from foqs.store.port import StoreLost
+from tests.contract.conftest import SHARD, Bench, mysql_bench
+from tests.contract.journal_bench import opened_with_journal
+from tests.contract.test_store_mysql_plans import explain
+from tests.support.inner_parts import link_of
+from tests.support.stores import contents, make_row
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture
+def bench(place: MysqlSettings) -> Bench:
+    return mysql_bench(place)
+
+
+def test_row_that_needs_many_packets_is_whole_or_missing_wherever_the_connection_breaks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql_store, "PACKET_BYTES_MAX", 20_000)
+    row = JournalRow(b"e" * 50_000, [b"p" * 30_000, b"q" * 15_000], (1, 1))
+    run_packet, left = MysqlLink.run, [1 << 30]
+
+    async def run_or_break(link: MysqlLink, *statements: Any, **options: Any) -> Any:
+        if left[0] == 0:
+            link.abort()
+            raise MysqlLinkLost("broken by the test")
+        left[0] -= 1
+        return await run_packet(link, *statements, **options)
+
+    async def story() -> None:
+        owned = await opened_with_journal(bench)
+        monkeypatch.setattr(MysqlLink, "run", run_or_break)
+        for packets in range(100):
+            left[0] = packets
+            try:
+                await owned.write(journal_row=row, inserts=[make_row(1)])
+            except StoreLost:
+                left[0] = 1 << 30
+                assert (await owned.store.read_owner()).flush == 0
+                assert await owned.store.journal_events((0, 0), 1 << 30) == []
+                assert await contents(owned) == {}
+            else:
+                break
+        assert packets > 4, "the row did not need several packets"
+        left[0] = 1 << 30
+        assert await owned.store.journal_events((0, 0), 1 << 30) == [PositionedEvents((1, 1), row.events)]
+        place = PayloadPlace((1, 1), 29_999, 2)
+        assert await owned.store.journal_payloads([place]) == {place: b"pq"}
+
+    bench.run(story())
+
+
+def test_statements_of_the_journal_read_only_their_ranges(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened_with_journal(bench)
+        for _ in range(40):
+            await owned.write(journal_row=JournalRow(b"events", [b"p" * 9_000], (1, 1)))
+        await link_of(owned.store).run(b"ANALYZE TABLE foqs_%d_journal" % SHARD)
+        texts = JournalStatements(SHARD)
+        for text in (
+            texts.events((1, 30), 5),
+            texts.events_of((1, 30)),
+            texts.payload_parts((1, 30), 10, 20),
+            *texts.trim_rows(JournalRange((1, 1), (1, 9))),
+        ):
+            used = [step for step in await explain(owned.store, text) if "journal" in step.table]
+            assert {step.key for step in used} == {"PRIMARY"}, text
+            assert all(step.access in ("range", "ref") and step.rows < 40 for step in used), (text, used)
+        (floor,) = await explain(owned.store, texts.floor)
+        assert (floor.key, floor.more.count("filesort")) == ("PRIMARY", 0), floor
+
+    bench.run(story())
