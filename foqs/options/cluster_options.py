@@ -40,8 +40,8 @@ class ClusterOptions(Options):
         "",
         "addresses",
         "The ZooKeeper servers, HOST:PORT,HOST:PORT. Empty: this host is alone and owns every shard of its "
-        "store. Otherwise it owns the shards that the plan assigns to it, in the databases below, and [store] "
-        "is not used.",
+        "store. Otherwise it owns the shards that the plan assigns to it, in [databases]. Of [store] only "
+        "statement_timeout_ms and unsafe_durability apply then.",
         change="Set it if several hosts shall serve one queue.",
     )
     root: str = option(
@@ -54,10 +54,10 @@ class ClusterOptions(Options):
         6_000,
         MS,
         "A host that ZooKeeper does not hear from for this time loses its shards to other hosts. A short "
-        "timeout restores service soon after a crash, but moves shards at every hiccup of the network.",
+        "timeout restores service soon after a crash, but moves shards whenever the network fails for longer than that.",
         3_000,
         120_000,
-        change="Raise it if foqs_cluster_sessions_total rises while hosts and network live: they stall for longer. Lower it if "
+        change="Raise it if foqs_cluster_sessions_total rises although no host failed: a pause was longer than the timeout. Lower it if "
         "shards of a host that died must be served sooner.",
     )
     credentials_file: str = option(
@@ -66,7 +66,7 @@ class ClusterOptions(Options):
         "A file with USER:PASSWORD in one line, which only its owner may read. Only this user can then read "
         "and write the data in ZooKeeper. It is the same for all hosts. Empty: anybody who reaches ZooKeeper "
         "can.",
-        change="Set it if others than hosts reach ZooKeeper.",
+        change="Set it if anything but the hosts reaches ZooKeeper.",
     )
     token_file: str = option(
         "",

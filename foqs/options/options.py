@@ -58,7 +58,7 @@ class ServerOptions(Options):
         "The port for Thrift calls. 0 takes any free port.",
         0,
         65_535,
-        change="Change it if the log says that another program has it, or for a second host on the machine.",
+        change="Change it if the start fails because another process uses the port, or for a second host on the machine.",
     )
     sqs_port: int = option(
         -1,
@@ -75,7 +75,7 @@ class ServerOptions(Options):
         "The port for /livez, /readyz, /metrics and /scale, apart from the calls. 0 takes any free port.",
         0,
         65_535,
-        change="Change it if the log says that another program has it.",
+        change="Change it if the start fails because another process uses the port.",
     )
     http_host: str = option(
         "127.0.0.1",
@@ -88,7 +88,7 @@ class ServerOptions(Options):
         False,
         "true or false",
         "Serve the console, web pages for people. With auth.enabled they ask for a token.",
-        change="Set it on a host that people shall look at.",
+        change="Set it if people shall see topics, items and hosts in a browser.",
     )
     console_port: int = option(
         7413,
@@ -96,7 +96,7 @@ class ServerOptions(Options):
         "The port of the console, with TLS if the calls have it. 0 takes any free port.",
         0,
         65_535,
-        change="Change it if the log says that another program has it.",
+        change="Change it if the start fails because another process uses the port.",
     )
     console_host: str = option(
         "127.0.0.1",
@@ -121,7 +121,7 @@ class ServerOptions(Options):
         "",
         "path",
         "The certificate and its chain for the port of calls, PEM. With it the port accepts only TLS 1.2 or "
-        "later. Empty: no TLS. SIGHUP reads this file and the next two again.",
+        "later. Empty: no TLS. SIGHUP reads this file, tls_key_file and tls_client_ca_file again.",
         change="Set it if clients run elsewhere.",
     )
     tls_key_file: str = option(
@@ -140,11 +140,11 @@ class ServerOptions(Options):
     stop_timeout_ms: int = option(
         10_000,
         MS,
-        "A stopping host finishes the calls in flight within this time; the rest end with an error. Longer "
-        "than a slow flush, shorter than the time that the process supervisor waits.",
+        "A stopping host finishes the calls in flight within this time; the rest end with an error. Set it "
+        "longer than a slow flush takes, and shorter than the time that the service manager waits.",
         0,
         10 * 60_000,
-        change="Raise it, and the time of the process supervisor, if calls end with an error whenever a host stops. Lower it if the supervisor kills hosts that stop.",
+        change="Raise it, and the time of the service manager, if calls end with an error whenever a host stops. Lower it if the service manager kills hosts that stop.",
     )
     region: str = option(
         "local",
@@ -226,7 +226,7 @@ class StoreOptions(Options):
     shards: int = option(
         4,
         "shards",
-        "The host owns the shards 0 to n-1. More shards spread the writes over more transactions.",
+        "The number of shards. The host owns all of them, numbered from 0. More shards spread the writes over more transactions.",
         1,
         1_024,
         change="Raise it if foqs_writer_queue_items stays high while neither the database nor a core is busy. It cannot be lowered: the items of the shards that are left out would not be served.",
@@ -268,14 +268,15 @@ class StoreOptions(Options):
     unsafe_durability: bool = option(
         False,
         "true or false",
-        "Accept database settings with which a power failure can lose acknowledged items.",
+        "Accept database settings with which a power failure can lose acknowledged items. It applies to "
+        "[databases] too.",
         change="Set it only for items that may be lost.",
     )
     statement_timeout_ms: int = option(
         30_000,
         MS,
         "If a statement, or the last statements of a flush with their COMMIT, has no result within this time, "
-        "the connection counts as lost. Longer than any lock wait.",
+        "the connection counts as lost. Set it longer than any lock wait. It applies to [databases] too.",
         1_000,
         600_000,
         change="Raise it if the log shows connections that are lost while the database only pauses, as at a failover of its own. Lower it if a database that hangs must be noticed sooner.",
@@ -302,8 +303,8 @@ class NamespaceOptions(Options):
     payload_bytes_max: int = option(
         10_240,
         "bytes",
-        "A larger payload is refused. Store large data elsewhere and put its address into the item. Messages of "
-        "SQS have up to 1 MiB and an envelope of at most 4 KiB.",
+        "A larger payload is refused. Store large data elsewhere and put its address into the item. For "
+        "SQS messages of 1 MiB, which also have an envelope, set 1_114_112.",
         0,
         PAYLOAD_BYTES_CEILING,
         change="Raise it if producers get LIMIT_EXCEEDED for payloads that belong into the queue.",
@@ -314,7 +315,7 @@ class NamespaceOptions(Options):
         "Larger metadata is refused. A nack may rewrite it.",
         0,
         1_024,
-        change="Lower it to keep producers from using it for data.",
+        change="Lower it if items that you peek at hold data in their metadata.",
     )
     lease_ms_default: int = option(
         30_000,
@@ -322,7 +323,7 @@ class NamespaceOptions(Options):
         "The lease of an item that names none. The items of a consumer that dies are delayed by this time.",
         1,
         DAY_MS,
-        change="Raise it if foqs_due_items_total shows leases that end while consumers still work. Lower it if items of dead consumers come back too late.",
+        change='Raise it if foqs_due_items_total with kind="lease" rises although no consumer died. Lower it if items of dead consumers come back too late.',
     )
     lease_ms_max: int = option(
         12 * HOUR_MS,
@@ -343,7 +344,8 @@ class NamespaceOptions(Options):
     backoff_ms_min: int = option(
         1_000,
         MS,
-        "The backoff after the first nack that names no delay. It doubles with each attempt.",
+        "The backoff after the first nack that names no delay: by jitter, half of this to all of it. It doubles with "
+        "each attempt.",
         1,
         DAY_MS,
         change="Raise it if consumers fail again at once because what they need is still down.",
@@ -367,11 +369,11 @@ class NamespaceOptions(Options):
     key_window_ms: int = option(
         10 * 60_000,
         MS,
-        "The time for which an idempotency key is remembered. Longer than any caller retries, with a crash "
-        "and a restart in between. Each key is a row of about 100 bytes.",
+        "The time for which an idempotency key is remembered. Set it longer than any caller retries, with a "
+        "crash and a restart in between. Each key is a row of about 100 bytes.",
         2 * 60_000,
         30 * DAY_MS,
-        change="Raise it if producers repeat calls for longer. Lower it if the table of keys grows too large.",
+        change="Raise it if producers repeat calls for longer. Lower it if the tables of keys (foqs_N_key in MySQL) grow too large.",
     )
     enqueues_per_minute: int = option(
         0,
@@ -379,23 +381,25 @@ class NamespaceOptions(Options):
         "The items that may be enqueued, over all hosts. 0: no limit.",
         0,
         1_000_000_000,
-        change="Set it if one tenant's producers can overload the tier or its consumers.",
+        change="Set it if calls of other tenants are slow or OVERLOADED while foqs namespace show reports many enqueues of this one.",
     )
     backlog_items_max: int = option(
         0,
         "items",
-        "Enqueues are refused while the namespace holds this number of items, over all hosts. 0: no limit.",
+        "Enqueues are refused while the namespace holds this number of items, over all hosts. DEAD items count, and so "
+        "do items of a purge until their rows are deleted. 0: no limit.",
         0,
         1_000_000_000_000,
-        change="Set it if a tenant whose consumers stand still must not fill the database.",
+        change="Set it if foqs_namespace_items grows while consumers stand still, and must not fill the database.",
     )
     backlog_bytes_max: int = option(
         0,
         "bytes",
-        "Enqueues are refused while the payloads of the namespace take this many bytes, over all hosts. 0: no limit.",
+        "Enqueues are refused while the payloads of the namespace take this many bytes, over all hosts. They count as "
+        "for backlog_items_max. 0: no limit.",
         0,
         1 << 60,
-        change="Set it if the space of the database is short or paid for.",
+        change="Set it if the disk of the database fills, or is paid for: foqs namespace show reports the bytes of a namespace.",
     )
     topics_max: int = option(
         0,
@@ -446,8 +450,8 @@ class CatalogOptions(Options):
         1_000_000,
         "bytes",
         "The size of the catalog. It is read and written as one document and holds some thousands of "
-        "namespaces or pauses. A fifth is for administrators. A namespace may take its weight times what is left; "
-        "its administrators get LIMIT_EXCEEDED beyond that.",
+        "namespaces or pauses. A fifth is for administrators of the whole system. A namespace may take its weight times "
+        "what is left; its own administrators get LIMIT_EXCEEDED beyond that.",
         10_000,
         16 * MIB,
         change="Raise it if administrators get LIMIT_EXCEEDED for namespaces or pauses that are needed. In a cluster, raise jute.maxbuffer of ZooKeeper too, whose default is 1 MiB.",
@@ -461,7 +465,7 @@ class LogOptions(Options):
         "info",
         "debug, info, warning or error",
         "Lines below this level are not written.",
-        change="Set debug to follow single calls, warning if the log costs too much.",
+        change="Set debug to see HTTP requests that failed and dead letters that are not moved yet, warning if the log costs too much.",
     )
     format: Literal["auto", "text", "json"] = option(
         "auto",

@@ -42,20 +42,21 @@ class RpcOptions(Options):
         10_000,
         "calls",
         "The calls in flight over all connections. Further calls are answered OVERLOADED. A tenth is for acks and "
-        "other calls that settle deliveries. Twice as many dequeues may wait for items besides; a principal or "
-        "namespace has at most as many as are free.",
+        "other calls that settle deliveries. Besides, twice as many dequeues may wait for items; one principal or "
+        "namespace alone gets half of these places, by default 10,000. Receives of SQS have places of their own, by "
+        "default 750, of which one alone gets 375.",
         1,
         1_000_000,
-        change="Raise it if foqs_calls_in_flight reaches it, or dequeues that wait are OVERLOADED, while CPU and memory are "
-        "free. Lower it if calls end as DEADLINE_EXCEEDED because the host has too many.",
+        change="Raise it if foqs_calls_in_flight reaches nine tenths of it, or dequeues that wait are OVERLOADED, while CPU "
+        "and memory are free. Lower it if calls end as DEADLINE_EXCEEDED because the host has too many.",
     )
     in_flight_bytes_max: int = option(
         256 * MIB,
         "bytes",
         "The bytes of frames that are being read or not answered yet, over all connections. Further calls are "
-        "answered OVERLOADED. Dequeues that wait for items take at most half. As many bytes of replies may be "
-        "unread besides; beyond that the peer with most of them loses its oldest connection. One connection may leave an "
-        "eighth unread, and always two of the longest replies.",
+        "answered OVERLOADED. Dequeues that wait for items take at most half. Besides, as many bytes of replies "
+        "may be unread; beyond that the peer with the most unread bytes loses its oldest connection. One connection may "
+        "leave an eighth unread, and always two of the longest replies.",
         MIB,
         64 * 1024 * MIB,
         change="Raise it if foqs_calls_in_flight_bytes reaches it and there is memory. Lower it if the host is short of memory.",
@@ -63,11 +64,11 @@ class RpcOptions(Options):
     idle_timeout_ms: int = option(
         3_600_000,
         MS,
-        "A connection without calls is closed quietly after this time.",
+        "A connection without calls is closed after this time, without an error.",
         1_000,
         DAY_MS,
         change="Set it below the idle timeout of a load balancer or firewall in front, if clients find connections that were "
-        "cut without a word.",
+        "cut without an error.",
     )
 
 
@@ -94,7 +95,7 @@ class CallOptions(Options):
     wait_ms_max: int = option(
         60_000,
         MS,
-        "A longer wait of a dequeue is shortened to this. It also stays below the call's deadline.",
+        "A longer wait of a dequeue is shortened to this. It is at most the call's timeout.",
         0,
         TIMEOUT_MS_MAX,
         change="Set it below the idle timeout of a load balancer in front, if waiting dequeues lose their connections.",
@@ -103,7 +104,8 @@ class CallOptions(Options):
         16 * MIB,
         "bytes",
         "The bytes of one dequeue's reply, estimated with the largest payload that its namespace allows, or "
-        "still holds. The dequeue returns fewer items rather than more bytes.",
+        "with a larger one that it holds since its limit was lowered. The dequeue returns fewer items rather than more "
+        "bytes. It limits the payloads of a page of items too.",
         MIB,
         48 * MIB,
         change="Raise it if dequeues of large payloads return fewer items than they ask for. Lower it if the host or its "

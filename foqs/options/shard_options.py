@@ -14,21 +14,23 @@ class ShardOptions(Options):
     queue_items_max: int = option(
         40_000,
         "items",
-        "The operations that wait for a flush. A namespace gets a part by its weight, at most half if it is "
-        "alone. Further operations are answered OVERLOADED.",
+        "The entries that wait for a flush. The limit holds three times: for inserts, for other events of callers, and "
+        "for the work of the shard itself. A namespace gets a part by its weight: with weight 1 and alone, half. "
+        "Further entries are answered OVERLOADED.",
         2_000,
         10_000_000,
-        change="Raise it if foqs_writer_queue_items reaches it in bursts that the callers can wait for. Lower it if calls "
-        "end as DEADLINE_EXCEEDED because they wait too long.",
+        change='Raise it if calls are OVERLOADED with "the shard\'s write queue is full" in bursts that the callers can '
+        "wait for. Lower it if calls end as DEADLINE_EXCEEDED because they wait too long.",
     )
     queue_bytes_max: int = option(
         64 * MIB,
         "bytes",
-        "The payload, metadata and trace contexts that wait for a flush. Further operations are answered OVERLOADED.",
+        "The payload, metadata and trace contexts that wait for a flush. It limits the same three kinds "
+        "of entries as queue_items_max, and is divided in the same way. Further entries are answered OVERLOADED.",
         4 * MIB,
         4096 * MIB,
-        change="Raise it if foqs_writer_queue_bytes reaches it and there is memory. Lower it if the host is short of "
-        "memory: each shard may use as much.",
+        change='Raise it if calls with large payloads are OVERLOADED with "the shard\'s write queue is full" and there is '
+        "memory. Lower it if the host is short of memory: each shard may use three times this.",
     )
     ready_index_items_max: int = option(
         250_000,
@@ -42,17 +44,18 @@ class ShardOptions(Options):
     lease_ranges_max: int = option(
         262_144,
         "ranges",
-        "The ranges of consecutive item numbers whose lease ends are remembered, at 16 bytes each. Beyond it, leases "
-        "that end later are read from the table when their time comes.",
+        "The ranges of consecutive item numbers whose lease ends are remembered, at 16 bytes each; each "
+        "slot of time costs 24 ranges more. Beyond it, leases that end later are read from the table when their time comes.",
         64,
         100_000_000,
-        change="Raise it if foqs_lease_ranges reaches foqs_lease_ranges_limit: many items are then leased in no order.",
+        change="Raise it if foqs_lease_ranges reaches foqs_lease_ranges_limit: then leased items have few consecutive "
+        "numbers.",
     )
     clock_skew_ms_max: int = option(
         100,
         MS,
-        "The largest difference between the clocks of two database servers. After a takeover from another server "
-        "leases and delays end later by this time.",
+        "The largest difference between the clocks of two database servers. After the database failed over to "
+        "another server, leases and delays end later by this time.",
         0,
         HOUR_MS,
         change="Raise it if NTP shows a larger difference between the servers.",
@@ -75,17 +78,17 @@ class RowCacheOptions(Options):
     written_bytes_max: int = option(
         256 * MIB,
         "bytes",
-        "The memory for rows that were just written, of all shards. A namespace may take what is left free, "
-        "and at most half if it is alone. Other rows are read when they are needed.",
+        "The memory for rows that were just written, of all shards. A namespace may take what is left free: "
+        "alone, half. At most 800 rows are kept for each MiB. Other rows are read when they are needed.",
         0,
         64 * 1024 * MIB,
-        change="Raise it if foqs_row_cache_bytes of the pool written reaches its limit and there is memory: the database "
-        "reads less. Lower it if the host is short of memory.",
+        change="Raise it if foqs_row_cache_bytes of the pool written stays above half of its limit and there is memory: the "
+        "database reads less. Lower it if the host is short of memory.",
     )
     prefetched_bytes_max: int = option(
         32 * MIB,
         "bytes",
-        "The memory for prefetched rows, of all shards.",
+        "The memory for prefetched rows, of all shards. At most 800 rows are kept for each MiB.",
         0,
         64 * 1024 * MIB,
         change="Raise it if foqs_row_cache_bytes of the pool prefetched reaches its limit and there is memory: dequeues "

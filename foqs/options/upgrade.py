@@ -42,16 +42,18 @@ def upgrade(text: str) -> Upgrade:
     try:
         wanted = _renamed(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise UpgradeRefused(f"it is not TOML ({error}); correct that line") from None
+        raise UpgradeRefused(f"the file is not TOML ({error}); correct that line") from None
     new_text = "".join(_rewrite(text))
     try:
         found = tomllib.loads(new_text)
     except tomllib.TOMLDecodeError as error:
         raise UpgradeRefused(
-            f"it would not be TOML any more ({error}); write each section once, as [section], and rename it by hand"
+            f"the file would not be TOML any more ({error}); write each section once, as [section], and rename it by hand"
         ) from None
     if _without_empty(found) != _without_empty(wanted):
-        raise UpgradeRefused("its form cannot be rewritten; write one option a line, below [section], and try again")
+        raise UpgradeRefused(
+            "the form of the file cannot be rewritten; write one option a line, below [section], and try again"
+        )
     return Upgrade(new_text, tuple(_unknown(found)))
 
 
