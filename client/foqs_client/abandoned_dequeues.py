@@ -42,11 +42,11 @@ class AbandonedDequeues:
         self._on_all_ended: asyncio.Future[None] | None = None
 
     def late_reply(self, release: ReleaseItems) -> LateReply:
-        """Return the `LateReply` of dequeues whose items `release` releases."""
+        """Return a handler of late replies to dequeues. `release` gets their items."""
         return _LateDequeueReply(self, release)
 
     async def wait_ended(self, until_s: float) -> None:
-        """Wait until each has its reply, or until this moment on the loop's clock."""
+        """Wait until every abandoned dequeue has its reply, or until this moment on the loop's clock."""
         loop = asyncio.get_running_loop()
         if self._open and (left_s := until_s - loop.time()) > 0:
             self._on_all_ended = loop.create_future()

@@ -42,9 +42,13 @@ def _parse_address(part: str, url: str) -> tuple[str, int]:
     elif ":" in host:
         raise InvalidArgument(f"put the IPv6 address of {part!r} in brackets", field="url")
     if not host or any(character in host for character in "/?#@ "):
-        raise InvalidArgument(f"{part!r} in {url!r} is not host or host:port", field="url")
+        raise InvalidArgument(
+            f"{part!r} in {url!r} is not host or host:port; write foqs://host1:7411,host2:7411", field="url"
+        )
     if not colon:
         return host, PORT_DEFAULT
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise InvalidArgument(f"the port of {part!r} is not a number from 1 to 65535", field="url")
+        raise InvalidArgument(
+            f"the port of {part!r} is not a number from 1 to 65535; write it as in host1:7411", field="url"
+        )
     return host, int(port)

@@ -187,14 +187,18 @@ class AdminCalls:
         await self._call(_DELETE, self._namespace_name(name), timeout_ms)
 
     async def usage(self, name: str | None = None, *, timeout_ms: int | None = None) -> Usage:
-        """Return the counts of a namespace."""
+        """Return how many items, payload bytes and topics a namespace has."""
         reply = await self._call(_USAGE, self._namespace_name(name), timeout_ms)
         return Usage(reply.items, reply.bytes, reply.topics, reply.enqueues_last_minute)
 
     async def set_grant(
         self, principal: str, permissions: Iterable[str], namespace: str | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Replace the permissions of a principal in the namespace. An empty list revokes the grant."""
+        """Replace the permissions of a principal in the namespace. An empty list revokes the grant.
+
+        Raises:
+            InvalidArgument: a permission is not "enqueue", "consume" or "admin".
+        """
         numbers = []
         for permission in permissions:
             if permission not in PERMISSIONS:

@@ -129,7 +129,7 @@ class BulkJobCalls:
         meant = None
         if counts_for is not None:
             if row.changes_items:
-                raise InvalidArgument("only a count is made for another action; leave this out", field="counts_for")
+                raise InvalidArgument("this is for the action count only; leave it out", field="counts_for")
             # A host that does not know a count finds no action then, and refuses the call.
             meant = ttypes.BulkChange(**_row(counts_for, CHANGES, "counts_for").fields(*values))
             values = (None, None)
@@ -165,7 +165,10 @@ class BulkJobCalls:
         for job in await self.bulk_jobs(timeout_ms=timeout_ms):
             if job.id == job_id:
                 return job
-        raise NotFound("the namespace has no such job; jobs that ended long ago are forgotten", field="id")
+        raise NotFound(
+            "the namespace has no job with this id; jobs that ended long ago are forgotten, and bulk_jobs lists the others",
+            field="id",
+        )
 
     async def control_bulk_job(self, job_id: str, command: str, *, timeout_ms: int | None = None) -> BulkJob:
         """Interrupt, resume or cancel a job, and return it.

@@ -300,7 +300,7 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Bul
             for_tier: let the host ask the others, too. Without a host it always does.
         """
         if self._is_closed:
-            raise errors.Unreachable("the client is closed")
+            raise errors.Unreachable("the client is closed; make a new one")
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
         if host is None or for_tier:

@@ -50,14 +50,18 @@ def state_number(state: str) -> int:
 def error(failed: ttypes.Error | None) -> errors.FoqsError:
     """Return the error of an `Error` struct. An unknown code is an `UnknownOutcome`."""
     if failed is None:
-        return errors.UnknownOutcome("the host's error is empty; the call may have taken effect")
+        return errors.UnknownOutcome(
+            "the host's error is empty; the call may have taken effect, so check before you repeat it"
+        )
     return error_from_struct(failed, "the host gave no reason")
 
 
 def require_bytes(data: object, field: str) -> bytes:
     """Return bytes-like data as bytes. Raises InvalidArgument."""
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise errors.InvalidArgument(f"this must be bytes, not {type(data).__name__}", field=field)
+        raise errors.InvalidArgument(
+            f"this must be bytes, not {type(data).__name__}; encode a text with text.encode()", field=field
+        )
     return bytes(data)
 
 
@@ -92,12 +96,12 @@ def enqueued(results: Sequence[Any] | None) -> list[Enqueued]:
 
 
 def leases(held: Sequence[Delivery | tuple[str, int]]) -> list[Any]:
-    """Return objects with an `id` and a `token`."""
+    """Return deliveries and (id, token) pairs as objects with an `id` and a `token`."""
     return [ttypes.Lease(*lease) if isinstance(lease, tuple) else lease for lease in held]
 
 
 def nacks(given: Sequence[Nack | Delivery | tuple[str, int]]) -> list[Any]:
-    """Return objects with the fields of a nack. Raises InvalidArgument."""
+    """Return nacks, deliveries and (id, token) pairs as objects with the fields of a nack. Raises InvalidArgument."""
     return [_nack(nack) for nack in given]
 
 

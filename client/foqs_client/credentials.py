@@ -29,7 +29,7 @@ TOKEN_BYTES_MAX: Final = 4_096
 _AUTHENTICATE: Final = ThriftMethod("authenticate")
 _MALFORMED_CODES: Final = range(79, 94)
 """OpenSSL's codes of certificates that are not as RFC 5280 demands."""
-_NO_TLS: Final = "if it speaks no TLS, its address begins with foqs://"
+_NO_TLS: Final = "if it has no TLS, write foqs:// in its address"
 
 Handshake: TypeAlias = Callable[[HostConnection, float], Awaitable[None]]
 """Makes a new connection ready for calls, by a deadline. Raises OSError if a retry may help, FoqsError if not."""
@@ -51,7 +51,7 @@ class Tls:
     key_file: str | Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Read the files.
+        """Read the files, and return the TLS context of the connections.
 
         Raises:
             InvalidArgument: a file cannot be used; the message names it.
@@ -73,7 +73,7 @@ class Tls:
 
 
 def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
-    """Return a `Connect` with TLS. It raises OSError: `TlsFailed` if the other side speaks no TLS, `UntrustedCertificate` if its certificate is bad."""
+    """Return a `Connect` with TLS. It raises OSError: `TlsFailed` if the handshake fails, `UntrustedCertificate` if its certificate is bad."""
 
     async def connect(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
         loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
 
 
 class TlsFailed(OSError):
-    """Something listens there, and the TLS handshake with it failed. The text says what to do."""
+    """The TLS handshake with a host failed. The text says what to do."""
 
 
 class UntrustedCertificate(OSError):

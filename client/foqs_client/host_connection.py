@@ -55,11 +55,11 @@ class LateReply(Protocol):
     """Takes over a call whose caller stops waiting, for a reply that must not be lost."""
 
     def on_left(self, connection: HostConnection, seqid: int) -> None:
-        """The caller has left, and the host has not replied. It may be called twice. `on_ended` follows."""
+        """Record that the caller has left before the reply. May be called twice. `on_ended` follows."""
         ...
 
     def on_ended(self, connection: HostConnection, seqid: int, body: bytes | None) -> None:
-        """The host replied after the caller had left. None: it refused the call, or the connection is lost."""
+        """Take the reply to a call whose caller has left. None: the host refused it, or the connection is lost."""
         ...
 
 

@@ -149,14 +149,14 @@ class HostConnector:
     async def _wait_opened(self) -> HostConnection:
         """Wait for one attempt at every address, which all waiting calls share."""
         if self._closed:
-            raise NotSent("the client is closed")
+            raise NotSent("the client is closed; make a new one")
         opening = self._opening or self._start_opening(asyncio.get_running_loop())
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if opening.cancelled() and not (task is not None and task.cancelling()):
-                raise NotSent("the client is closed") from None
+                raise NotSent("the client is closed; make a new one") from None
             raise
 
     def _start_opening(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[HostConnection]:

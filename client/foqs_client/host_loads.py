@@ -61,7 +61,7 @@ class HostLoads:
         self._in_flight_items[host] = self._in_flight_items.get(host, 0) + items
 
     def remove_in_flight(self, host: Address, items: int) -> None:
-        """End the count of a call's items."""
+        """Subtract the items of an ended call to a host."""
         left = self._in_flight_items[host] - items
         if left:
             self._in_flight_items[host] = left

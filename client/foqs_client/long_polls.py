@@ -105,7 +105,7 @@ class LongPolls:
             finally:
                 self._detach(kind, polls)
         if not reply_count and not found:
-            raise failures[-1] if failures else Unavailable("no host has replied yet")
+            raise failures[-1] if failures else Unavailable("no host has replied yet; try again")
         accepted = kind.accepted_count(found)
         self._releases.start(found[accepted:])
         return found[:accepted]
@@ -181,7 +181,7 @@ class LongPolls:
             finally:
                 self._detach(kind, polls)
         if not reply_count and not found:
-            raise failures[-1] if failures else Unavailable("no host has replied yet")
+            raise failures[-1] if failures else Unavailable("no host has replied yet; try again")
         accepted = kind.accepted_count(found)
         self._releases.start(found[accepted:])
         return found[:accepted]

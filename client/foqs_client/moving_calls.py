@@ -24,7 +24,9 @@ _E = TypeVar("_E")
 _MOVE: Final = ThriftMethod("moveItems")
 _RESTORE: Final = ThriftMethod("restoreItems")
 _MISSING_RESULT: Final = Enqueued(
-    error=UnknownOutcome("the host's reply does not name this entry; it may have taken effect")
+    error=UnknownOutcome(
+        "the host's reply does not name this entry; it may have taken effect, so check before you repeat it"
+    )
 )
 
 

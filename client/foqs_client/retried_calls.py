@@ -69,13 +69,13 @@ class RetriedCall(Generic[E, R]):
         sleep: Callable[[float], Awaitable[bool]],
         rng: Random,
     ) -> list[R]:
-        """Retry after a first attempt that did not do all entries. Return all results, in order.
+        """Retry the entries that the first attempt left unfinished, for at most `RETRY_S_MAX`. Return all results, in order.
 
         Args:
             first_result: the results of the first attempt, or its error.
-            send: sends entries, with a time in milliseconds; returns a result for each, in order.
+            send: sends entries, with a timeout in milliseconds; returns a result for each, in order.
             started_s: when the call began, on the loop's clock.
-            timeout_ms: the time of the call.
+            timeout_ms: the time limit of the call.
             sleep: waits for some seconds; returns False if nothing more may be sent.
             rng: spreads the pauses.
 
@@ -177,4 +177,6 @@ class RetriedDeletion(RetriedCallById):
     not_written_errors = (StaleLease, NotFound)
 
 
-_MISSING_RESULT: Final = Outcome(UnknownOutcome("the host's reply does not name this entry; it may have taken effect"))
+_MISSING_RESULT: Final = Outcome(
+    UnknownOutcome("the host's reply does not name this entry; it may have taken effect, so check before you repeat it")
+)

@@ -394,7 +394,7 @@ class RoutedCalls:
                 except NotSent:
                     continue
         except Unencodable as error:
-            raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
+            raise errors.InvalidArgument(f"this call cannot be sent: {error}; correct the argument") from None
         except (NotSent, TlsRequired, OSError) as error:
             raise errors.Unreachable(str(error)) from None
         except (NoReply, Unreadable) as error:
@@ -449,19 +449,23 @@ def _decode_reply(method: ThriftMethod, reply: bytes) -> Any:
     if result.failed is not None:
         raise conversion.error(result.failed.error)
     if result.success is None:
-        raise errors.UnknownOutcome("the host's reply is empty; the call may have taken effect")
+        raise errors.UnknownOutcome(
+            "the host's reply is empty; the call may have taken effect, so check before you repeat it"
+        )
     return result.success
 
 
 def _unanswered_error(method: ThriftMethod, error: Exception) -> errors.FoqsError:
     if method.is_write:
-        return errors.UnknownOutcome(f"{error}; the call may have taken effect")
+        return errors.UnknownOutcome(f"{error}; the call may have taken effect, so check before you repeat it")
     return errors.Unreachable(f"{error}; nothing was changed, so the call can be repeated")
 
 
 def _refusal_error(error: Refused) -> errors.FoqsError:
     if error.reason == TApplicationException.UNKNOWN_METHOD:
-        return errors.NotImplementedYet(f"the host does not know this call: {error}")
+        return errors.NotImplementedYet(f"the host does not know this call: {error}; upgrade the host")
     if error.reason in (TApplicationException.INTERNAL_ERROR, TApplicationException.MISSING_RESULT):
-        return errors.UnknownOutcome(f"the host failed: {error}; the call may have taken effect")
+        return errors.UnknownOutcome(
+            f"the host failed: {error}; the call may have taken effect, so check before you repeat it"
+        )
     return errors.InvalidArgument(f"the host could not read the call: {error}")

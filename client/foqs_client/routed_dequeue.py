@@ -48,7 +48,7 @@ class Impairments:
             del self._marks[next(iter(self._marks))]
 
     def on_empty_reply(self, host: Address, topics: tuple[str, ...], unavailable_shards: int) -> None:
-        """Mark a host, or remove its mark. A reply with items says nothing about shards."""
+        """Mark a host whose reply has no items and names unavailable shards; without such shards, remove its mark."""
         if unavailable_shards:
             self.mark(host, topics)
         else:
@@ -103,9 +103,10 @@ class RoutedDequeue:
         self._reply_by_s = begun_s + timeout_ms / 1_000 + REPLY_GRACE_S
 
     async def run(self) -> list[Delivery]:
-        """Dequeue from the host that has the best item, else from the next. A long poll waits at all hosts.
+        """Return the items of the host that has the best one, else of the next host. A long poll waits at all hosts.
 
-        If some hosts could not deliver and no other one had an item, one host is asked for the whole tier.
+        If a host could not deliver and no other one had an item, one host dequeues for the whole tier; if it fails,
+        a second one. The list is empty if no host had an item. Raises FoqsError.
         """
         found = await self._search()
         return found if found or not self._may_have_missed_items() else await self._ask_for_tier()

@@ -101,7 +101,7 @@ class Router:
     # ---------------------------------------------------------- the routing table
 
     def refresh_if_due(self) -> None:
-        """Start to read the table if it is time; called before each call. Does not wait."""
+        """Start to read the table if the time of its next read has come. Does not wait. Called before each call."""
         if self._refreshing is None and (now_s := asyncio.get_running_loop().time()) >= self._next_refresh_s:
             if self._follow or self._will_discover:
                 self._start_refresh()
@@ -148,7 +148,9 @@ class Router:
             self._next_refresh_s = min(self._next_refresh_s, now_s + _RECHECK.pause_s(self._unchanged_reads))
 
     async def refresh_for_retry(self, timeout_ms: int) -> int:
-        """Read the table if it is time, and wait a little for it, before a call is retried.
+        """Read the table if the time of its next read has come, and wait for it at most `REFRESH_WAIT_MS_MAX`.
+
+        Called before a retry.
 
         Returns the rest of the call's time, at least 1 ms.
         """
@@ -169,7 +171,7 @@ class Router:
         return self._follow and self._refreshing is not None and not self._was_refresh_tried
 
     async def wait_refreshed_within(self, timeout_ms: int) -> int:
-        """Wait for the read of the table that is in flight, if there is one. Return the time waited, in milliseconds."""
+        """Wait at most `timeout_ms` for a read of the table that is in flight. Return the time waited, in milliseconds."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         await self._wait_refreshed(timeout_ms / 1_000)

@@ -158,6 +158,6 @@ class SyncClient:
         except LoopClosed as closed:
             if closed.was_started:
                 raise errors.UnknownOutcome(
-                    "the client was closed during the call; the call may have taken effect"
+                    "the client was closed during the call; the call may have taken effect, so check before you repeat it"
                 ) from None
-            raise errors.Unreachable("the client is closed") from None
+            raise errors.Unreachable("the client is closed; make a new one") from None

@@ -95,7 +95,7 @@ class Tracing:
 
         Args:
             topics: those of the items of the operation, one for each item.
-            attributes: further ones.
+            attributes: further attributes of the span.
             linked_items: the span is linked to the spans that enqueued them.
             started_ns: when it began; None: now.
         """

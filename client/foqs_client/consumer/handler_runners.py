@@ -32,7 +32,7 @@ log = logging.getLogger("foqs.consumer")
 
 
 class HandlerRunner(Protocol):
-    """Runs handlers."""
+    """Runs the handlers of one consumer, each with its job."""
 
     async def start(self) -> None:
         """Wait until it is ready. Raises an error if it cannot work at all."""
@@ -236,7 +236,7 @@ class ThreadRunner:
 
 
 def report_end(on_done: OnDone, job: Job, error: BaseException | None) -> None:
-    """Call `on_done` in the event loop. Its error is logged: it may not end the task or thread that does the next job."""
+    """Call `on_done` in the event loop. Its error is logged, so that the task or thread can do the next job."""
     try:
         on_done(job, error)
     except Exception:

@@ -43,5 +43,5 @@ class without_traceback:  # noqa: N801 - it is used like a function
 
 
 def comma_separated(names: Iterable[str]) -> str:
-    """Return `a, b, c`."""
+    """Return the names as one text, with a comma and a space between them."""
     return ", ".join(names)

@@ -61,11 +61,11 @@ class OptionValues:
             raise self._error("give the option token or token_file, not both")
 
     def texts(self, names: Sequence[str]) -> dict[str, str]:
-        """Return those of these options that are given."""
+        """Return the given ones of these options, by name."""
         return {name: self._given[name] for name in names if name in self._given}
 
     def numbers(self, allowed: Mapping[str, NumberOption]) -> dict[str, int]:
-        """Return those of these whole numbers that are given."""
+        """Return the given ones of these whole numbers, by name. Raises the error if one is malformed or out of range."""
         return {
             name: self.number(name, self._given[name], each.value_min, each.value_max)
             for name, each in allowed.items()
@@ -73,7 +73,7 @@ class OptionValues:
         }
 
     def number(self, name: str, text: str, value_min: int, value_max: int) -> int:
-        """Return a value as a whole number in a range."""
+        """Return a value as a whole number from `value_min` to `value_max`. Raises the error if it is none."""
         if not is_whole(text) or not value_min <= int(text) <= value_max:
             raise self._error(
                 f"the option {name} is {text!r}; it must be a whole number from {value_min} to {value_max}"
@@ -81,7 +81,7 @@ class OptionValues:
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """Return an option that is true or false; false if it is not given."""
+        """Return an option that is true or false; false if it is not given. Raises the error for another value."""
         text = self._given.get(name, "false")
         if text.lower() not in ("true", "false"):
             raise self._error(f"the option {name} is {text!r}; it must be true or false")

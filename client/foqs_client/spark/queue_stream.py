@@ -260,7 +260,9 @@ class QueueStream:
             failed = [(lease, error) for lease, error in failed if not isinstance(error, StaleLease)]
             for _, error in failed:
                 if not error.may_succeed_later or time.monotonic() >= deadline:
-                    raise SourceError(f"{len(failed)} items of a finished batch were not acked: {error}")
+                    raise SourceError(
+                        f"{len(failed)} items of a finished batch were not acked: {error}; start the query again, which acks them"
+                    )
             leases = [lease for lease, _ in failed]
             if leases:
                 time.sleep(backoff.pause_s(attempts, max(error.retry_after_ms or 0 for _, error in failed)))

@@ -95,7 +95,7 @@ class RowErrors:
         self._topic = topic
 
     def malformed(self, row: Mapping[str, Any], error: MalformedRow) -> DeadLetter | None:
-        """Return the dead letter of a row; None if the row is skipped. Raises the error if it must.
+        """Return the dead letter of a row; None if the row is skipped. Raises the error if `on_error` is FAIL.
 
         Only the dead letter of a row with its own idempotency key has a key.
 
@@ -111,7 +111,7 @@ class RowErrors:
         return _with_key(found, own_key, row) if found is not None and isinstance(own_key, str) else found
 
     def refused(self, namespace: str, item: Item, error: FoqsError, reason: str) -> DeadLetter | None:
-        """Return the dead letter of an item that a host refused; None if it is skipped. Raises SinkError if it must.
+        """Return the dead letter of an item that a host refused; None if it is skipped.
 
         The dead letter of a dead letter whose payload was too large is the same with a shorter one.
 
@@ -120,6 +120,9 @@ class RowErrors:
             item: the item, with its key.
             error: the refusal.
             reason: the sentence for the user.
+
+        Raises:
+            SinkError: `on_error` is FAIL, another row would be refused too, or a dead letter cannot be shortened.
         """
         if self.on_error is OnError.FAIL or not is_fault_of_row(error):
             raise SinkError(reason)

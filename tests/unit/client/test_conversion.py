@@ -174,7 +174,7 @@ def test_results_of_enqueue_are_read() -> None:
     assert found[:2] == [Enqueued("3-1"), Enqueued("3-2", repeated=True)]
     assert [str(result.error) for result in found[2:]] == [
         "LIMIT_EXCEEDED (items[2]): much",
-        "UNKNOWN_OUTCOME: the host's error is empty; the call may have taken effect",
+        "UNKNOWN_OUTCOME: the host's error is empty; the call may have taken effect, so check before you repeat it",
     ]
 
 

@@ -253,7 +253,7 @@ def test_client_with_tls_learns_that_the_port_has_none(
         async with serve_queue(FakeQueue()) as host:
             return await message_of_retries(host.url.replace("foqs", "foqss"), tls=Tls(ca_file=authority.file))
 
-    assert "its address begins with foqs://" in runner.run(main())
+    assert "write foqs:// in its address" in runner.run(main())
     assert "a TLS client" in caplog.text
 
 
