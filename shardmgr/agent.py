@@ -252,7 +252,7 @@ class Agent:
         before, self._session_state = self._session_state, next_session_state(self._session_state, event)
         if before is self._session_state:
             return
-        log.info("this host is %s", self._session_state.value)
+        log.info("the session state of this host is now %s", self._session_state.value)
         if self._session_state is SessionState.CUT_OFF:
             self._listener.on_suspended()
             for number in list(self._assigned):
@@ -288,7 +288,7 @@ class Agent:
 
     def _set_problem(self, problem: str) -> None:
         if self.problem != problem:
-            log.warning("the plan cannot be followed: %s", problem)
+            log.warning("this host cannot follow the plan; trying again: %s", problem)
         self.problem = problem
 
     # ------------------------------------------------------------------- plan

@@ -48,7 +48,9 @@ async def draw_identity(registry: Registry) -> str:
         with suppress(RegistryConflict):
             await registry.replace(DOCUMENT, _render({"identity": fresh}), None)
             return fresh
-    raise RegistryFailed(f"the document {DOCUMENT!r} is created and deleted again and again")
+    raise RegistryFailed(
+        f"the document {DOCUMENT!r} is created and deleted again and again; stop the program that deletes it, then try again"
+    )
 
 
 async def set_identity(registry: Registry, identity: str) -> None:

@@ -58,7 +58,7 @@ async def create_layout(registry: Registry, shards: Sequence[ShardSpec]) -> bool
         ChangeRefused: there is another layout; there are no shards, too many, or two with the same number.
     """
     if not shards:
-        raise ChangeRefused("shards", "a cluster needs at least one shard")
+        raise ChangeRefused("shards", "a cluster needs at least one shard; give one")
     fresh = Layout({spec.number: spec for spec in shards})
     if len(fresh.shards) < len(shards):
         raise ChangeRefused("shards", "two shards have the same number; give each its own")
@@ -68,7 +68,9 @@ async def create_layout(registry: Registry, shards: Sequence[ShardSpec]) -> bool
     except RegistryConflict:
         found = await read_layout(registry)
         if found is None or found[0] != fresh:
-            raise ChangeRefused("cluster", "there is already a different layout; add and remove shards") from None
+            raise ChangeRefused(
+                "cluster", "there is already a different layout; change it with foqs shard add and foqs shard remove"
+            ) from None
         return False
     return True
 
@@ -210,7 +212,9 @@ async def _change_layout(registry: Registry, change: Callable[[Layout], Layout])
 def _render_checked(layout: Layout) -> bytes:
     """Render a layout and check its limits."""
     if len(layout.shards) > SHARDS_MAX:
-        raise ChangeRefused("shard", f"a cluster has at most {SHARDS_MAX:,} shards")
+        raise ChangeRefused(
+            "shard", f"a cluster has at most {SHARDS_MAX:,} shards; add fewer, or remove drained ones first"
+        )
     if len(layout.drained) > DRAINED_HOSTS_MAX:
         raise ChangeRefused(
             "host", f"at most {DRAINED_HOSTS_MAX:,} hosts can be drained; undrain those that will not run again"

@@ -48,7 +48,9 @@ class FileEpochBook:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise CoordinatorFailed(f"cannot read {self._path}: {error.strerror}") from error
+            raise CoordinatorFailed(
+                f"{self._path} cannot be read: {error.strerror}; give this user the right to read and write it"
+            ) from error
         try:
             fields = json.loads(content)
             epochs = {int(shard): int(epoch) for shard, epoch in fields.pop("epochs").items()}
@@ -65,7 +67,9 @@ class FileEpochBook:
         try:
             replace_file(self._path, text + "\n")
         except OSError as error:
-            raise CoordinatorFailed(f"cannot write {self._path}: {error.strerror}") from error
+            raise CoordinatorFailed(
+                f"{self._path} cannot be written: {error.strerror}; check the disk, and that this user may write there"
+            ) from error
 
 
 class LocalCoordinator:

@@ -130,7 +130,7 @@ class Planner:
             # An entry of an earlier session of this planner is replaced without waiting for its end.
             await self._registry.announce(ELECTION_FOLDER, LEADER_ENTRY, self._nonce.encode())
             self._elected_session = session
-            log.info("elected to plan", extra={"nonce": self._nonce})
+            log.info("this host is elected to plan", extra={"nonce": self._nonce})
         return self.is_elected
 
     def _overdue_shards(self, plan: Plan) -> frozenset[int]:
@@ -162,13 +162,16 @@ class Planner:
 
     def _set_problem(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
-            log.error("cannot plan", extra={"reason": problem})
+            log.error("the plan cannot be written; trying again", extra={"reason": problem})
         self.problem = problem
 
     def _log_malformed(self, malformed: Mapping[str, str]) -> None:
         for nonce, reason in malformed.items():
             if self._malformed.get(nonce) != reason:
-                log.warning("an entry is not a member and gets no shards", extra={"entry": nonce, "reason": reason})
+                log.warning(
+                    "an entry of the members cannot be read; its host gets no shards",
+                    extra={"entry": nonce, "reason": reason},
+                )
         self._malformed = malformed
 
     def _log_plan_changes(self, before: Plan, after: Plan) -> None:
@@ -177,4 +180,7 @@ class Planner:
             if was != now:
                 change = "unassigned" if now is None else "leaving" if now.leaving else "assigned"
                 host, epoch = ("", after.epochs.get(number, 0)) if now is None else (now.name, now.epoch)
-                log.info("planned", extra={"shard": number, "change": change, "host": host, "epoch": epoch})
+                log.info(
+                    "the plan of a shard has changed",
+                    extra={"shard": number, "change": change, "host": host, "epoch": epoch},
+                )

@@ -247,7 +247,9 @@ class ZooKeeperRegistry:
                 if self._session_task is None
                 else f"the session is {self._connection_state.value}"
             )
-            raise RegistryUnreachable(f"cannot {action}: {reason}; nothing was asked")
+            raise RegistryUnreachable(
+                f"ZooKeeper was not asked to {action}: {reason}; check that it runs, then try again"
+            )
         try:
             async with asyncio.timeout(self._call_timeout_ms / 1000):
                 yield self._zk

@@ -155,7 +155,9 @@ class ZooKeeperSession:
                 logger=logger,
             )
         except (ValueError, kazoo_errors.ConfigurationError) as error:
-            raise RegistryFailed(f"{hosts!r} is not a list of host:port,host:port: {error}") from error
+            raise RegistryFailed(
+                f"{hosts!r} is not a list of servers: {error}; write zk1:2181,zk2:2181,zk3:2181"
+            ) from error
         self._intercept_connects()
         self._client.add_listener(self._on_kazoo_state)
         self._client.start_async()
@@ -183,7 +185,9 @@ class ZooKeeperSession:
                 f"ZooKeeper does not let this user {request} {path}: use the credentials with which it was created, or change its ACL"
             ) from None
         except _REFUSALS as error:
-            raise RegistryFailed(f"ZooKeeper refuses to {request} {path}: {type(error).__name__}") from error
+            raise RegistryFailed(
+                f"ZooKeeper refuses to {request} {path}: {type(error).__name__}; see the log of ZooKeeper"
+            ) from error
         except kazoo_errors.KazooException as error:
             text = (
                 f"ZooKeeper has not answered to {request} {path}: {type(error).__name__}; read again when it is reached"

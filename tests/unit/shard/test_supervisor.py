@@ -216,7 +216,7 @@ def test_an_invalid_epoch_file_is_named_with_the_remedy(tmp_path: Path, content:
 
 
 def test_an_epoch_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CoordinatorFailed, match="cannot read"):
+    with pytest.raises(CoordinatorFailed, match="cannot be read"):
         FileEpochBook(tmp_path).load()
 
 

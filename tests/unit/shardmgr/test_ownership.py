@@ -86,5 +86,5 @@ def test_malformed_coordinator_file_is_named_with_its_remedy(tmp_path: Path) -> 
 
 def test_an_epoch_that_cannot_be_recorded_is_not_issued(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CoordinatorFailed, match="cannot write"):
+    with pytest.raises(CoordinatorFailed, match="cannot be written"):
         FileEpochBook(tmp_path / "file" / "coordinator.json").save({1: 1})
