@@ -212,7 +212,9 @@ class Membership:
                 versioned_layout = await read_layout(self.registry)
         except (RegistryFailed, MalformedDocument, TimeoutError) as error:
             reason = str(error) or "ZooKeeper has not answered in time"
-            raise Unavailable(f"the list of shards cannot be read: {reason}", retry_after_ms=_RETRY_MS) from None
+            raise Unavailable(
+                f"the list of shards cannot be read: {reason}; try again", retry_after_ms=_RETRY_MS
+            ) from None
         shards = () if versioned_layout is None else versioned_layout[0].shards.values()
         found = frozenset(spec.number for spec in shards if spec.tier == self._server.tier)
         self._check_shards_left(bool(found))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.tier_topics import TierTopics
 from foqs.cluster.peers import Peers
-from foqs.cluster.tier_rates import TierRates
+from foqs.cluster.tier_topic_rates import TierTopicRates
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import ListTopics
@@ -20,7 +20,7 @@ from foqs.queue.tier_figures import PeerState
 class PeerFigures:
     """The figures of a tier with several hosts."""
 
-    def __init__(self, topics: TierTopics, view: GossipView, rates: TierRates, peers: Peers) -> None:
+    def __init__(self, topics: TierTopics, view: GossipView, rates: TierTopicRates, peers: Peers) -> None:
         self.list_topics: ListTopics = topics.list_topics
         self._topics = topics
         self._view = view

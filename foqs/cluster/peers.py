@@ -131,7 +131,7 @@ class Peers:
         return self._own_address
 
     def by_address(self, address: tuple[str | None, int | None]) -> Peer | None:
-        """Return the peer with this address."""
+        """Return the peer with this address; None if there is none."""
         return next((peer for peer in self.by_nonce.values() if peer.address == address), None)
 
     def enqueue_candidates(self) -> list[Peer]:
@@ -182,7 +182,9 @@ class Peers:
                 )
                 left_s = deadline - loop.time() - REPLY_MARGIN_S
                 if left_s <= 0:
-                    raise PeerUnreachable("no time is left to ask another host", retry_after_ms=100)
+                    raise PeerUnreachable(
+                        "no time is left to ask another host; give the call more time", retry_after_ms=100
+                    )
                 request.timeout_ms = max(1, int(left_s * 1_000))
                 if method.newer_parts is not None and (link.contract_version or 0) < CONTRACT_VERSION:
                     await check_served(link, method, request, deadline, peer.view.name)
@@ -257,7 +259,9 @@ async def _wait_for_connection(pool: ConnectionPool, deadline: float) -> HostCon
 def core_error(failed: ttypes.Error | None) -> FoqsError:
     """Convert a peer's error struct to the exception."""
     if failed is None or failed.code not in ERROR_BY_CODE:
-        return UnknownOutcome("a peer's error has an unknown code; the call may have taken effect")
+        return UnknownOutcome(
+            "a peer's error has an unknown code; the call may have taken effect, so check before you repeat it"
+        )
     return error_from_struct(failed, "the peer gave no reason")
 
 
@@ -296,5 +300,5 @@ def _mark_reachable(peer: Peer) -> None:
 
 def _no_reply_error(method: ThriftMethod, reason: str) -> FoqsError:
     if method.is_write:
-        return UnknownOutcome(f"{reason}; the call may have taken effect")
+        return UnknownOutcome(f"{reason}; the call may have taken effect, so check before you repeat it")
     return Unavailable(reason, retry_after_ms=100)

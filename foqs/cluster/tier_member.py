@@ -24,7 +24,7 @@ from foqs.cluster.membership import Membership
 from foqs.cluster.order_probe import OrderProbe
 from foqs.cluster.peers import Peers
 from foqs.cluster.tier_limits import TierLimits
-from foqs.cluster.tier_rates import TierRates
+from foqs.cluster.tier_topic_rates import TierTopicRates
 from foqs.cluster.unknown_namespaces import UnknownNamespaces
 from foqs.core.flush.fence import ownership_nonce
 from foqs.queue.engine import Engine
@@ -77,7 +77,9 @@ class TierMember:
             state.stopwatch_s,
             pace.interval_s,
         )
-        self.rates = TierRates(state.topic_rates, lambda: peers.by_nonce.values(), state.stopwatch_s, pace.interval_s)
+        self.rates = TierTopicRates(
+            state.topic_rates, lambda: peers.by_nonce.values(), state.stopwatch_s, pace.interval_s
+        )
         self.order_sink = OrderProbe(state, peers)
         self.dequeue_forwarder = DequeueForwarder(peers, state.availability, view, membership)
         self.gossip = Gossip(

@@ -72,7 +72,7 @@ class UnknownNamespaces:
             raise Unavailable("the namespaces were not read again in time; try again", retry_after_ms=_RETRY_MS)
         error = reading.result()
         if error is not None:
-            raise Unavailable(f"the namespaces cannot be read: {error}", retry_after_ms=_RETRY_MS) from error
+            raise Unavailable(f"the namespaces cannot be read: {error}; try again", retry_after_ms=_RETRY_MS) from error
 
     async def _read(self) -> CatalogError | None:
         """Read the catalog. Return the error, because all calls that wait for it may have ended meanwhile."""

@@ -1,7 +1,7 @@
 """Forwards calls by item id, or about one shard, to the hosts that own the shards.
 
 Always true: an entry is forwarded once, to the owner that this host knows, and
-only after this host has refused it as NOT_OWNER; other entries are not affected.
+only after this host has refused it as NOT_OWNER (`OwnedShards.not_owner_error`); other entries are not affected.
 An entry that cannot be forwarded stays NOT_OWNER, so that the caller may ask the
 other host itself. If no owner is known, as between the loss of a host and the
 takeover, the error names none, and the caller tries again with a newer routing table.

@@ -35,10 +35,10 @@ class GossipReports(AvailabilityView, PeerReports, Protocol):
 
 
 class DequeueForwarder:
-    """Serves `dequeue` locally or by the host that has the best items.
+    """Serves each dequeue here, or forwards it to the host with the best items.
 
     Args:
-        plan: says which shards of the tier no host serves.
+        unserved_shards: says which shards of the tier no host serves.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class DequeueForwarder:
         peers: Peers,
         availability: Availability,
         peer_view: GossipReports,
-        plan: UnservedShards,
+        unserved_shards: UnservedShards,
     ) -> None:
         self.peer_dequeues = PeerDequeues(peers, availability, peer_view)
-        self.tier_outage = TierOutages(self.peer_dequeues, availability, peer_view, plan).outage
+        self.tier_outage = TierOutages(self.peer_dequeues, availability, peer_view, unserved_shards).outage
         self._peers = peers
         self._availability = availability
         self._peer_view = peer_view

@@ -225,7 +225,8 @@ def _peer_error(peer: Peer, error: FoqsError) -> FoqsError:
     """Convert a peer's error for the caller."""
     if isinstance(error, _AUTH_ERRORS):
         return Unavailable(
-            f"{peer.view.name} does not accept this host as a peer: {error.message}", retry_after_ms=1_000
+            f"{peer.view.name} does not accept this host as a peer: {error.message}; foqs doctor --config FILE checks this",
+            retry_after_ms=1_000,
         )
     if isinstance(error, NotOwner):
         return Unavailable(f"{peer.view.name}: {error.message}", retry_after_ms=HANDOVER_RETRY_MS)
@@ -243,7 +244,7 @@ def _raise_failure(errors: Sequence[FoqsError], *, partly_written: bool) -> NoRe
     """
     error = next((error for error in errors if isinstance(error, UnknownOutcome)), errors[0])
     if partly_written:
-        raise UnknownOutcome(f"it is done in part; call again: {error.message}")
+        raise UnknownOutcome(f"the call is done in part; call again: {error.message}")
     if isinstance(error, NotOwner):
         raise Unavailable(error.message, retry_after_ms=HANDOVER_RETRY_MS)
     raise error

@@ -67,7 +67,7 @@ class LimitReports(Protocol):
 
 
 class RateReports(Protocol):
-    """The reports on the rates of topics; `foqs.cluster.tier_rates.TierRates` makes them."""
+    """The reports on the rates of topics; `foqs.cluster.tier_topic_rates.TierTopicRates` makes them."""
 
     def report(self) -> Sequence[Any]:
         """Return the TopicRates of this host."""

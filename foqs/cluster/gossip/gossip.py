@@ -23,7 +23,7 @@ _VERSION_BITS: Final = 62
 
 
 class Gossip:
-    """The parts of gossip.
+    """The gossip of one host: what it reports to its peers, and what they report.
 
     Args:
         view: what the peers report.

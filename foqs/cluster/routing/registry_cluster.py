@@ -237,7 +237,10 @@ async def _translated_errors(deadline: float, host_field: str = "host") -> Async
     except RegistryFailed as error:
         raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
     except MalformedDocument as error:
-        raise Unavailable(f"the cluster's layout cannot be understood: {error}", retry_after_ms=_RETRY_MS) from None
+        raise Unavailable(
+            f"the cluster's layout cannot be read: {error}; if a newer program wrote it, upgrade this host",
+            retry_after_ms=_RETRY_MS,
+        ) from None
     except RegistryOutcomeUnknown as error:
         raise UnknownOutcome(f"{error}; the change may be recorded: check, or repeat it") from None
     except TimeoutError:

@@ -9,7 +9,7 @@ import pytest
 
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.peer_figures import PeerFigures
-from foqs.cluster.tier_rates import TierRates
+from foqs.cluster.tier_topic_rates import TierTopicRates
 from foqs.console.host_figures import OLDEST_COST_FACTOR, HostFigures
 from foqs.core.items.item import State
 from foqs.core.memory.topic_counts import TopicCounts
@@ -59,7 +59,7 @@ class World:
             topic_rates=self.rates,
             queue=SimpleNamespace(reads=SimpleNamespace(list_topics=None)),
         )
-        self.tier_rates = TierRates(self.rates, lambda: self.peers.values(), lambda: self.now_s, 1.0)
+        self.tier_rates = TierTopicRates(self.rates, lambda: self.peers.values(), lambda: self.now_s, 1.0)
         tier: TierFigures
         if with_peers:
             topics = SimpleNamespace(list_topics=None, misses_shards=lambda: self.misses_shards)

@@ -1,6 +1,6 @@
 """The rates of topics over all hosts of the tier: figures for the console and for autoscalers. They limit nothing.
 
-Holds `TierRates`, which the gossip exchange keeps up to date. Always true:
+Holds `TierTopicRates`, which the gossip exchange keeps up to date. Always true:
 each host reports its busiest topics; a topic that is not among them at a host counts as
 idle there; the last report of a host decays until the next one, so a host that does
 not answer fades out. Knows nothing of counts.
@@ -23,7 +23,7 @@ REPORTED_RATE_MAX: Final = 1e12
 """A greater rate, in items per second, is nonsense."""
 
 
-class TierRates:
+class TierTopicRates:
     """The rates of the tier's topics, as this host knows them.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foqs.cluster.tier_rates import REPORTED_TOPICS_MAX, TierRates
+from foqs.cluster.tier_topic_rates import REPORTED_TOPICS_MAX, TierTopicRates
 from foqs.core.items.item import State
 from foqs.core.memory.topic_rates import TAU_S, TopicRates
 from foqs_contract.idl import ttypes
@@ -19,7 +19,7 @@ class World:
         self.now_s = 0.0
         self.own = TopicRates()
         self.peers: list[Any] = ["one", "two"]
-        self.tier = TierRates(self.own, lambda: self.peers, lambda: self.now_s, period_s=1.0)
+        self.tier = TierTopicRates(self.own, lambda: self.peers, lambda: self.now_s, period_s=1.0)
 
 
 def rate(topic: str, ready: float | None, acked: float | None = 0.0) -> Any:
