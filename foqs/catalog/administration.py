@@ -87,11 +87,11 @@ class EnqueueCounts(Protocol):
     """What each namespace has enqueued lately at this host."""
 
     def enqueued_last_minute(self, namespace: str) -> int:
-        """About how many items were taken in the last minute."""
+        """Return about how many items the namespace has enqueued at this host in the last minute."""
         ...
 
     def forget(self, namespaces: Iterable[str]) -> None:
-        """These were deleted; a namespace of the same name starts afresh."""
+        """Drop the counts of deleted namespaces. A new one of the same name starts at zero."""
         ...
 
 
@@ -152,7 +152,7 @@ class Administration:
             except (CatalogUnreachable, CatalogUnknownOutcome) as error:
                 if str(error) != last_error:
                     last_error = str(error)
-                    log.warning("waiting for the catalog: %s", last_error)
+                    log.warning("the catalog cannot be read yet; trying again: %s", last_error)
                 await asyncio.sleep(_RETRY_MS / 1_000)
         self._apply(document)
         for name, namespace in document.namespaces.items():
@@ -191,7 +191,7 @@ class Administration:
                     log.error("the last readable catalog stays in use: %s", error)  # noqa: TRY400 - the text says all
             except Exception:  # later changes must still be seen
                 last_error = "unexpected"
-                log.exception("applying the catalog failed")
+                log.exception("a change of the catalog could not be applied; trying again")
             if last_error:
                 await asyncio.sleep(_RETRY_MS / 1_000)
 
@@ -419,7 +419,9 @@ class Administration:
         loop = asyncio.get_running_loop()
         done, _ = await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
         if not done:
-            raise UnknownOutcome("the change was not stored by the deadline; it may still be stored later")
+            raise UnknownOutcome(
+                "the change was not stored by the deadline and may still be stored; read it before you repeat it"
+            )
         return task.result()
 
     def _on_change_ended(self, task: asyncio.Task[Document]) -> None:

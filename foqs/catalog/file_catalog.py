@@ -34,7 +34,7 @@ POLL_S: Final = 0.5
 
 
 class FileCatalog:
-    """See `port.Catalog`.
+    """A catalog in one file, for a host alone; see `port.Catalog`.
 
     Args:
         bytes_max: limit of the file.
@@ -123,7 +123,7 @@ class FileCatalog:
             lock = open(lock_path, "ab", opener=private_opener)  # noqa: SIM115 - it is used below
         except OSError as error:
             raise CatalogFailed(
-                f"cannot write {lock_path}: {error.strerror}; give this user the right to write it"
+                f"{lock_path} cannot be written: {error.strerror}; give this user the right to write it"
             ) from error
         with lock:
             deadline = time.monotonic() + LOCK_WAIT_S
@@ -151,7 +151,9 @@ class FileCatalog:
         except OSError as error:
             with contextlib.suppress(OSError):
                 new_path.unlink()
-            raise CatalogFailed(f"cannot write {self._path}: {error.strerror}") from error
+            raise CatalogFailed(
+                f"{self._path} cannot be written: {error.strerror}; check the disk, and that this user may write there"
+            ) from error
         try:
             folder = os.open(self._path.parent, os.O_RDONLY)
             try:
@@ -159,4 +161,6 @@ class FileCatalog:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise CatalogUnknownOutcome(f"{self._path.parent} cannot be synced: {error.strerror}") from error
+            raise CatalogUnknownOutcome(
+                f"{self._path.parent} cannot be synced: {error.strerror}; check the disk"
+            ) from error

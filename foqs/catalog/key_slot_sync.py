@@ -118,7 +118,10 @@ class KeySlotSync:
             except FoqsError as error:
                 if error.message != self._last_error:
                     self._last_error = error.message
-                    log.error("key slots cannot be recorded: %s", error.message)  # noqa: TRY400 - the text says all
+                    log.error(  # noqa: TRY400 - the text says all
+                        "key slots of this host's shards cannot be recorded in the catalog; trying again: %s",
+                        error.message,
+                    )
         for shard, slots in self._missing_slots().items():
             # The writer accepts one assignment at a time.
             if not shard.has_pending_key_slots:

@@ -15,7 +15,7 @@ BYTES_MAX: Final = 1_000_000
 
 
 class MemoryCatalog:
-    """See `port.Catalog`.
+    """A catalog in memory; see `port.Catalog`.
 
     Attributes:
         document: what is stored. To assign it is to replace the storage behind the hosts: nobody is notified.
@@ -33,7 +33,9 @@ class MemoryCatalog:
         check_replaceable(self.document, document, expected)
         size = len(render_stored(document))
         if size > self.bytes_max:
-            raise CatalogFull(f"the catalog would have {size} bytes; at most {self.bytes_max} are allowed")
+            raise CatalogFull(
+                f"the catalog would have {size} bytes; at most {self.bytes_max} are allowed; delete what is not needed"
+            )
         self.document = document
         changed, self._change_event = self._change_event, asyncio.Event()
         changed.set()

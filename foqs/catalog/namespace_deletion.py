@@ -131,7 +131,10 @@ class ClusterDeletions:
                 try:
                     await self._store_reports(editor, list(self._marked_at_s), self._loop.time() + _INSPECTION_S_MAX)
                 except FoqsError as error:
-                    log.warning("cannot report shards for a namespace that is being deleted: %s", error.message)
+                    log.warning(
+                        "this host's shards cannot be reported for the deletion of a namespace; trying again: %s",
+                        error.message,
+                    )
                 await asyncio.sleep(_RETRY_S)
             else:
                 await changed.wait()

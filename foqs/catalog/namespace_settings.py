@@ -21,7 +21,7 @@ class NamespaceSettings(NamespaceOptions):
 
     @property
     def is_limited(self) -> bool:
-        """Some enqueue may be refused for what the namespace has enqueued before."""
+        """Whether an enqueue may be refused because of what the namespace has enqueued before."""
         return bool(self.enqueues_per_minute or self.backlog_items_max or self.backlog_bytes_max or self.topics_max)
 
 

@@ -43,7 +43,7 @@ one without a pause."""
 
 
 class RegistryCatalog:
-    """See `port.Catalog`.
+    """A catalog in one document of the registry; see `port.Catalog`.
 
     Args:
         registry: until it is open, the catalog cannot be read.

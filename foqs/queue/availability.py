@@ -20,7 +20,7 @@ from foqs_contract.errors import HANDOVER_RETRY_MS
 
 
 class Availability:
-    """The availability of one host."""
+    """What one host could deliver now, topic by topic."""
 
     def __init__(
         self,

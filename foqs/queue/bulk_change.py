@@ -35,7 +35,7 @@ class BulkChange:
     move_to: str | None = None
 
     def event(self, namespace: str) -> Event:
-        """Return the event that each item gets; it names no item yet. The action changes items."""
+        """Return the event of the change, without the number of an item. Only for an action that changes items."""
         return Event(
             _EVENT_KINDS[self.action.name],
             0,
@@ -48,7 +48,7 @@ class BulkChange:
         )
 
     def narrow(self, item_filter: RowFilter) -> RowFilter:
-        """Return the filter for the items that can have the change. Raises `InvalidArgument` for a filter of others."""
+        """Return the filter for the items that can have the change. Raises `InvalidArgument` if it asks for other items."""
         action = self.action
         if action.in_one_topic and item_filter.topic is None:
             # Of one source, so that no page finds what an earlier one moved.

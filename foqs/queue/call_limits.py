@@ -10,7 +10,7 @@ from foqs.options.rpc_options import TIMEOUT_MS_MAX, CallOptions
 
 @dataclass(slots=True, frozen=True)
 class CallConstants:
-    """What nobody has to choose of a call, by default as on a host."""
+    """Limits of a call that are no options. The defaults are those of a host."""
 
     timeout_ms_default: int = 10_000
     """The deadline of a call that names none. FOQS' own clients always name one."""

@@ -32,7 +32,7 @@ class OrderSink(Protocol):
 
         Args:
             here: what it passed over on this host.
-            deliveries: for which it counts.
+            deliveries: the number of deliveries that it stands for.
         """
         ...
 
@@ -44,7 +44,7 @@ class OrderMeter:
         sink: gets the samples; it adds them to `samples`, now or later.
 
     Attributes:
-        samples: the measured ones.
+        samples: the samples that were measured.
     """
 
     def __init__(self, ranking: Ranking, samples: OrderSamples, sink: OrderSink) -> None:

@@ -42,7 +42,8 @@ class OwnedShards:
     def not_owner_error(self, number: int) -> NotOwner:
         """Return the error for a shard that this host should not own. It names the owner if the tier knows one."""
         return NotOwner(
-            f"this host does not own shard {number}; ask for the routing", owner=self._tier.owner_of(number)
+            f"this host does not own shard {number}; call its owner, which getRouting names",
+            owner=self._tier.owner_of(number),
         )
 
     def get_all(self, numbers: Collection[int] | None) -> list[OwnedShard]:

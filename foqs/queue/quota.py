@@ -1,7 +1,8 @@
 """Limits of a namespace's enqueues: rate, backlog and topics, over the shards of this host.
 
 In a cluster, rate and backlog are limits of all hosts together, and this host
-checks its allocation of them.
+checks its allocation of them: `Quota` asks `LimitParts`, which is `TierLimits` there,
+and that keeps a `RateAllocation` for each namespace.
 
 Always true: only what this host knows for certain counts, so nothing is refused
 without cause. While counts lag, more is accepted than the limits allow. Settings
@@ -180,7 +181,7 @@ class Quota:
         if wait_s > 0:
             self.limited_items["rate"] += items
             raise RateLimited(
-                f"namespace {namespace!r} has used up its {per_minute} enqueues a minute{part.scope}",
+                f"namespace {namespace!r} has used up its {per_minute} enqueues a minute{part.scope}; try again later, or raise its enqueues_per_minute",
                 field="items",
                 retry_after_ms=int(wait_s * 1000) + 1,
             )

@@ -43,7 +43,7 @@ _STATES: Final = {state.name.lower(): state for state in State}
 
 
 def render_jobs(jobs: BulkJobRecords) -> bytes:
-    """See `parse_jobs`."""
+    """Return the document of the jobs as JSON. `parse_jobs` reads it."""
     by_id = {job_id: _job_to_json(job) for job_id, job in jobs.by_id.items()}
     return _to_json({"format": FORMAT, "jobs": {**by_id, **jobs.unread}, **jobs.unknown})
 

@@ -73,7 +73,7 @@ class BulkJobHost:
                 timeout_s = TICK_S if self._is_anything_to_watch() else None
             except Exception as error:
                 if not isinstance(error, RegistryError):
-                    log.exception("looking after the bulk jobs failed unexpectedly; trying again")
+                    log.exception("the check of the bulk jobs failed unexpectedly; trying again")
                 elif not failures:
                     log.warning("the bulk jobs cannot be read or written: %s", error)
                 timeout_s = self._tools.backoff.pause_s(failures)

@@ -102,11 +102,11 @@ def _checked(spec: BulkJobSpec) -> BulkJobSpec:
     """Return what is recorded of a job. Raises `InvalidArgument`, `LimitExceeded`."""
     change = spec.counts_for or spec.change
     if spec.counts_for is not None and (not spec.is_count or not change.action.changes_items):
-        raise InvalidArgument("only a count is made for a change", field="counts_for")
+        raise InvalidArgument("this is for a count, and names a change; leave it out", field="counts_for")
     if spec.rate_per_s is not None and spec.rate_per_s < 1:
         raise InvalidArgument(f"{spec.rate_per_s} is too low; give at least 1, or leave it out", field="rate_per_s")
     if not spec.start_key:
-        raise InvalidArgument("this is empty; draw a random text", field="start_key")
+        raise InvalidArgument("this is empty; give a random text", field="start_key")
     spec = replace(spec, item_filter=change.narrow(spec.item_filter))
     length = spec_bytes(spec)
     if length > SPEC_BYTES_MAX:

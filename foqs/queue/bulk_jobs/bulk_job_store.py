@@ -175,9 +175,13 @@ class LocalDocuments:
             await asyncio.to_thread(replace_file, path, text)
         except NotSynced as error:
             # The caller repeats its change, which writes the file again.
-            raise RegistryOutcomeUnknown(f"{path.parent} cannot be synced: {error.strerror}") from error
+            raise RegistryOutcomeUnknown(
+                f"{path.parent} cannot be synced: {error.strerror}; check the disk, then repeat the call"
+            ) from error
         except OSError as error:
-            raise RegistryFailed(f"cannot write {path}: {error.strerror}") from error
+            raise RegistryFailed(
+                f"{path} cannot be written: {error.strerror}; check the disk, then repeat the call"
+            ) from error
 
     @staticmethod
     def _path(name: str, folder: Path) -> Path:

@@ -70,7 +70,7 @@ def start(jobs: BulkJobRecords, job: BulkJobRecord) -> tuple[BulkJobRecords, Bul
     for other in same_namespace:
         if other.spec.start_key == spec.start_key:
             if _work(other.spec) != _work(spec):
-                raise KeyConflict("another job was started with this key; draw a new one", field="start_key")
+                raise KeyConflict("another job was started with this key; give another random text", field="start_key")
             return jobs, other
     live = [other for other in same_namespace if other.state.is_live]
     _check_place(len(live), sum(other.state.is_live for other in jobs.by_id.values()))
@@ -141,7 +141,10 @@ def control(
     """
     job = jobs.by_id.get(job_id)
     if job is None or job.spec.namespace != namespace:
-        raise NotFound("the namespace has no such job; jobs that ended long ago are forgotten", field="id")
+        raise NotFound(
+            "the namespace has no job with this id; jobs that ended long ago are forgotten, and foqs jobs list shows the others",
+            field="id",
+        )
     state = NEXT_STATE.get((job.state, command))
     if state is None:
         raise InvalidArgument(f"the job is {job.state.value}; start a new one", field="command")

@@ -111,7 +111,7 @@ class BulkJobWorker:
             while await self._step():
                 pass
         except BulkJobTaken:
-            log.info("bulk job %s: it is not this host's any more", self._job.id)
+            log.info("bulk job %s is left to others: it ended, or another host has it", self._job.id)
 
     async def _step(self) -> bool:
         """Look at the record if it must be, and do one page. Returns whether the job goes on. Raises `BulkJobTaken`."""

@@ -35,7 +35,7 @@ from foqs_contract.errors import Unavailable
 
 
 class HostReads:
-    """Implements `port.Reads`.
+    """Implements `port.QueueReads`.
 
     Args:
         is_stopping: returns whether this host is stopping.

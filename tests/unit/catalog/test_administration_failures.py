@@ -134,7 +134,7 @@ def test_start_waits_until_the_catalog_is_reachable(failure: CatalogError, caplo
         await pause(await starting, "t")
 
     run_in_world(story)
-    [message] = [record.message for record in caplog.records if "waiting" in record.message]
+    [message] = [record.message for record in caplog.records if "cannot be read yet" in record.message]
     assert str(failure) in message
 
 

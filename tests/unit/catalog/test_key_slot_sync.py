@@ -156,7 +156,7 @@ def test_slots_are_not_assigned_until_the_catalog_can_record_them(
         await world.pass_s(10)
         assert tables(world) == {1: set(), 2: set()}
         assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
-            "key slots cannot be recorded: the disk is full"
+            "key slots of this host's shards cannot be recorded in the catalog; trying again: the disk is full"
         ]
         failing.broken = False
         await world.until(lambda: tables(world) == {1: EVEN, 2: ODD}, within_s=3)
