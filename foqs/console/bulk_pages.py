@@ -163,7 +163,7 @@ async def _start_counted(page_request: PageRequest) -> web.StreamResponse:
     count = await page_request.client.bulk_job(page_request.require("job"))
     change = await _counted_change(page_request, count)
     if change is None:
-        raise InvalidArgument("this job has not counted items for a change", field="job")
+        raise InvalidArgument("this job has not counted items for a change; count them first", field="job")
     if change.started is not None:
         page_request.see("/bulk", job=change.started.id)
     if change.is_late:
@@ -185,7 +185,7 @@ async def _count_again(page_request: PageRequest) -> web.StreamResponse:
     """Count by another job for the same change."""
     count = await page_request.client.bulk_job(page_request.require("job"))
     if count.counts_for is None:
-        raise InvalidArgument("this job does not count items for a change", field="job")
+        raise InvalidArgument("this job does not count items for a change; count them first", field="job")
     job = await page_request.client.start_bulk_job(
         "count",
         count.only,

@@ -29,7 +29,7 @@ def find_problems(
     peers: Sequence[PeerState],
     not_ready_reasons: Mapping[str, str],
 ) -> list[Finding]:
-    """Return what is not as it should be, the worst first.
+    """Return the problems of the cluster as findings, the worst first.
 
     Args:
         breakers: the state of the breaker of each shard of this host.

@@ -104,7 +104,7 @@ async def _redrive(page_request: PageRequest, topic: str | None) -> NoReturn:
         raise InvalidArgument(f"{action!r} is not an action of dead items", field="action")
     ids = [str(value) for value in page_request.values.getall("id", [])]
     if not ids:
-        raise InvalidArgument("no item is chosen", field="id")
+        raise InvalidArgument("no item is chosen; choose at least one", field="id")
     outcomes = await page_request.client.redrive(ids)
     done = sum(outcome.error is None for outcome in outcomes)
     page_request.see("/dead", topic=topic, done="redriven_many", count=done)

@@ -194,7 +194,7 @@ class LiveHub:
                 try:
                     await self._round()
                 except Exception:
-                    log.exception("a round of the console's open pages failed")
+                    log.exception("the console's open pages could not be updated this time")
                 pause_s = min(PAUSE_S_MAX, max(PERIOD_S, COST_FACTOR * (self._cpu_s() - started_s)))
         finally:
             self._rounds = None

@@ -149,10 +149,10 @@ class PageRequest:
         try:
             return int(text)
         except ValueError:
-            raise InvalidArgument(f"{text!r} is not a whole number", field=name) from None
+            raise InvalidArgument(f"{text!r} is not a whole number; write digits only", field=name) from None
 
     def page(self, template: str, title: str, **values: Any) -> web.Response:
-        """Return a page."""
+        """Return the reply with a page, drawn from this template with these values."""
         return self.render(template, page_request=self, title=title, **values)
 
     def see(self, path: str, *, done: str = "", **fields: Any) -> NoReturn:

@@ -26,9 +26,9 @@ from foqs.console import figure_formats, formats
 from foqs.console.audit_page import AUDIT_PAGES
 from foqs.console.bulk_pages import BULK_PAGES
 from foqs.console.cluster_pages import CLUSTER_PAGES, CLUSTER_PARTS
+from foqs.console.console_server import ConsoleServer
 from foqs.console.failing_logins import FailingLogins
 from foqs.console.item_pages import ITEM_PAGES
-from foqs.console.listener import ConsoleListener
 from foqs.console.live import STREAM_PATH, LiveHub, LivePart
 from foqs.console.local_clients import Accept, LocalClients
 from foqs.console.namespace_pages import NAMESPACE_PAGES
@@ -143,7 +143,7 @@ class Console:
         authenticator = settings.authenticator
         self._failing_logins = FailingLogins(0.0 if authenticator is None else authenticator.limits.failure_delay_s)
         self._runner: web.AppRunner | None = None
-        self._listener: ConsoleListener
+        self._listener: ConsoleServer
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port (of interest if `port` is 0).
@@ -174,7 +174,7 @@ class Console:
         await runner.setup()
         assert runner.server is not None
         settings = self._settings
-        self._listener = ConsoleListener(runner.server, settings.limits, settings.tls, settings.on_handshake_failed)
+        self._listener = ConsoleServer(runner.server, settings.limits, settings.tls, settings.on_handshake_failed)
         try:
             bound_port = await self._listener.listen(host, port)
         except OSError:
@@ -427,7 +427,7 @@ async def _form(request: web.Request) -> MultiMapping[Any]:
     """Return the fields of a form. Raises `HTTPException` for a body that no form of the console sends."""
     # No other charset: some of Python's take seconds for 64 KiB.
     if request.content_type != "application/x-www-form-urlencoded" or (request.charset or "utf-8").lower() != "utf-8":
-        raise web.HTTPUnsupportedMediaType(reason="This is no form of the console.")
+        raise web.HTTPUnsupportedMediaType(reason="This is not a form of the console. Open the page and send its form.")
     try:
         return await request.post()
     except UnicodeDecodeError:

@@ -106,7 +106,9 @@ async def _read_or_create(documents: Documents) -> bytes:
         with contextlib.suppress(RegistryConflict):
             await documents.replace(DOCUMENT_NAME, _render(fresh), None)
             return fresh
-    raise RegistryFailed(f"the document {DOCUMENT_NAME!r} is created and deleted again and again")
+    raise RegistryFailed(
+        f"the document {DOCUMENT_NAME!r} is created and deleted again and again; stop the program that deletes it"
+    )
 
 
 def _draw() -> bytes:

@@ -117,7 +117,7 @@ class SharedFigures:
             try:
                 await self._sample()
             except Exception:
-                log.exception("the console's history has a gap")
+                log.exception("the console's figures could not be read; its history has a gap")
             await asyncio.sleep(SLOT_S)
 
     async def _sample(self) -> None:

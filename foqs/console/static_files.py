@@ -18,7 +18,7 @@ _VERSION_CHARS: Final = 12
 
 @dataclass(slots=True, frozen=True)
 class StaticFile:
-    """A file.
+    """A file of the console, with its media type.
 
     Attributes:
         version: another one for other contents.

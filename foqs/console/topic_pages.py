@@ -102,7 +102,7 @@ def _choice(page_request: PageRequest, name: str, choices: tuple[str, ...], usua
     """Return a field that is one of these. Raises InvalidArgument."""
     chosen = page_request.text(name) or usual
     if chosen not in choices:
-        raise InvalidArgument(f"{chosen!r} is none of {', '.join(choices)}", field=name)
+        raise InvalidArgument(f"{chosen!r} cannot be chosen; use one of {', '.join(choices)}", field=name)
     return chosen
 
 

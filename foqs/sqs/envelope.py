@@ -32,7 +32,7 @@ ENCODING_ATTRIBUTE: Final = "foqs.encoding"
 
 @dataclass(slots=True, frozen=True)
 class Message:
-    """What a sender gave. `attributes` are sorted by name."""
+    """A message as its sender gave it. `attributes` are sorted by name."""
 
     body: str
     attributes: Sequence[MessageAttribute] = ()

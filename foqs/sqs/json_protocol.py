@@ -15,7 +15,7 @@ TARGET_PREFIX: Final = "AmazonSQS."
 
 
 class JsonProtocol:
-    """Reads and answers requests.
+    """Reads requests of the JSON protocol and makes their replies.
 
     Args:
         is_query_mode: the client knows the errors of the Query protocol, and gets their statuses.

@@ -69,7 +69,7 @@ def resource_not_found(parameter: str) -> SqsError:
 
 
 class MoveTasks:
-    """Serves the actions.
+    """Serves the actions about message move tasks.
 
     Args:
         timeout_s: of each call.

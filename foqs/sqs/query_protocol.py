@@ -111,7 +111,7 @@ def is_query_request(head: HttpHead) -> bool:
 
 
 class QueryProtocol:
-    """Reads and answers requests."""
+    """Reads requests of the Query protocol and makes their replies."""
 
     def read(self, head: HttpHead, body: bytes) -> tuple[str, Parameters]:
         """Return the action and its parameters. Raises `SqsError`."""

@@ -119,7 +119,7 @@ class QueueDirectory:
             self._next_reading = asyncio.ensure_future(self._read_catalog(self._reading))
         error = await asyncio.shield(self._next_reading)
         if error is not None:
-            raise Unavailable(f"the host cannot find out now whether the queue exists: {error}")
+            raise Unavailable(f"the host cannot find out now whether the queue exists: {error}; try again")
 
     async def _read_catalog(self, before: asyncio.Future[CatalogError | None] | None) -> CatalogError | None:
         """Read the stored catalog after the reading `before`. Return why that failed."""

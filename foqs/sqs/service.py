@@ -129,7 +129,7 @@ class SqsService:
         except FoqsError as error:
             return protocol.error(action_name, from_foqs_error(error))
         except Exception:
-            log.exception("%s failed with an unexpected error", action_name)
+            log.exception("the SQS action %s failed with an unexpected error", action_name)
             failure = SqsError("InternalFailure", "The host failed during the call; see the host's log.")
             return protocol.error(action_name, failure)
         reply = protocol.result(action_name, reply_body, request_id)

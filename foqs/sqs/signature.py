@@ -196,10 +196,18 @@ def _check_time(signature: Signature, now_s: float) -> None:
         raise _incomplete("X-Amz-Date must be in the form 20150830T123600Z.") from None
     age_s = now_s - signed_at_s
     now = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
-    if age_s > (CLOCK_DIFFERENCE_S_MAX if signature.expires_s is None else signature.expires_s):
-        raise _mismatch(f"Signature expired: {signature.signed_at} is now earlier than {now} allows.")
+    age_s_max, remedy = CLOCK_DIFFERENCE_S_MAX, "correct the client's clock"
+    if signature.expires_s is not None:
+        age_s_max, remedy = signature.expires_s, "sign the request again"
+    if age_s > age_s_max:
+        raise _mismatch(
+            f"Signature expired: {signature.signed_at} is more than {age_s_max} s before the host's clock, {now}; {remedy}."
+        )
     if age_s < -CLOCK_DIFFERENCE_S_MAX:
-        raise _mismatch(f"Signature not yet current: {signature.signed_at} is still later than {now} allows.")
+        raise _mismatch(
+            f"Signature not yet current: {signature.signed_at} is more than {CLOCK_DIFFERENCE_S_MAX} s after the "
+            f"host's clock, {now}; correct the client's clock."
+        )
 
 
 def _check_signed_headers(signature: Signature, headers: Mapping[str, Sequence[str]]) -> None:

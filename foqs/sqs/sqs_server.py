@@ -21,12 +21,12 @@ from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock
 from foqs.sqs.action_table import actions
-from foqs.sqs.http_listener import SqsListener
 from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.service import SqsService
+from foqs.sqs.sqs_connections import SqsConnections
 from foqs.telemetry.metrics import Metrics
 
 
@@ -50,7 +50,7 @@ class SqsServer:
         self._timeout_s = timeout_s
         self._listening: asyncio.Server
         self._make_connection: Callable[[], asyncio.BaseProtocol]
-        self._listener: SqsListener | None = None
+        self._listener: SqsConnections | None = None
         self._tls_acceptor: TlsAcceptor | None = None
 
     async def bind(self) -> int:
@@ -85,7 +85,7 @@ class SqsServer:
         waiting = WaitingCalls(receive_places(limits), 0)
         messages = MessageActions(directory, calls, timeout_s, now_s, waiting)
         sqs_service = SqsService(actions(queues, messages, tasks), directory, authenticator, now_s, audit)
-        self._listener = SqsListener(sqs_service, limits, metrics.call, clock.stopwatch_s)
+        self._listener = SqsConnections(sqs_service, limits, metrics.call, clock.stopwatch_s)
         self._make_connection = self._listener.connection
 
     def use_tls(self, context: ssl.SSLContext, on_handshake_failed: Callable[[], None]) -> None:

@@ -44,7 +44,7 @@ _LINGERING_S: Final = 1.0
 """How long the rest of a body that was refused is read, so that the peer sees the reply."""
 
 
-class SqsListener:
+class SqsConnections:
     """The connections of the port. It is the server of a `TlsAcceptor`, if the port uses TLS.
 
     Args:
@@ -191,7 +191,10 @@ class SqsListener:
                         break
         except TimeoutError:
             if not held.is_evicted:
-                raise SqsError("SerializationException", "The request body was not complete in time.") from None
+                raise SqsError(
+                    "SerializationException",
+                    f"The request body was not complete within {self._stall_timeout_s:g} s; send it again.",
+                ) from None
         if held.is_evicted:
             self._warn(_peer(request), "an SQS request was refused: it was slow while others needed its room")
             raise _overloaded()
@@ -199,7 +202,8 @@ class SqsListener:
 
     def _too_long(self) -> SqsError:
         return SqsError(
-            "RequestEntityTooLargeException", f"The request is longer than {self._request_bytes_max} bytes."
+            "RequestEntityTooLargeException",
+            f"The request is longer than {self._request_bytes_max} bytes; send fewer or shorter messages.",
         )
 
 

@@ -19,7 +19,7 @@ from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.http_connections import HttpConnection, HttpConnections
 
 
-class ConsoleListener:
+class ConsoleServer:
     """Accepts connections from `listen` to `close`. It is the server of a `TlsAcceptor`, if the port uses TLS.
 
     Args:
@@ -51,7 +51,7 @@ class ConsoleListener:
         return self.connections.connection()
 
     async def listen(self, host: str, port: int) -> int:
-        """Return the port. Raises OSError: the address cannot be bound."""
+        """Listen, and return the port. Raises OSError if the address cannot be bound."""
         make_connection = self.connection if self._tls_acceptor is None else self._tls_acceptor.connection
         self._listening = await self.loop.create_server(make_connection, host, port)
         return int(self._listening.sockets[0].getsockname()[1])

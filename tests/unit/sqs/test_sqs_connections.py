@@ -12,9 +12,9 @@ import pytest
 
 from foqs.rpc.rpc_limits import RpcLimits
 from foqs.sqs.errors import SqsError
-from foqs.sqs.http_listener import MESSAGE_COPIES, SMALL_BODY_BYTES, SqsListener, _HeldBytes
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.service import Proof
+from foqs.sqs.sqs_connections import MESSAGE_COPIES, SMALL_BODY_BYTES, SqsConnections, _HeldBytes
 from tests.support.aio import run
 from tests.support.builders import rpc_limits
 from tests.support.poll import soon
@@ -75,7 +75,7 @@ class Port:
 
     def __init__(self, limits: RpcLimits | None = None) -> None:
         self.service = Service()
-        self.listener = SqsListener(
+        self.listener = SqsConnections(
             self.service,  # type: ignore[arg-type]
             limits or rpc_limits(),
             lambda action, outcome, seconds: None,
