@@ -97,7 +97,7 @@ def short_text(row: Row, name: str) -> str:
     return shown if len(shown) <= _TEXT_SHOWN_MAX else shown[: _TEXT_SHOWN_MAX - 1] + "…"
 
 
-def show(rows: Sequence[Row], columns: Sequence[Column], form: Format) -> None:
+def show_rows(rows: Sequence[Row], columns: Sequence[Column], form: Format) -> None:
     """Write rows as a table, as one JSON array, or as a JSON object per line."""
     if form in ("json", "line"):
         write_data(json.dumps(list(rows), indent=2 if form == "json" else None))
@@ -114,7 +114,7 @@ def show_fields(row: Row, form: Format) -> None:
         shown = [{"field": name, "value": _field(name, value)} for name, value in row.items()]
         _table(shown, [("FIELD", lambda part: part["field"]), ("VALUE", lambda part: part["value"])])
     else:
-        show([row], [], form)
+        show_rows([row], [], form)
 
 
 def _field(name: str, value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foqs.cli.host_session import HostSession, host_call_options, renamed_option
-from foqs.cli.output import Column, Row, print_message, short_text, show
+from foqs.cli.output import Column, Row, print_message, short_text, show_rows
 from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def audit(session: HostSession, limit: int, watch_ms: int | None) -> None:
             fields = dataclasses.asdict(entry)
             at = datetime.fromtimestamp(fields.pop("at_ms") / 1_000, UTC)
             rows.append({"at": at.isoformat(timespec="milliseconds"), **fields})
-        show(rows, _COLUMNS, session.output_format)
+        show_rows(rows, _COLUMNS, session.output_format)
         if not rows:
             print_message("No host remembers a change." if only is None else f"No host remembers a change of {only}.")
         if page.missing_hosts:

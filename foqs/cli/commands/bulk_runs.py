@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foqs.cli.host_session import CommandFailed, HostSession
-from foqs.cli.output import Column, Row, confirm, print_message, show
+from foqs.cli.output import Column, Row, confirm, print_message, show_rows
 from foqs_contract.bulk_actions import COUNT, BulkActionRow
 from foqs_contract.printable_text import printable
 
@@ -215,7 +215,7 @@ def _show_result(session: HostSession, job: BulkJob | None, matched: int, left: 
         "refused": 0 if job is None else job.failed,
         "left": left,
     }
-    show([row], _COLUMNS, session.output_format)
+    show_rows([row], _COLUMNS, session.output_format)
 
 
 class _JobProgress:

@@ -19,7 +19,7 @@ from foqs.cli.cluster_rows import (
     unserved_warning,
 )
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Row, print_message, show, write_data
+from foqs.cli.output import Row, print_message, show_rows, write_data
 from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def status(session: HostSession, watch_ms: int | None) -> None:
             indent = 2 if session.output_format == "json" else None
             write_data(json.dumps({"hosts": hosts, "shards": shards}, indent=indent))
             return
-        show(hosts, HOST_COLUMNS, session.output_format)
+        show_rows(hosts, HOST_COLUMNS, session.output_format)
         write_data()
-        show(shards, SHARD_COLUMNS, session.output_format)
+        show_rows(shards, SHARD_COLUMNS, session.output_format)
         for text in (unserved_warning(shards), duplicate_names_warning(hosts)):
             if text:
                 print_message(text)

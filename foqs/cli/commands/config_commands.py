@@ -71,7 +71,9 @@ def upgrade_(file: Path, write: bool) -> None:
         old = path.read_bytes().decode()
         found = upgrade(old)
     except OSError as error:
-        raise CommandFailed(f"{file}: it cannot be read: {error.strerror}", USAGE) from None
+        raise CommandFailed(
+            f"{file}: it cannot be read: {error.strerror}; name a file that this user may read", USAGE
+        ) from None
     except UnicodeDecodeError:
         raise CommandFailed(f"{file}: it is not UTF-8 text; save it as UTF-8", USAGE) from None
     except UpgradeRefused as error:

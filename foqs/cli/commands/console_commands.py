@@ -51,7 +51,9 @@ def end_sessions(file: Path) -> None:
         except FileNotFoundError:
             raise CommandFailed(f"There is no {path}; no session began at a host with this folder.", USAGE) from None
         except OSError as error:
-            raise CommandFailed(f"cannot delete {path}: {error.strerror}") from None
+            raise CommandFailed(
+                f"{path} cannot be deleted: {error.strerror}; give this user the right to delete it"
+            ) from None
     print_message("All sessions end within 10 seconds; at a host without the coordinator, when it can reach it again.")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 
 from foqs.cli.host_session import CommandFailed, HostSession, fail_on_errors, host_call_options, renamed_option
-from foqs.cli.output import Column, Row, print_message, show
+from foqs.cli.output import Column, Row, print_message, show_rows
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
@@ -119,11 +119,11 @@ async def _enqueue(
             errors += [result.error for result in results if result.error]
             rows += [_result_row(result) for result in results]
             if streamed:
-                show(rows, _COLUMNS, "jsonl")
+                show_rows(rows, _COLUMNS, "jsonl")
                 rows.clear()
     finally:
         if not streamed:
-            show(
+            show_rows(
                 _merge_equal_refusals(rows) if session.output_format == "table" else rows,
                 _COLUMNS,
                 session.output_format,
@@ -187,9 +187,13 @@ def _read_lines(text: str) -> Iterator[bytes]:
 def _source(text: str) -> BinaryIO:
     if text == "-":
         if sys.stdin is None:
-            raise CommandFailed("Standard input is closed, so no payload can be read from it.")
+            raise CommandFailed(
+                "Standard input is closed, so no payload can be read from it. Give PAYLOAD, or redirect the input."
+            )
         return sys.stdin.buffer
     try:
         return Path(text[1:]).open("rb")
     except OSError as error:
-        raise CommandFailed(f"{text[1:]} cannot be read: {error.strerror}.") from None
+        raise CommandFailed(
+            f"{text[1:]} cannot be read: {error.strerror}. Name a file that this user may read."
+        ) from None

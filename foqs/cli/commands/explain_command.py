@@ -12,7 +12,7 @@ import click
 
 from foqs.cli.commands.item_commands import view_row
 from foqs.cli.host_session import NOT_FOUND, OK, UNHEALTHY, HostSession, host_call_options
-from foqs.cli.output import show, write_data
+from foqs.cli.output import show_rows, write_data
 from foqs.runtime.durations import format_duration
 from foqs_contract.printable_text import printable
 
@@ -32,7 +32,7 @@ def explain(session: HostSession, item_id: str) -> None:
     if session.output_format == "table":
         _print_explanation(item_id, found)
     else:
-        show([_explanation_row(item_id, found)], [], session.output_format)
+        show_rows([_explanation_row(item_id, found)], [], session.output_format)
     code = OK if found.item is not None else NOT_FOUND if found.absent else UNHEALTHY
     click.get_current_context().exit(code)
 

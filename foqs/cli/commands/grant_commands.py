@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Column, print_message, show
+from foqs.cli.output import Column, print_message, show_rows
 
 _PERMISSIONS: Final = ("enqueue", "consume", "admin")
 _COLUMNS: Final[list[Column]] = [
@@ -39,7 +39,7 @@ def grant_set(session: HostSession, principal: str, permissions: Sequence[str]) 
 def grant_list(session: HostSession) -> None:
     """List the grants of the namespace, by principal."""
     rows = [dataclasses.asdict(found) for found in session.run(lambda client: client.grants())]
-    show(rows, _COLUMNS, session.output_format)
+    show_rows(rows, _COLUMNS, session.output_format)
     if not rows:
         print_message(f"Nobody has a grant in {session.namespace}.")
 

@@ -8,7 +8,7 @@ import click
 
 from foqs.cli.cluster_rows import HOST_COLUMNS, duplicate_names_warning, host_row
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Row, print_message, show
+from foqs.cli.output import Row, print_message, show_rows
 from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def host_list(session: HostSession, watch_ms: int | None) -> None:
         return [host_row(found) for found in await client.list_hosts()]
 
     def draw(session: HostSession, rows: list[Row]) -> None:
-        show(rows, HOST_COLUMNS, session.output_format)
+        show_rows(rows, HOST_COLUMNS, session.output_format)
         if text := duplicate_names_warning(rows):
             print_message(text)
 

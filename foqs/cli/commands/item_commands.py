@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foqs.cli.host_session import HostSession, fail_on_errors, host_call_options, run_until_signal
-from foqs.cli.output import Column, Row, bytes_fields, outage_notes, print_message, short_text, show, show_fields
+from foqs.cli.output import Column, Row, bytes_fields, outage_notes, print_message, short_text, show_fields, show_rows
 from foqs.cli.values import DURATION, STATES, parse_leases, parse_topic_counts
 from foqs.runtime.durations import format_duration
 
@@ -79,7 +79,7 @@ def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int |
         timeout_ms = max(session.timeout_ms, wait + _WAIT_MARGIN_MS)
         deliveries = await client.dequeue(wants, wait_ms=wait, lease_ms=lease, timeout_ms=timeout_ms)
         try:
-            show([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.output_format)
+            show_rows([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.output_format)
         except BaseException:
             await client.release(deliveries)
             raise
@@ -171,7 +171,7 @@ def peek(session: HostSession, topic: str, state: str, limit: int, payload: bool
                 return rows
 
     rows = session.run(work)
-    show(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
+    show_rows(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
     if not rows:
         print_message(f"No item of this topic is {state}.")
 
@@ -226,7 +226,7 @@ def item_list(
                 return rows
 
     rows = session.run(work)
-    show(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
+    show_rows(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
     if not rows:
         print_message("No item of this shard matches.")
 
@@ -289,7 +289,7 @@ def show_outcomes(session: HostSession, ids: Sequence[str], outcomes: Sequence[O
         }
         for name, outcome in zip(ids, outcomes, strict=True)
     ]
-    show(rows, _OUTCOME_COLUMNS, session.output_format)
+    show_rows(rows, _OUTCOME_COLUMNS, session.output_format)
     fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
 
 
@@ -304,5 +304,5 @@ def show_moved(session: HostSession, ids: Sequence[str], results: Sequence[Enque
         }
         for name, result in zip(ids, results, strict=True)
     ]
-    show(rows, _MOVED_COLUMNS, session.output_format)
+    show_rows(rows, _MOVED_COLUMNS, session.output_format)
     fail_on_errors([result.error for result in results if result.error], len(results))

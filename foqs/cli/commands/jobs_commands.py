@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Column, Row, bytes_fields, print_message, show, show_fields
+from foqs.cli.output import Column, Row, bytes_fields, print_message, show_fields, show_rows
 from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def jobs_list(session: HostSession, watch_ms: int | None) -> None:
         return [job_row(job) for job in await client.bulk_jobs()]
 
     def draw(session: HostSession, rows: list[Row]) -> None:
-        show(rows, _COLUMNS, session.output_format)
+        show_rows(rows, _COLUMNS, session.output_format)
         if not rows:
             print_message("The namespace has no bulk job.")
 
@@ -97,7 +97,7 @@ def _control(session: HostSession, job_id: str, command: str) -> None:
     async def work(client: Client) -> Row:
         return job_row(await client.control_bulk_job(job_id, command))
 
-    show([session.run(work)], _COLUMNS, session.output_format)
+    show_rows([session.run(work)], _COLUMNS, session.output_format)
 
 
 def job_row(job: BulkJob) -> Row:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Column, Row, confirm, print_message, show, show_fields
+from foqs.cli.output import Column, Row, confirm, print_message, show_fields, show_rows
 from foqs.cli.values import DURATION
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
@@ -117,7 +117,7 @@ def list_all(session: HostSession) -> None:
     """List the namespaces by name."""
 
     rows = [dataclasses.asdict(found) for found in session.run(_all_namespaces)]
-    show(rows, _COLUMNS, session.output_format)
+    show_rows(rows, _COLUMNS, session.output_format)
     if not rows:
         print_message("There is no namespace; create one with: foqs namespace create NAME")
 
@@ -151,7 +151,7 @@ def usage(session: HostSession, name: str | None, watch_ms: int | None) -> None:
 
     def draw(session: HostSession, rows: list[Row]) -> None:
         if name is None:
-            show(rows, _USAGE_COLUMNS, session.output_format)
+            show_rows(rows, _USAGE_COLUMNS, session.output_format)
         else:
             show_fields(rows[0], session.output_format)
 

@@ -20,7 +20,7 @@ import click
 from foqs.cli.commands.host_process_commands import without_none
 from foqs.cli.commands.schema_places import SchemaPlaces, ShardPlace, find_places
 from foqs.cli.host_session import USAGE, CommandFailed, configuration
-from foqs.cli.output import Column, Format, Row, confirm, output_option, print_message, show
+from foqs.cli.output import Column, Format, Row, confirm, output_option, print_message, show_rows
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -79,7 +79,7 @@ def status(config: Config, form: Format) -> None:
     version are refused, and foqs schema apply --contract is to be repeated. FILLED says about how many rows have their
     timer entries. The last column is the range of schema versions that the hosts of the cluster use.
     """
-    show(asyncio.run(_status_rows(config)), STATUS_COLUMNS, form)
+    show_rows(asyncio.run(_status_rows(config)), STATUS_COLUMNS, form)
 
 
 @schema.command(
@@ -90,7 +90,7 @@ def status(config: Config, form: Format) -> None:
 def plan(config: Config, form: Format, contract: bool) -> None:
     """Show the statements that foqs schema apply would run, with the algorithm and lock that the server must use."""
     rows = asyncio.run(_plan_rows(config, contract=contract))
-    show(rows, PLAN_COLUMNS, form)
+    show_rows(rows, PLAN_COLUMNS, form)
     if not rows:
         print_message("There is nothing to do.")
 
@@ -119,7 +119,7 @@ def apply(config: Config, form: Format, contract: bool, yes: bool) -> None:
     asyncio.run(_apply(config, contract=contract))
     rows = asyncio.run(_status_rows(config))
     if form != "table":
-        show(rows, STATUS_COLUMNS, form)
+        show_rows(rows, STATUS_COLUMNS, form)
     where = f"of the cluster at {config.cluster.root}" if config.cluster.zookeeper else f"in {config.store.url}"
     what = "have the tables of this program alone" if contract else "have tables that this program can use"
     print_message(f"{len(rows)} shards {where} {what}.")

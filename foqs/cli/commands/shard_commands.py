@@ -12,7 +12,7 @@ import click
 
 from foqs.cli.cluster_rows import SHARD_COLUMNS, shard_row, unserved_warning
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Row, confirm, print_message, show
+from foqs.cli.output import Row, confirm, print_message, show_rows
 from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def shard_list(session: HostSession, watch_ms: int | None) -> None:
         return [shard_row(found) for found in await client.list_shards()]
 
     def draw(session: HostSession, rows: list[Row]) -> None:
-        show(rows, SHARD_COLUMNS, session.output_format)
+        show_rows(rows, SHARD_COLUMNS, session.output_format)
         if (
             text := unserved_warning(rows)
             if rows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foqs.cli.host_session import ERROR, NOT_FOUND, CommandFailed, HostSession, host_call_options
-from foqs.cli.output import Column, Row, confirm, outage_notes, print_message, show, show_fields
+from foqs.cli.output import Column, Row, confirm, outage_notes, print_message, show_fields, show_rows
 from foqs.cli.values import STATES
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
@@ -69,7 +69,7 @@ def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: in
 
     def draw(session: HostSession, listed: tuple[list[Row], int]) -> None:
         rows, unavailable_shards = listed
-        show(rows, _COLUMNS, session.output_format)
+        show_rows(rows, _COLUMNS, session.output_format)
         for note in outage_notes(unavailable_shards, _UNAVAILABLE):
             print_message(note)
         if not rows:
@@ -165,13 +165,12 @@ def topic_purge(session: HostSession, topics: Sequence[str], yes: bool) -> None:
     try:
         session.run(purge)
     except (CommandFailed, KeyboardInterrupt) as error:
-        why = f"{error} " if isinstance(error, CommandFailed) else "Interrupted. "
-        code = error.code if isinstance(error, CommandFailed) else 1
-        raise CommandFailed(
-            f"{why}{len(rows)} of {len(topics)} topics are purged; repeat the command for the others.", code
-        ) from None
+        why, code = (str(error), error.code) if isinstance(error, CommandFailed) else ("Interrupted.", 1)
+        left = list(dict.fromkeys(topics))[len(rows) :]
+        rest = f" Not purged, or purged in part: {', '.join(left)}. Repeat the command for these only."
+        raise CommandFailed(f"{why}{rest}" if len(topics) > 1 and left else why, code) from None
     finally:
-        show(rows, _PURGED, session.output_format)
+        show_rows(rows, _PURGED, session.output_format)
 
 
 def _format_count(row: Row, state: str) -> str:

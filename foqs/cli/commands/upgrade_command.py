@@ -57,7 +57,9 @@ def upgrade(folder: Path, program: Path) -> None:
     from foqs.dev.server_process import ServerNotAvailable
 
     if not os.access(program, os.X_OK):
-        raise CommandFailed(f"{program} is not a program that this user may run", USAGE)
+        raise CommandFailed(
+            f"{program} is not a program that this user may run; name the foqs of the newer version", USAGE
+        )
     command = [str(program.absolute())]
     try:
         url, hosts = read_description(folder)

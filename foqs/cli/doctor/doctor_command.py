@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from foqs.cli.host_session import UNHEALTHY, CommandFailed, HostSession, OpenClient, host_call_options
-from foqs.cli.output import Column, print_message, show
+from foqs.cli.output import Column, print_message, show_rows
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -55,7 +55,7 @@ def doctor(session: HostSession, file: Path | None) -> None:
         {"check": found.check, "state": found.state, "found": found.detail, "remedy": found.remedy or None}
         for found in findings
     ]
-    show(rows, _COLUMNS, session.output_format)
+    show_rows(rows, _COLUMNS, session.output_format)
     bad = sum(found.state == "bad" for found in findings)
     if bad:
         raise CommandFailed(f"{bad} of {len(findings)} checks are bad.", UNHEALTHY)

@@ -12,7 +12,17 @@ import click
 import pytest
 
 from foqs.cli import root
-from foqs.cli.output import Column, Format, Row, StreamFailed, confirm, print_message, show, show_banner, show_document
+from foqs.cli.output import (
+    Column,
+    Format,
+    Row,
+    StreamFailed,
+    confirm,
+    print_message,
+    show_banner,
+    show_document,
+    show_rows,
+)
 
 ROW = {"id": "1-8796093022814", "token": "8796093022316", "payload": "dear all, this is a rather long letter"}
 COLUMNS: list[Column] = [
@@ -36,7 +46,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Row, int], list[str]]:
             monkeypatch.setenv(name, value)
         screen = Screen()
         monkeypatch.setattr(sys, "stdout", screen)
-        show([row], COLUMNS, "table")
+        show_rows([row], COLUMNS, "table")
         return screen.getvalue().splitlines()
 
     return draw
@@ -101,7 +111,7 @@ class ReaderGone(io.StringIO):
 def test_closed_output_ends_the_command_with_a_sentence(monkeypatch: pytest.MonkeyPatch, form: Format) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(StreamFailed, match="is closed"):
-        show([ROW], COLUMNS, form)
+        show_rows([ROW], COLUMNS, form)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +130,7 @@ def test_output_that_cannot_be_written_ends_the_program_with_a_sentence(
 def test_reader_that_has_left_is_not_a_failure_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", ReaderGone())
     with pytest.raises(BrokenPipeError):
-        show([ROW], COLUMNS, "json")
+        show_rows([ROW], COLUMNS, "json")
 
 
 def test_host_serves_although_its_banner_cannot_be_written(

@@ -283,7 +283,7 @@ def test_items_that_cannot_be_shown_are_released(
     def closed(*arguments: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(item_commands, "show", closed)
+    monkeypatch.setattr(item_commands, "show_rows", closed)
     client.answers |= {"dequeue": [DELIVERY], "release": [Outcome()]}
     with pytest.raises(BrokenPipeError):
         run("dequeue", "mail", "--ack")

@@ -154,7 +154,7 @@ def test_interrupted_purge_reports_its_progress(run: Run, client: FakeClient) ->
     assert json.loads(result.stdout) == {"topic": "a", "purged": 4}
     assert result.exit_code != 0
     assert "it may be purged" in result.stderr
-    assert "1 of 2 topics are purged; repeat the command" in result.stderr
+    assert "Not purged, or purged in part: b. Repeat the command for these only." in result.stderr
 
 
 def test_grants_are_set_listed_and_revoked(run: Run, client: FakeClient) -> None:
