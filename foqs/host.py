@@ -68,18 +68,18 @@ START_STEPS: Final = (
     ("plan", "in a cluster, other hosts know more until it was read; the wait is limited"),
     ("bulk jobs", "their pages are calls of this host"),
     ("listener", "calls that arrive before shards are served fail as UNAVAILABLE"),
-    ("SQS port", "its actions are calls of this host, so it accepts them last"),
+    ("SQS listener", "its actions are calls of this host, so it accepts them last"),
 )
 """The parts of a host in the order in which they start, each with the reason for its place."""
 STOP_STEPS: Final = (
     ("listener", "no new connections are accepted; TLS handshakes are cancelled"),
-    ("SQS port", "it accepts no new connections either; its actions in progress are calls in flight"),
+    ("SQS listener", "it accepts no new connections either; its actions in progress are calls in flight"),
     ("console", "its pages make calls"),
     ("bulk jobs", "other hosts go on with them while the shards are still served"),
     ("dead-letter sweep", "it writes to shards; the next owner of each goes on with it"),
     ("long polls", "they get an empty reply at once, and their clients use other hosts"),
     ("plan", "in a cluster, other hosts take over the shards one by one while calls are still answered"),
-    ("calls in flight", "they still need the shards"),
+    ("calls in flight, of Thrift and SQS", "they still need the shards"),
     ("shards", "they write their queued items and give up their ownership"),
     ("session", "in a cluster, shards that no host has taken over are written by now, and are free at once"),
     ("HTTP port", "/livez and /metrics are useful until the end"),
@@ -169,7 +169,7 @@ class ComposedHost:
             "plan": self._follow_plan,
             "bulk jobs": self._start_jobs,
             "listener": lambda: self._listener.start_serving(),
-            "SQS port": self._start_sqs,
+            "SQS listener": self._start_sqs,
         }
         for step, _ in START_STEPS:
             await steps[step]()
@@ -377,15 +377,8 @@ class ComposedHost:
         async def listener() -> None:
             self._close_listener()
 
-        async def sqs_port() -> None:
+        async def sqs_listener() -> None:
             self._close_sqs()
-
-        async def dead_letter_sweep() -> None:
-            self._sweep_task.cancel()
-
-        async def calls_in_flight() -> None:
-            sqs = () if self._sqs_server is None else (self._sqs_server.stop(deadline),)
-            await asyncio.gather(self._rpc_server.stop(deadline), *sqs)
 
         async def console() -> None:
             if self._console is not None:
@@ -394,8 +387,18 @@ class ComposedHost:
         async def bulk_jobs() -> None:
             await self._jobs.stop(max(0.0, min(_JOBS_STOP_S, deadline - loop.time())))
 
+        async def dead_letter_sweep() -> None:
+            self._sweep_task.cancel()
+
         async def long_polls() -> None:
             self._engine.queue.stop_long_polls()
+
+        async def plan() -> None:
+            await self._tier.leave(deadline)
+
+        async def calls_in_flight() -> None:
+            sqs = () if self._sqs_server is None else (self._sqs_server.stop(deadline),)
+            await asyncio.gather(self._rpc_server.stop(deadline), *sqs)
 
         async def shards() -> None:
             self._engine.on_release_requested()
@@ -403,18 +406,15 @@ class ComposedHost:
             await self._engine.abort()
             await asyncio.gather(engine_task, return_exceptions=True)
 
-        async def plan() -> None:
-            await self._tier.leave(deadline)
-
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "listener": listener,
-            "SQS port": sqs_port,
+            "SQS listener": sqs_listener,
             "console": console,
             "bulk jobs": bulk_jobs,
             "dead-letter sweep": dead_letter_sweep,
             "long polls": long_polls,
             "plan": plan,
-            "calls in flight": calls_in_flight,
+            "calls in flight, of Thrift and SQS": calls_in_flight,
             "shards": shards,
             "session": self._tier.close,
             "HTTP port": self._http.stop,
@@ -422,7 +422,7 @@ class ComposedHost:
         for step, reason in STOP_STEPS:
             log.info("stopping the %s: %s", step, reason)
             await steps[step]()
-        log.info("stopped")
+        log.info("the host has stopped")
 
     def _not_ready_reasons(self) -> Mapping[str, str]:
         return {**self._engine.not_ready_reasons(), **self._tier.not_ready_reasons()}

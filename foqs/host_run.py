@@ -77,7 +77,7 @@ async def _run(host: ComposedHost, on_ready: Callable[[Config], None] | None) ->
         listening = await host.start()
     except StopRequested:
         await host.abandon()
-        log.info("stopped before any shard was served")
+        log.info("the host stopped before any shard was served")
         return 0
     except (CatalogError, RegistryError) as error:
         await host.abandon()

@@ -134,7 +134,7 @@ def test_sigterm_ends_waiting_calls_and_the_items_are_there_after_the_next_start
             await asyncio.to_thread(host.container.stop, timeout=STOP_S)
             waiting.cancel()
         assert (host.state["Running"], host.state["ExitCode"]) == (False, 0), host.log
-        assert host.log.rstrip().endswith('"message": "stopped"}')
+        assert host.log.rstrip().endswith('"message": "the host has stopped"}')
         await asyncio.to_thread(host.start)
         async with Client(host.address) as client:
             [item] = await client.dequeue({"mail": 1}, wait_ms=5_000)
