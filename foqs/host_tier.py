@@ -93,7 +93,7 @@ class HostTier(Protocol):
         ...
 
     def not_ready_reasons(self) -> Mapping[str, str]:
-        """Return why the host does not serve as a member of its tier."""
+        """Return why the host does not serve as a member of its tier, by part; empty if it does."""
         ...
 
     def samples(self) -> Samples:

@@ -114,7 +114,7 @@ def parse_start(
         item_filter=item_filter,
         change=change,
         counts_for=counts_for,
-        start_key=_parse_text(request.start_key, START_KEY_BYTES_MAX, "start_key", "draw a random text"),
+        start_key=_parse_text(request.start_key, START_KEY_BYTES_MAX, "start_key", "give a random text"),
         rate_per_s=None if rate is None else validation.check_number(rate, 1, RATE_MAX, "rate_per_s"),
         expected=None if expected is None else validation.check_number(expected, 0, _COUNT_MAX, "expected"),
         started_by=started_by,
@@ -131,7 +131,7 @@ def _parse_work(
     if meant is None:
         return change, None, item_filter
     if change.action.changes_items:
-        raise InvalidArgument("only a count is made for another change; leave this out", field="counts_for")
+        raise InvalidArgument("this is for a count only; leave it out", field="counts_for")
     return change, *_parse_meant(request.filter, meant, settings)
 
 
@@ -151,7 +151,7 @@ def parse_control(request: ttypes.ControlBulkJobRequest) -> tuple[str, BulkJobCo
     """Parse (id of the job, command) of a `ControlBulkJobRequest`. Raises FoqsError."""
     command = _COMMANDS.get(request.command)
     if command is None:
-        raise InvalidArgument("give INTERRUPT, RESUME or CANCEL", field="command")
+        raise InvalidArgument("this is not a command; give INTERRUPT, RESUME or CANCEL", field="command")
     return parse_job_id(request.id), command
 
 

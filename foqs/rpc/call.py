@@ -148,11 +148,15 @@ def reply_too_long(method: ServerMethod, reply_bytes: int, reply_bytes_max: int,
 
 def deadline_error(method: ServerMethod) -> FoqsError:
     if method.row.writes:
-        return UnknownOutcome("the call was not done by its deadline; it may still take effect")
-    return DeadlineExceeded("the call was not done by its deadline; nothing was changed")
+        return UnknownOutcome(
+            "the call was not done by its deadline and may still take effect; check before you repeat it"
+        )
+    return DeadlineExceeded("the call was not done by its deadline; nothing was changed; give it more time")
 
 
 def internal_error(method: ServerMethod) -> FoqsError:
     if method.row.writes:
-        return UnknownOutcome("the host failed during the call; it may have taken effect, see the host's log")
+        return UnknownOutcome(
+            "the host failed during the call; it may have taken effect, so check before you repeat it; see the host's log"
+        )
     return Unavailable("the host failed during the call; see the host's log", retry_after_ms=1_000)

@@ -407,7 +407,9 @@ class ClientConnection(asyncio.Protocol):
             return Overloaded(
                 "this connection has too many calls in flight; wait for replies", retry_after_ms=retry_after_ms
             )
-        return Overloaded("the host has too many calls in flight; retry", retry_after_ms=retry_after_ms)
+        return Overloaded(
+            "the host has too many calls in flight; try again, or use another host", retry_after_ms=retry_after_ms
+        )
 
     # ---------------------------------------------------------- for `RpcCall`
 
@@ -426,7 +428,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 server.on_call_replied(call.method.row.name, code, server.stopwatch_s() - call.started_at_s)
             except Exception:
-                log.exception("a call of %s cannot be counted", call.method.row.name)
+                log.exception("a call of %s is missing from the metrics", call.method.row.name)
         if server.idle_waiter is not None:
             server.on_call_or_connection_ended()
 
@@ -437,7 +439,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 audit.note_call(method, request, principal, self.peer_address, outcome)
             except Exception:
-                log.exception("a call of %s cannot be noted", method.row.name)
+                log.exception("a call of %s is missing from the audit trail", method.row.name)
 
     def abandon_dequeues(self, sequence_ids: Collection[int]) -> None:
         for call in list(self.calls):

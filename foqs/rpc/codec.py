@@ -210,7 +210,9 @@ def parse_policy(value: int) -> DeliveryPolicy:
     try:
         return DeliveryPolicy(value)
     except ValueError:
-        raise InvalidArgument(f"{value} is not a delivery policy", field="delivery_policy") from None
+        raise InvalidArgument(
+            f"{value} is not a delivery policy; give 1 (at least once) or 2 (at most once)", field="delivery_policy"
+        ) from None
 
 
 def parse_state(value: int, field: str) -> State:
@@ -218,7 +220,7 @@ def parse_state(value: int, field: str) -> State:
     try:
         return State(value)
     except ValueError:
-        raise InvalidArgument(f"{value} is not a state of items", field=field) from None
+        raise InvalidArgument(f"{value} is not a state of items; give 1 (DEFERRED) to 4 (DEAD)", field=field) from None
 
 
 def parse_states(values: Sequence[int] | None, field: str) -> list[State] | None:

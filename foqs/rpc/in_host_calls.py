@@ -107,7 +107,7 @@ class InHostCall(Call):
         except FoqsError:
             raise
         except Exception:
-            log.exception("%s failed with an unexpected error", self.method.row.name)
+            log.exception("a call of %s inside the host failed with an unexpected error", self.method.row.name)
             raise internal_error(self.method) from None
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:

@@ -165,6 +165,6 @@ def _field_getter(path: str) -> Callable[[Any], bytes | None]:
 
 def _not_implemented(name: str) -> Handler:
     def serve(call: Call) -> None:
-        raise NotImplementedYet(f"{name} is not served by this version")
+        raise NotImplementedYet(f"{name} is not served by this version; do not call it")
 
     return serve

@@ -37,7 +37,7 @@ _R = TypeVar("_R")
 
 
 class TopicLists(Protocol):
-    """The topics of some shards; `foqs.queue.port.Reads` is one."""
+    """The topics of some shards; `foqs.queue.port.QueueReads` is one."""
 
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int

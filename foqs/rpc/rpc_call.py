@@ -164,7 +164,7 @@ class RpcCall(Call):
     def fail(self, error: Exception) -> None:
         """Fail the whole call."""
         if not isinstance(error, FoqsError):
-            log.error("%s failed with an unexpected error", self.method.row.name, exc_info=error)
+            log.error("a call of %s failed with an unexpected error", self.method.row.name, exc_info=error)
             error = internal_error(self.method)
         elif isinstance(error, MalformedRequest):
             self.connection.log_warning(f"{self.method.row.name} was refused: {error}")
@@ -219,7 +219,7 @@ class RpcCall(Call):
             try:
                 pending.abandon()
             except Exception:
-                log.exception("%s cannot be abandoned", self.method.row.name)
+                log.exception("a call of %s cannot be abandoned", self.method.row.name)
 
 
 def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: FoqsError) -> bytes:

@@ -18,7 +18,7 @@ _READ_FACTOR: Final = 3
 
 @dataclass(slots=True, frozen=True)
 class RpcConstants:
-    """What nobody has to choose of a connection, by default as on a host."""
+    """Limits of a connection that are no options. The defaults are those of a host."""
 
     container_items_max: int = 10_000
     """A list with a longer stated length is refused before it is read: `calls.items_per_call_max` cannot be more."""

@@ -116,7 +116,7 @@ class ShardSupervisor:
             except (StoreLost, Superseded, CoordinatorFailed, StoreUnusable) as error:
                 if self._is_standalone and isinstance(error, StoreUnusable):
                     raise
-                log.warning("shard %d: %s", self._shard, error)
+                log.warning("shard %d cannot be acquired; trying again: %s", self._shard, error)
                 self._advance(OwnershipEvent.FAILED, str(error))
                 if isinstance(error, Superseded):
                     self._seen_epoch = error.seen_epoch

@@ -276,7 +276,11 @@ class TimerService:
         try:
             return await reads.leases_in(self._writer.last_committed, ranges, last_ms)
         except StoreLost as lost:
-            log.info("shard %d: a look at leases is repeated over a new connection: %s", self._shard, lost)
+            log.info(
+                "shard %d: the look at leases is repeated over a new connection, because one was lost: %s",
+                self._shard,
+                lost,
+            )
             return await reads.leases_in(self._writer.last_committed, ranges, last_ms)
 
     async def _begin_look(self, now_ms: int, store: Store) -> Look | None:

@@ -217,7 +217,10 @@ class Writer:
 
     def drop(self) -> None:
         """End at once: operations being written get `UNKNOWN_OUTCOME`, the rest `NOT_OWNER`. The caller cancels `run` too."""
-        self._fail_all(NotOwner(f"this host does not own shard {self._shard} any more; ask for the routing"), True)
+        self._fail_all(
+            NotOwner(f"this host does not own shard {self._shard} any more; call its owner, which getRouting names"),
+            True,
+        )
 
     def give_up(self, reason: str, cause: BaseException | None = None) -> None:
         """Make `run` raise `OwnershipGivenUp` after the flush under way. A `cause` is a bug of ours and is logged."""
@@ -552,7 +555,7 @@ class Writer:
         Raises:
             ShardLost: the row is not ours, or its flush is neither this one nor the one before.
         """
-        log.warning("shard %d: flush %d may or may not be written: %s", self._shard, fence.flush, reason)
+        log.warning("shard %d: the outcome of flush %d is unknown: %s", self._shard, fence.flush, reason)
         self._mark_unavailable(reason)
         attempt = 0
         while True:
@@ -562,7 +565,7 @@ class Writer:
                 break
             except StoreLost as lost:
                 if self.unavailable_reason != str(lost):
-                    log.warning("shard %d: %s", self._shard, lost)
+                    log.warning("shard %d: the owner row cannot be read; trying again: %s", self._shard, lost)
                 self.unavailable_reason = str(lost)
                 await asyncio.sleep(self._backoff.pause_s(attempt))
                 attempt += 1

@@ -118,7 +118,7 @@ class ScalePage:
         if authenticated is None:
             authenticator.observer.authentication_failed()
             await asyncio.sleep(authenticator.limits.failure_delay_s)
-            raise Unauthenticated("this token belongs to no principal")
+            raise Unauthenticated("this token belongs to no principal; send one of a file that [auth.principals] names")
         return authenticated.principal
 
 

@@ -47,8 +47,8 @@ class IntakeLimits:
         flush_bytes_max: bytes that one lane of a flush writes, or may have to
             read. An entry larger than that is the only one of its lane.
         small_flush_items: entries of a small flush.
-        queue_items_max: entries that may wait: of events, and again of inserts.
-        queue_bytes_max: bytes that may wait: of events, and again of inserts.
+        queue_items_max: entries that may wait: of inserts, again of events of callers, and again of the shard itself.
+        queue_bytes_max: bytes that may wait, for each of the three.
         shares: by lane; the minimums sum to less than 100 %.
     """
 
@@ -116,7 +116,7 @@ class Intake:
         return [(lane, queue.items, queue.bytes) for lane, queue in zip(Lane, self._queues, strict=True)]
 
     def lease_backlog(self, namespace: str) -> tuple[int, float]:
-        """Return a namespace's waiting leases, and its part by weight among the namespaces with such."""
+        """Return the waiting entries of a namespace in the lanes LEASE, DUE and PURGE, and its share (0 to 1) by weight."""
         return self._internal_quota.backlog(namespace)
 
     @property

@@ -38,7 +38,7 @@ class Prefetch:
         return max(0, self.reserved_bytes // len(self.numbers) - ROW_BYTES)
 
     def numbers_to_read_again(self, rows: Sequence[Row]) -> list[int]:
-        """Return the rows that were read without their payload and still fit with it."""
+        """Return the numbers of the rows that were read without payload and fit into the reservation with it."""
         left = self.reserved_bytes - size_of(rows)
         fitting: list[int] = []
         for row in rows:

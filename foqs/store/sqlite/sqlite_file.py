@@ -80,7 +80,9 @@ class SqliteFile:
             raise self._open_error(error, was_usable=not create and not new) from error
         except OSError as error:
             _close(db)
-            raise StoreUnusable(f"the file {self.path} cannot be created: {error}") from error
+            raise StoreUnusable(
+                f"the file {self.path} cannot be created: {error}; check that this user may write in its folder"
+            ) from error
         except BaseException:
             _close(db)
             raise
@@ -110,7 +112,7 @@ class SqliteFile:
         code = primary_code(error)
         text = f"{self.path}: {error}"
         if code in _LOCKED_CODES:
-            return WriteRefused(f"{text}; another process holds the file's write lock", is_retryable=True)
+            return WriteRefused(f"{text}; another process holds the file's write lock: stop it", is_retryable=True)
         if code == sqlite3.SQLITE_FULL:
             return WriteRefused(f"{text}; make room on the disk that holds it", is_full=True)
         if code in _DAMAGED_CODES:
@@ -180,7 +182,7 @@ class SqliteFile:
             text = f"{self.path}: {error}; let this user read and write the file and its folder"
             return StoreLost(text) if was_usable else StoreUnusable(text)
         if code in _LOCKED_CODES:
-            return StoreLost(f"{self.path}: {error}; another process holds the file's write lock")
+            return StoreLost(f"{self.path}: {error}; another process holds the file's write lock: stop it")
         return StoreLost(f"{self.path}: {error}")
 
 
