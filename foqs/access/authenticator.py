@@ -18,7 +18,7 @@ from foqs.options.auth_options import PRINCIPAL_NAME_BYTES_MAX
 
 @dataclass(slots=True, frozen=True)
 class AuthenticationLimits:
-    """Limits for peers that are not authenticated, by default as on a host."""
+    """Limits for peers that are not authenticated. The defaults are those of a host."""
 
     timeout_s: float = 10.0
     """A connection without a principal is closed after this time, so that it occupies no place."""

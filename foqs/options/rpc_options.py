@@ -1,6 +1,6 @@
 """The options of `[rpc]` and `[calls]`: the limits of a connection, and of one call.
 
-Knows nothing of connections or calls. `foqs.rpc.rpc_limits` and `foqs.queue.call_limits` have the limits that nobody has to choose.
+Knows nothing of connections or calls. `foqs.rpc.rpc_limits` and `foqs.queue.call_limits` have the limits that are no options.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The options of `[shard]` and `[row_cache]`: what the shards of a host may keep waiting and in memory, and what their databases are like.
 
-Knows nothing of shards. `foqs.shard.shard_constants` has what nobody has to choose.
+Knows nothing of shards. `foqs.shard.shard_constants` has its constants.
 """
 
 from __future__ import annotations

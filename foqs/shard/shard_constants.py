@@ -1,4 +1,4 @@
-"""What nobody has to choose of a shard, and why each number is what it is.
+"""The constants of a shard, which are no options, and why each number is what it is.
 
 No metric, error or fact of a machine would make an operator change one of these. Those that one does are the
 options of `[shard]`. Tests and the simulation have other values, with small pages and short times.
