@@ -73,7 +73,7 @@ def test_statements_of_the_journal_read_only_their_ranges(bench: Bench) -> None:
             texts.events((1, 30), 5),
             texts.events_of((1, 30)),
             texts.payload_parts((1, 30), 10, 20),
-            *texts.trim_rows(JournalRange((1, 1), (1, 9))),
+            texts.trim_rows(JournalRange((1, 1), (1, 9))),
         ):
             used = [step for step in await explain(owned.store, text) if "journal" in step.table]
             assert {step.key for step in used} == {"PRIMARY"}, text

@@ -10,11 +10,14 @@ from typing import Final
 
 from foqs.core.flush.fence import Position
 from foqs.core.flush.flush_plan import FlushPlan
+from foqs.core.flush.journal_rows import JournalRow
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import DeliveryPolicy, Row
 from foqs.core.journal.dirty_items import DirtyItems
+from foqs.core.journal.journal_bytes import encode_events
 from foqs.core.journal.journal_events import ItemChange, apply_change
 from foqs.core.journal.journal_plan import JournalPlan, JournalPlanner
+from foqs.core.journal.journal_positions import JournalPositions
 
 _NO_NUMBERS: Final[tuple[int, ...]] = ()
 
@@ -53,6 +56,15 @@ def plan_journal(
     planner.carry_forward(carried)
     planner.write_back(write_back)
     return planner.finish()
+
+
+def write_journal(journal: JournalPlan, positions: JournalPositions, writes: Writes) -> None:
+    """Add the journal row of a flush to `writes`, and what it trims. A flush without events has neither."""
+    if journal.events:
+        payloads = [row.payload for row in journal.events.added if row.payload is not None]
+        assert len(payloads) == len(journal.events.added), "a young item is journaled without its payload"
+        writes.journal_row = JournalRow(encode_events(journal.events), payloads, journal.floor)
+        writes.journal_trimmed = positions.range_to_trim(journal.floor)
 
 
 def write_rows(journal: JournalPlan, writes: Writes) -> None:

@@ -1,9 +1,9 @@
-"""The SQL of a shard's journal on MySQL: events and payloads of flushes, in parts.
+"""The SQL of a shard's journal on MySQL: one row a flush, and more parts if its bytes do not fit one statement.
 
-Always true: a part's key says at which byte of its row it begins, so the length of new parts may
-change. Rows are ordered by kind first, so reading events passes no payload. Every range has both of
-its bounds, so no statement walks over deleted rows that it does not need. Knows nothing of
-connections, events or fences.
+Always true: a part that is not negative begins at that byte of the payloads, so the length of new parts
+may change. Events that do not fit part 0 are in parts -1, -2, ... before it. Every range has a lower
+bound, so no statement walks over deleted rows that it does not need. Knows nothing of connections,
+events or fences.
 """
 
 from __future__ import annotations
@@ -22,81 +22,70 @@ from foqs.core.flush.journal_rows import (
 )
 from foqs.store.mysql.mysql_driver import Result
 from foqs.store.mysql.mysql_protocol import BoundStatement
-from foqs.store.mysql.mysql_values import BOUND_OVERHEAD_BYTES, bind, bind_in_bulk
+from foqs.store.mysql.mysql_values import bind
 from foqs.store.port import StoreUnusable
 
 EVENTS_PART_BYTES: Final = 64 << 10
 PAYLOADS_PART_BYTES: Final = 1 << 20
 """The lengths of parts. A server with a smaller max_allowed_packet gets shorter ones."""
-_PART_OVERHEAD_BYTES: Final = 64
-"""The most bytes of a part's statement besides those of the part and of its types."""
-_EVENTS, _PAYLOADS = 0, 1
-"""The kinds."""
+_PART_OVERHEAD_BYTES: Final = 128
+"""The most bytes of a part's statement besides those of its events and payloads."""
 
 
 class JournalStatements:
     """The statements of one shard's journal."""
 
     def __init__(self, shard: int) -> None:
-        self._journal = journal = f"foqs_{shard}_journal"
-        self._insert = f"INSERT INTO {journal} (kind, position, part, floor, bytes) VALUES (?, ?, ?, ?, ?)".encode()
-        self._trim = f"DELETE {journal} FROM {journal} FORCE INDEX (PRIMARY)".encode()
+        journal = f"foqs_{shard}_journal"
+        self._insert = (
+            f"INSERT INTO {journal} (position, part, floor, events, payloads) VALUES (?, ?, ?, ?, ?)".encode()
+        )
+        self._trim = f"DELETE {journal} FROM {journal} FORCE INDEX (PRIMARY) WHERE".encode()
+        self._from = f"FROM {journal} FORCE INDEX (PRIMARY)"
 
-    def add_row(
-        self, position: Position, row: JournalRow, packet_bytes: int, *, can_bulk: bool
-    ) -> Iterator[BoundStatement]:
+    def add_row(self, position: Position, row: JournalRow, packet_bytes: int) -> Iterator[BoundStatement]:
         """Add the row of a flush. A position that exists is an error."""
         number, floor = pack_position(position), pack_position(row.floor)
-        room = packet_bytes - BOUND_OVERHEAD_BYTES - _PART_OVERHEAD_BYTES
-        parts = [
-            (kind, number, at, floor, content[at : at + length])
-            for kind, content, length in (
-                (_EVENTS, row.events, min(EVENTS_PART_BYTES, room)),
-                (_PAYLOADS, b"".join(row.payloads), min(PAYLOADS_PART_BYTES, room)),
-            )
-            for at in range(0, len(content), length)
-        ]
-        if can_bulk:
-            yield from bind_in_bulk(self._insert, parts, packet_bytes)
-        else:
-            yield from [bind(self._insert, part) for part in parts]
+        room = (packet_bytes - _PART_OVERHEAD_BYTES) // 2
+        payloads = b"".join(row.payloads)
+        events, *others = _split(row.events, min(EVENTS_PART_BYTES, room))[::-1]
+        for part, piece in enumerate(others[::-1], -len(others)):
+            yield bind(self._insert, (number, part, floor, piece, b""))
+        at = 0
+        for piece in _split(payloads, min(PAYLOADS_PART_BYTES, room)):
+            yield bind(self._insert, (number, at, floor, b"" if at else events, piece))
+            at += len(piece)
 
-    def trim_rows(self, trimmed: JournalRange) -> Iterator[bytes]:
+    def trim_rows(self, trimmed: JournalRange) -> bytes:
         """Delete the rows of a range of positions."""
-        first, end = pack_position(trimmed.first), pack_position(trimmed.end)
-        for kind in (_EVENTS, _PAYLOADS):
-            yield b"%b WHERE kind = %d AND position >= %d AND position < %d" % (self._trim, kind, first, end)
+        first, end = map(pack_position, trimmed)
+        return b"%b position >= %d AND position < %d" % (self._trim, first, end)
 
     @property
     def floor(self) -> bytes:
         """Reads the floor of the newest row."""
-        return (
-            f"SELECT floor FROM {self._journal} FORCE INDEX (PRIMARY) WHERE kind = {_EVENTS} "
-            "ORDER BY kind DESC, position DESC, part DESC LIMIT 1"
-        ).encode()
+        return f"SELECT floor {self._from} ORDER BY position DESC, part DESC LIMIT 1".encode()
 
     def events(self, first: Position, parts_max: int) -> bytes:
         """Read the next parts of events at or above a position."""
         return (
-            f"SELECT position, part, bytes FROM {self._journal} FORCE INDEX (PRIMARY) "
-            f"WHERE kind = {_EVENTS} AND position >= {pack_position(first)} "
-            f"ORDER BY kind, position, part LIMIT {parts_max}"
+            f"SELECT position, part, events {self._from} WHERE position >= {pack_position(first)} AND part <= 0 "
+            f"ORDER BY position, part LIMIT {parts_max}"
         ).encode()
 
     def events_of(self, position: Position) -> bytes:
         """Read all parts of the events of one flush."""
         return (
-            f"SELECT position, part, bytes FROM {self._journal} FORCE INDEX (PRIMARY) "
-            f"WHERE kind = {_EVENTS} AND position = {pack_position(position)} ORDER BY part"
+            f"SELECT position, part, events {self._from} WHERE position = {pack_position(position)} AND part <= 0 "
+            "ORDER BY part"
         ).encode()
 
     def payload_parts(self, position: Position, first: int, end: int) -> bytes:
         """Read the parts of a flush's payloads that hold the bytes from `first` up to `end`, which is not among them."""
-        condition = f"kind = {_PAYLOADS} AND position = {pack_position(position)}"
+        found = f"{self._from} WHERE position = {pack_position(position)} AND part"
         return (
-            f"SELECT part, bytes FROM {self._journal} FORCE INDEX (PRIMARY) WHERE {condition} "
-            f"AND part >= (SELECT MAX(part) FROM {self._journal} FORCE INDEX (PRIMARY) WHERE {condition} AND part <= {first}) "
-            f"AND part < {end} ORDER BY part"
+            f"SELECT part, payloads {found} >= (SELECT MAX(part) {found} BETWEEN 0 AND {first}) "
+            f"AND part < {max(end, first + 1)} ORDER BY part"
         ).encode()
 
 
@@ -116,10 +105,19 @@ def decode_events(found: Result, parts_max: int) -> tuple[list[PositionedEvents]
         rows.setdefault(number, []).append((part, content))
     if len(found.rows) == parts_max:
         last = next(reversed(rows))
-        del rows[last]  # the next page begins with it
-        if not rows:
-            return [], unpack_position(last)
-    return [PositionedEvents(unpack_position(number), _joined(number, parts)) for number, parts in rows.items()], None
+        if rows[last][-1][0] < 0:  # part 0 is in the next page
+            del rows[last]
+            if not rows:
+                return [], unpack_position(last)
+    return [
+        PositionedEvents(unpack_position(number), _events_of(number, parts)) for number, parts in rows.items()
+    ], None
+
+
+def _events_of(number: int, parts: Sequence[tuple[int, bytes]]) -> bytes:
+    if [part for part, _ in parts] != [*range(1 - len(parts), 1)]:
+        raise _lacks_a_part(number)
+    return b"".join([content for _, content in parts])
 
 
 def payload_ranges(places: Sequence[PayloadPlace]) -> dict[Position, tuple[int, int]]:
@@ -136,25 +134,30 @@ def decode_payloads(places: Sequence[PayloadPlace], results: Sequence[Result]) -
     contents: dict[Position, tuple[int, bytes]] = {}
     for position, found in zip(payload_ranges(places), results, strict=True):
         if found.rows:
-            start = found.rows[0][0]
-            parts = [(part - start, content) for part, content in found.rows]
-            contents[position] = (start, _joined(pack_position(position), parts))
+            start = at = found.rows[0][0]
+            for part, content in found.rows:
+                if part != at:
+                    raise _lacks_a_part(pack_position(position))
+                at += len(content)
+            contents[position] = (start, b"".join([content for _, content in found.rows]))
     payloads: dict[PayloadPlace, bytes] = {}
     for place in places:
         if place.position in contents:
             start, content = contents[place.position]
-            payloads[place] = content[place.offset - start : place.offset - start + place.payload_bytes]
+            payload = content[place.offset - start : place.offset - start + place.payload_bytes]
+            if len(payload) < place.payload_bytes:
+                raise _lacks_a_part(pack_position(place.position))
+            payloads[place] = payload
     return payloads
 
 
-def _joined(number: int, parts: Sequence[tuple[int, bytes]]) -> bytes:
-    content = b"".join([part for _, part in parts])
-    at = 0
-    for part, piece in parts:
-        if part != at:
-            raise StoreUnusable(
-                f"the journal row of epoch and flush {unpack_position(number)} lacks a part; restore the shard's tables "
-                "from a backup"
-            )
-        at += len(piece)
-    return content
+def _split(content: bytes, length: int) -> list[bytes]:
+    """Return the content in pieces, at least one."""
+    return [content[at : at + length] for at in range(0, len(content), length)] or [b""]
+
+
+def _lacks_a_part(number: int) -> StoreUnusable:
+    epoch, flush = unpack_position(number)
+    return StoreUnusable(
+        f"the journal row of epoch {epoch}, flush {flush} lacks a part; restore the shard's tables from a backup"
+    )

@@ -81,15 +81,15 @@ _TIMER: Final = """CREATE TABLE IF NOT EXISTS {timer} (
   PRIMARY KEY (due_ms, id)
 ) ENGINE = InnoDB"""
 
-# A row is written once and deleted once. What does not fit its page is in pages of its own, which a
-# read of another kind does not touch.
+# A row is written once and deleted once. Payloads that do not fit its page have pages of their own, which
+# a read of the events does not touch.
 _JOURNAL: Final = """CREATE TABLE IF NOT EXISTS {journal} (
-  kind TINYINT NOT NULL,
   position BIGINT NOT NULL,
   part INT NOT NULL,
   floor BIGINT NOT NULL,
-  bytes LONGBLOB NOT NULL,
-  PRIMARY KEY (kind, position, part)
+  events LONGBLOB NOT NULL,
+  payloads LONGBLOB NOT NULL,
+  PRIMARY KEY (position, part)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
 
 JOURNAL_MIGRATION: Final = Migration(9, "a journal of the changes of items whose rows are written later", (_JOURNAL,))

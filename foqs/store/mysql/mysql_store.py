@@ -533,14 +533,16 @@ class MysqlStore:
         """Return a flush's statements. If the link cannot prepare, they are text, which is up to twice as long."""
         if link.can_prepare:
             return self._writes_of(fence, writes, self._packet_bytes, can_bulk=link.can_bulk)
-        return map(as_text, self._writes_of(fence, writes, self._packet_bytes // 2, can_bulk=False))
+        return map(as_text, self._writes_of(fence, writes, self._packet_bytes // 2))
 
-    def _writes_of(self, fence: Fence, writes: Writes, packet_bytes: int, *, can_bulk: bool) -> Iterator[Statement]:
+    def _writes_of(
+        self, fence: Fence, writes: Writes, packet_bytes: int, *, can_bulk: bool = False
+    ) -> Iterator[Statement]:
         if writes.journal_row is not None:
-            yield from self._journal_sql.add_row(fence.position, writes.journal_row, packet_bytes, can_bulk=can_bulk)
+            yield from self._journal_sql.add_row(fence.position, writes.journal_row, packet_bytes)
         yield from self._sql.write(writes, packet_bytes, can_bulk=can_bulk)
         if writes.journal_trimmed is not None:
-            yield from self._journal_sql.trim_rows(writes.journal_trimmed)
+            yield self._journal_sql.trim_rows(writes.journal_trimmed)
 
     async def _check_fence(self, link: MysqlLink, fence: Fence) -> None:
         """Raise `FencedOut` if the fence did not match: a write may fail before the fence's result is read."""

@@ -127,26 +127,6 @@ def bind(sql: bytes, values: Sequence[int | bytes]) -> BoundStatement:
     return BoundStatement(sql, b"".join((bytes(-(-len(values) // 8)), b"\1", types, *encoded)))
 
 
-def bind_in_bulk(sql: bytes, rows: Sequence[Sequence[int | bytes]], packet_bytes: int) -> Iterator[BoundStatement]:
-    """Bind rows of values of the same types, none of them NULL, encoded for bulk execution.
-
-    No statement is longer than `packet_bytes`, if each row fits.
-    """
-    if rows:
-        types = b"".join([_INT64_TYPE if type(value) is int else _BYTES_TYPE for value in rows[0]])
-        encoded = [
-            b"".join(
-                [
-                    _PRESENT + (_INT64.pack(value) if isinstance(value, int) else _length_prefixed(value))
-                    for value in row
-                ]
-            )
-            for row in rows
-        ]
-        for part in chunked(encoded, packet_bytes - BOUND_OVERHEAD_BYTES - len(types), len(encoded)):
-            yield BoundStatement(sql, types, part)
-
-
 class EncodedRows:
     """New rows: the values of each, and a bit for each value of it that is NULL."""
 
