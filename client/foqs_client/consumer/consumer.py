@@ -19,7 +19,15 @@ from typing import Any, Final
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
 from foqs_client.consumer.failure_backoff import FailureBackoff
-from foqs_client.consumer.handler_outcome import RELEASED, Counts, HandlerOutcome, OutcomeKind, outcome_of
+from foqs_client.consumer.handler_outcome import (
+    RELEASED,
+    Counts,
+    HandlerOutcome,
+    OutcomeKind,
+    describe_attempt,
+    end_attempts,
+    outcome_of,
+)
 from foqs_client.consumer.handler_runners import (
     Handler,
     HandlerRunner,
@@ -344,7 +352,7 @@ class Consumer:
         if item.state is not HandlingState.RUNNING or self._is_closed:
             return
         stopping = self._stopping.is_set()
-        outcome = self._outcome_of(error, item, stopping=stopping)
+        outcome = end_attempts(self._outcome_of(error, item, stopping=stopping), item.delivery)
         if self._in_flight.finish(item, outcome):
             try:
                 self._settler.settle(item)
@@ -355,7 +363,7 @@ class Consumer:
             self._start_handlers()
         self._wake.set()
         if outcome.error is not None:  # last, because a handler of the log may raise
-            _log_failed_handler(item, outcome.error, error)
+            _log_failed_handler(item.delivery, outcome, error)
 
     def _outcome_of(self, error: BaseException | None, item: InFlightItem, *, stopping: bool) -> HandlerOutcome:
         if stopping and isinstance(error, asyncio.CancelledError):
@@ -488,13 +496,13 @@ def _log_failure(text: str, is_over: bool) -> None:
     log.log(logging.INFO if is_over else logging.WARNING, text)
 
 
-def _log_failed_handler(item: InFlightItem, text: str, error: BaseException | None) -> None:
-    delivery = item.delivery
+def _log_failed_handler(delivery: Delivery, outcome: HandlerOutcome, error: BaseException | None) -> None:
     log.warning(
-        "attempt %d of item %s of %s failed: %s",
-        delivery.attempt,
+        "%s of item %s of %s failed%s: %s",
+        describe_attempt(delivery),
         delivery.id,
         delivery.topic,
-        text,
+        ", and the item is dead" if outcome.kind is OutcomeKind.DEAD else "",
+        outcome.error,
         exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
     )

@@ -13,6 +13,7 @@ from typing import Final
 
 from foqs_client.consumer.job import Dead, Discard, RemoteError, Retry
 from foqs_client.safe_text import safe_text
+from foqs_client.types import Delivery
 
 REASON_PREFIX: Final = b"failed: "
 """Begins metadata that is the reason of an earlier failure. The next failure may replace such metadata."""
@@ -59,7 +60,7 @@ class Counts:
     Attributes:
         done: acked after their handlers returned.
         retried: nacked, and delivered again later.
-        dead: given up by their handlers.
+        dead: given up by their handlers, or failed in the last of their attempts.
         discarded: deleted because their handlers raised `Discard`.
         released: returned without a handler, or interrupted by a stop.
         lost: the lease ended before the item was settled.
@@ -84,6 +85,24 @@ class Counts:
 DONE: Final = HandlerOutcome(OutcomeKind.DONE)
 RELEASED: Final = HandlerOutcome(OutcomeKind.RELEASED)
 DISCARDED: Final = HandlerOutcome(OutcomeKind.DISCARDED)
+
+
+def end_attempts(outcome: HandlerOutcome, delivery: Delivery) -> HandlerOutcome:
+    """Return the outcome, or that the item is dead if it was to be retried and this was the last of its attempts.
+
+    A host would make it dead for any nack. So the counts and the log say it too.
+    """
+    if outcome.kind is not OutcomeKind.RETRIED or not 0 < delivery.attempts_max <= delivery.attempt:
+        return outcome
+    error = outcome.error or "its handler asked for a retry"
+    return HandlerOutcome(OutcomeKind.DEAD, metadata=outcome.metadata, error=error)
+
+
+def describe_attempt(delivery: Delivery) -> str:
+    """Return the number of the attempt for the log, with the maximum: `attempt 2 of 5`, or `attempt 8, no maximum,`."""
+    return f"attempt {delivery.attempt}" + (
+        f" of {delivery.attempts_max}" if delivery.attempts_max else ", no maximum,"
+    )
 
 
 def outcome_of(error: BaseException | None, metadata: bytes) -> HandlerOutcome:

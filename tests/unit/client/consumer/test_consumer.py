@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
@@ -51,6 +52,33 @@ def test_return_acks_the_item_and_each_exception_has_its_outcome() -> None:
         assert (dead.state, dead.payload, dead.metadata) == ("dead", b"dead", b"nobody can do this")
 
     play(story)
+
+
+def test_item_that_fails_in_its_last_attempt_is_counted_and_logged_as_dead(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        async def handle(job: Job) -> None:
+            if job.payload == b"again":
+                raise Retry(delay_ms=5_000)
+            raise ValueError("no such address")
+
+        await client.enqueue([Item("t", attempts_max=2), Item("u", b"again", attempts_max=1), Item("v")])
+        consumer = Consumer(client, handle, ["*"], rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        await until(lambda: consumer.counts.dead == 2)
+        consumer.stop()
+        counts = await running
+        assert counts.dead == 2
+        assert [dead.state for topic in "tu" for dead in await fake.items(topic)] == ["dead", "dead"]
+
+    with caplog.at_level(logging.WARNING, "foqs.consumer"):
+        play(story)
+    texts = [re.sub(r"item \d\S+", "item ID", record.getMessage()) for record in caplog.records]
+    assert [text for text in texts if " of t " in text] == [
+        "attempt 1 of 2 of item ID of t failed: ValueError: no such address",
+        "attempt 2 of 2 of item ID of t failed, and the item is dead: ValueError: no such address",
+    ]
+    assert "attempt 1 of 1 of item ID of u failed, and the item is dead: its handler asked for a retry" in texts
+    assert "attempt 1, no maximum, of item ID of v failed: ValueError: no such address" in texts
 
 
 async def wrong_end_async(job: Job) -> None:
