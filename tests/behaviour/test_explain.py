@@ -24,7 +24,7 @@ async def test_explain_names_the_reason_and_the_remedy(site: Site) -> None:
     assert explanation.better_items is None
     held = await site.one()
     assert held.id == best
-    assert "attempt 1, with a lease until" in (await site.client.explain(best)).reasons[0]
+    assert "attempt 1 (of no maximum), with a lease until" in (await site.client.explain(best)).reasons[0]
     [outcome] = await site.client.nack([Nack(best, held.token, dead=True)])
     outcome.require()
     explanation = await site.client.explain(best)

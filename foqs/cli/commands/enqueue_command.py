@@ -57,7 +57,8 @@ _COLUMNS: Final[list[Column]] = [
     "--attempts",
     type=click.IntRange(0),
     default=None,
-    help="The item is dead after this number of deliveries; 0: never.",
+    help="The item is dead after this number of deliveries; 0: no limit. Default: the namespace's, which is no limit unless "
+    "somebody has set one.",
 )
 @click.option("--at-most-once", is_flag=True, help="Never deliver an item twice.")
 @click.option("--metadata", default=None, help="A short text beside the payload, which may change.")

@@ -40,6 +40,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "key_window_ms": "How long an idempotency key is remembered.",
     "weight": "Its part of short resources, relative to other namespaces.",
 }
+_NO_LIMIT: Final = "no limit"
+_UNLIMITED_AT_ZERO: Final = [name for name, text in SETTINGS.items() if text.endswith(f"; 0: {_NO_LIMIT}.")]
 
 _COLUMNS: Final[list[Column]] = [
     ("NAMESPACE", lambda row: row["name"]),
@@ -189,11 +191,14 @@ def _namespace_settings(name: str, settings: Mapping[str, int | None]) -> Namesp
 
 
 def _show_settings(session: HostSession, found: Namespace) -> None:
-    show_fields(dataclasses.asdict(found), session.output_format)
+    row = dataclasses.asdict(found)
+    if session.output_format == "table":
+        row |= {name: f"0  ({_NO_LIMIT})" for name in _UNLIMITED_AT_ZERO if row[name] == 0}
+    show_fields(row, session.output_format)
 
 
 def _format_limit(value: int | None) -> str:
-    return str(value) if value else "-"
+    return "-" if value is None else str(value or _NO_LIMIT)
 
 
 def _format_count(value: int | None) -> str:

@@ -331,4 +331,4 @@ def format_duration(ms: int) -> str:
 
 
 def _format_attempt(row: Row) -> str:
-    return f"{row.attempt} of {row.attempts_max}" if row.attempts_max else str(row.attempt)
+    return f"{row.attempt} of {row.attempts_max}" if row.attempts_max else f"{row.attempt} (of no maximum)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def test_namespace_is_created_changed_and_shown(run: Run, client: FakeClient) ->
     [row] = json.loads(run("namespace", "show", "orders", "-o", "json").stdout)
     assert (row["name"], row["weight"], row["topics_max"]) == ("orders", 3, None)
     assert run("namespace", "update", "orders").exit_code == 2
+
+
+def test_people_read_that_zero_is_no_limit_and_programs_read_the_number(run: Run, client: FakeClient) -> None:
+    client.answers["get_namespace"] = found = Namespace("orders", attempts_max_default=0, backlog_items_max=7, weight=1)
+    client.answers["list_namespaces"] = NamespacePage([replace(found, lease_ms_default=1)], None)
+    lines = [line.split(maxsplit=1) for line in run("namespace", "show", "orders").stdout.splitlines()]
+    assert ["attempts_max_default", "0  (no limit)"] in lines
+    assert ["backlog_items_max", "7"] in lines
+    assert run("namespace", "list").stdout.splitlines()[1].endswith("no limit")
+    [row] = json.loads(run("namespace", "show", "orders", "-o", "json").stdout)
+    assert row["attempts_max_default"] == 0
+    assert "Default: the namespace's, which is no limit" in " ".join(run("enqueue", "--help").stdout.split())
 
 
 def test_namespaces_are_listed_over_all_pages(run: Run, client: FakeClient) -> None:
