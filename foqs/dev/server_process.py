@@ -38,9 +38,17 @@ class ServerNotAvailable(Exception):
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C, so that started processes are ended. Ignored signals stay ignored."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    """Treat SIGINT, SIGTERM and SIGHUP as Ctrl-C, so that started processes are ended.
+
+    Only an ignored SIGHUP stays ignored, as under `nohup`. A shell without job control starts
+    background commands with SIGINT ignored, and a script must be able to stop them too.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handled = {
+        number: handler
+        for number, handler in before.items()
+        if number != signal.SIGHUP or handler is not signal.SIG_IGN
+    }
     for number in handled:
         signal.signal(number, signal.default_int_handler)
     try:

@@ -19,7 +19,19 @@ def test_signals_act_as_ctrl_c_until_the_end_of_the_block(number: signal.Signals
     assert signal.getsignal(number) is before
 
 
-def test_ignored_signals_stay_ignored() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_a_program_that_a_script_started_in_the_background(number: signal.Signals) -> None:
+    """A shell without job control lets background commands ignore SIGINT."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), stop_on_signals():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def test_hangup_stays_ignored_under_nohup() -> None:
     """A program that `nohup` started ignores the end of its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
