@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from foqs.cli.listen_addresses import bracketed
 from foqs.cli.output import Column, Row
 from foqs.telemetry.findings import duplicate_names_sentence
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs_client import Host, Shard
@@ -78,7 +79,7 @@ SHARD_COLUMNS: Final[list[Column]] = [
 def unserved_warning(shards: list[Row]) -> str:
     """Return a sentence about the shards that are not served; empty if all are served."""
     count = sum(row["state"] != "owned" for row in shards)
-    return f"{count} of {len(shards)} shards are not served." if count else ""
+    return f"{count} of {counted(len(shards), 'shard')} {'is' if count == 1 else 'are'} not served." if count else ""
 
 
 def duplicate_names_warning(hosts: list[Row]) -> str:

@@ -47,6 +47,7 @@ from foqs_client.consumer.topic_scheduler import TopicScheduler
 from foqs_client.consumer.topic_selection import TopicSelection
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_client.types import Deliveries, Delivery, Topic
+from foqs_contract.plurals import counted
 
 CONCURRENCY_DEFAULT: Final = 10
 IN_FLIGHT_MAX: Final = 10_000
@@ -297,8 +298,8 @@ class Consumer:
         self._is_outage_logged = not self._is_outage_logged
         if self._is_outage_logged:
             log.warning(
-                "%d shards may hold items and cannot deliver them now; foqs shard list says why",
-                found.unavailable_shards,
+                "%s may hold items and cannot deliver them now; foqs shard list says why",
+                counted(found.unavailable_shards, "shard"),
             )
         else:
             log.info("no shard with items is unavailable any more")

@@ -20,6 +20,7 @@ import click
 from foqs.cli.host_session import CommandFailed, HostSession
 from foqs.cli.output import Column, Row, confirm, print_message, show_rows
 from foqs_contract.bulk_actions import COUNT, BulkActionRow
+from foqs_contract.plurals import counted
 from foqs_contract.printable_text import printable
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, ho
     """Count the matching items, ask, and change them by a bulk job."""
     matched = session.run(lambda client: _count(client, only, work))
     if matched and not how.yes:
-        confirm(f"{work.action.name.capitalize()} {matched} items?")
+        confirm(f"{work.action.name.capitalize()} {counted(matched, 'item')}?")
     if not matched:
         _show_result(session, None, 0, 0)
         return
@@ -135,7 +136,7 @@ def _follow_to_end(session: HostSession, job: BulkJob, only: ItemFilter, work: B
         _show_result(session, progress.job, matched, left)
     _fail_unless_done(progress.job)
     if left:
-        print_message(f"{left} items match now: they are new, or were changed. Repeat the command for them.")
+        print_message(f"{counted(left, 'item matches', 'items match')} now: new, or changed since. Repeat the command.")
     elif is_left_counted and left is None:
         print_message("The job is done. The items that match now could not be counted.")
 
@@ -203,7 +204,9 @@ def _fail_unless_done(job: BulkJob) -> None:
         why = f": {job.problem}" if job.problem else ""
         raise CommandFailed(f"The job is {job.state}{why}")
     if job.failed:
-        raise CommandFailed(f"{job.failed} items were refused, the first because: {job.refusal or 'unknown'}")
+        raise CommandFailed(
+            f"{counted(job.failed, 'item was', 'items were')} refused, the first because: {job.refusal or 'unknown'}"
+        )
 
 
 def _show_result(session: HostSession, job: BulkJob | None, matched: int, left: int | None) -> None:
@@ -230,7 +233,11 @@ class _JobProgress:
         self.job = job
         if sys.stderr.isatty():
             waits = printable(f"; it waits: {job.problem}") if job.problem else ""
-            done = f"{job.seen} items match" if self._matched is None else f"{job.changed} of {self._matched} items"
+            done = (
+                counted(job.seen, "item matches", "items match")
+                if self._matched is None
+                else f"{job.changed} of {counted(self._matched, 'item')}"
+            )
             click.echo(f"\r\033[K{done}{waits}", nl=False, err=True)
             self._is_shown = True
 

@@ -17,6 +17,7 @@ import click
 from foqs.cli.commands.shard_tables import make_tables, shards_by_database
 from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
 from foqs.cli.output import confirm, print_message
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -89,10 +90,11 @@ def init(
         raise CommandFailed(f"{file}: cluster.zookeeper: it is not set; name the ZooKeeper servers, HOST:PORT", USAGE)
     count = shards if shards is not None else (each or PER_DATABASE_DEFAULT) * len(databases)
     if count > _SHARDS_MAX:
-        raise CommandFailed(f"{count} shards are more than {_SHARDS_MAX}; create fewer", USAGE)
+        raise CommandFailed(f"{counted(count, 'shard is', 'shards are')} more than {_SHARDS_MAX}; create fewer", USAGE)
     if count < len(databases):
         raise CommandFailed(
-            f"{count} shards leave some of {len(databases)} databases without a shard; create more", USAGE
+            f"{counted(count, 'shard leaves', 'shards leave')} some of {len(databases)} databases without a shard; create more",
+            USAGE,
         )
     specs = spread_over_databases(count, databases, config.server.tier)
     print_message(f"A cluster at {cluster.root} in ZooKeeper ({cluster.zookeeper}), of tier {config.server.tier}:")
@@ -108,7 +110,7 @@ def init(
         confirm(f"Create these shards{tables}?")
     is_new = asyncio.run(_init_cluster(config, specs, epochs_above, adopted, tables=not no_tables))
     print_message(
-        f"{'Created' if is_new else 'There is already'} a cluster of {count} shards; "
+        f"{'Created' if is_new else 'There is already'} a cluster of {counted(count, 'shard')}; "
         "start its hosts with: foqs host --config FILE"
     )
 

@@ -18,6 +18,7 @@ import click
 
 from foqs.cli.host_session import USAGE, CommandFailed, HostSession, configuration, host_call_options
 from foqs.cli.output import confirm, print_message, show_document, write_data
+from foqs_contract.plurals import counted
 
 
 @click.group()
@@ -36,7 +37,7 @@ def check(file: Path | None) -> None:
     """
     found = configuration(file)
     where = file if file else "defaults and environment"
-    kept = f"{found.store.shards} shards in {found.store.url}"
+    kept = f"{counted(found.store.shards, 'shard')} in {found.store.url}"
     if found.cluster.zookeeper:
         kept = f"shards from the plan at {found.cluster.root} in ZooKeeper ({found.cluster.zookeeper})"
         kept += f", databases {', '.join(found.databases)}"

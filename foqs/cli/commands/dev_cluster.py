@@ -22,6 +22,7 @@ from foqs.cli.listen_addresses import port_problem
 from foqs.cli.output import print_message, program_name, show_banner
 from foqs.dev.host_process import HostProcess
 from foqs.dev.server_process import ServerNotAvailable
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs.dev.local_cluster import LocalCluster
@@ -53,7 +54,7 @@ def run_cluster(
     folder = None if data is None else _usable_folder(data)
     first = PORT_DEFAULT if port is None else port
     ports = _host_ports(first, hosts, _PORTS_PER_HOST + with_sqs)
-    print_message(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {hosts} hosts ...")
+    print_message(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {counted(hosts, 'host')} ...")
     with stop_on_signals():
         cluster: LocalCluster | None = None
         try:
@@ -202,13 +203,13 @@ def _host_ports(first: int, hosts: int, ports_per_host: int) -> Iterator[int]:
         return (free_port() for _ in count())
     if first + ports_per_host * hosts > 65_536:
         raise CommandFailed(
-            f"Port {first} leaves no room for the {ports_per_host * hosts} ports of {hosts} hosts; choose a lower --port.",
+            f"Port {first} leaves no room for the {ports_per_host * hosts} ports of {counted(hosts, 'host')}; choose a lower --port.",
             USAGE,
         )
     for number in range(first, first + ports_per_host * hosts):
         if port_problem("127.0.0.1", number, "port"):
             raise CommandFailed(
-                f"Port {number} is in use by another process; a cluster of {hosts} hosts needs {ports_per_host * hosts} ports in a row: "
+                f"Port {number} is in use by another process; a cluster of {counted(hosts, 'host')} needs {ports_per_host * hosts} ports in a row: "
                 "choose the first with --port, or any free ports with --port 0.",
                 USAGE,
             )

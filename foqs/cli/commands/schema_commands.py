@@ -21,6 +21,7 @@ from foqs.cli.commands.host_process_commands import without_none
 from foqs.cli.commands.schema_places import SchemaPlaces, ShardPlace, find_places
 from foqs.cli.host_session import USAGE, CommandFailed, configuration
 from foqs.cli.output import Column, Format, Row, confirm, output_option, print_message, show_rows
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -122,7 +123,7 @@ def apply(config: Config, form: Format, contract: bool, yes: bool) -> None:
         show_rows(rows, STATUS_COLUMNS, form)
     where = f"of the cluster at {config.cluster.root}" if config.cluster.zookeeper else f"in {config.store.url}"
     what = "have the tables of this program alone" if contract else "have tables that this program can use"
-    print_message(f"{len(rows)} shards {where} {what}.")
+    print_message(f"{counted(len(rows), 'shard')} {where} {what}.")
 
 
 # ----------------------------------------------------------------------- status

@@ -17,6 +17,7 @@ from foqs.cli.output import Column, Row, confirm, outage_notes, print_message, s
 from foqs.cli.values import STATES
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs_client import Client
@@ -153,15 +154,15 @@ def topic_purge(session: HostSession, topics: Sequence[str], yes: bool) -> None:
     if not yes:
         held = session.run(count)
         for name, items in held.items():
-            print_message(f"{name} holds {items} items.")
-        confirm(f"Delete {sum(held.values())} items?")
+            print_message(f"{name} holds {counted(items, 'item')}.")
+        confirm(f"Delete {counted(sum(held.values()), 'item')}?")
     rows: list[Row] = []
 
     async def purge(client: Client) -> None:
         for name in dict.fromkeys(topics):
             rows.append({"topic": name, "purged": await client.purge_topic(name)})
             if len(topics) > 1:
-                print_message(f"Purged {name}, {len(rows)} of {len(topics)} topics.")
+                print_message(f"Purged {name}, {len(rows)} of {counted(len(topics), 'topic')}.")
 
     try:
         session.run(purge)

@@ -23,6 +23,7 @@ import click
 
 from foqs.cli.host_session import ERROR, USAGE, CommandFailed
 from foqs.cli.output import print_message
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs.dev.local_cluster import RunningHost
@@ -70,7 +71,7 @@ def upgrade(folder: Path, program: Path) -> None:
         asyncio.run(upgrade_hosts(url, chosen, print_message, upgraded))
     except ServerNotAvailable as error:
         raise CommandFailed(str(error), ERROR) from None
-    print_message(f"All {len(hosts)} hosts run {command[0]}.")
+    print_message(f"{counted(len(hosts), 'host runs', 'hosts run')} {command[0]} now.")
 
 
 def check_none_ended(hosts: Sequence[RunningHost]) -> None:

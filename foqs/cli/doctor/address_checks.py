@@ -16,6 +16,7 @@ from foqs.cli.listen_addresses import bracketed
 from foqs.telemetry.findings import Finding, duplicate_names_finding, served_shards_finding, used_epochs_finding
 from foqs_client import FoqsError, Routing, Unreachable
 from foqs_client.addresses import SCHEME, SCHEME_TLS, is_tls_url, parse_addresses
+from foqs_contract.plurals import counted
 
 CALL_TIMEOUT_MS: Final = 2_000
 CONCURRENT_CALLS_MAX: Final = 16
@@ -33,7 +34,11 @@ async def check_cluster_at(address: str, connect: OpenClient) -> list[Finding]:
     known = {f"{bracketed(host)}:{port}": f"{bracketed(host)}:{port}" for host, port in addresses}
     rows = [host_row(host) for host in routing.hosts]
     known |= {row["address"]: row["name"] for row in rows}
-    found = Finding("Cluster", "ok", f"{address} answers: {len(routing.hosts)} hosts, {len(routing.shards)} shards")
+    found = Finding(
+        "Cluster",
+        "ok",
+        f"{address} answers: {counted(len(routing.hosts), 'host')}, {counted(len(routing.shards), 'shard')}",
+    )
     scheme = SCHEME_TLS if is_tls_url(address) else SCHEME
     used_epochs = used_epochs_finding(routing.shards)
     return [

@@ -16,6 +16,7 @@ from foqs.cli.doctor.sqlite_checks import nearest_folder
 from foqs.options.config import Config
 from foqs.telemetry.findings import Finding
 from foqs_contract.key_slots import KEY_SLOT_COUNT
+from foqs_contract.plurals import counted
 
 _SUBJECT: Final = "Catalog"
 
@@ -51,7 +52,7 @@ def _unwritable_path(path: Path) -> Path | None:
 def _describe_document(path: Path, document: Document) -> Finding:
     if not document.version:
         return Finding(_SUBJECT, "ok", f"{path} does not exist yet; the first start creates it")
-    detail = f"{path} has version {document.version}, with {len(document.namespaces)} namespaces"
+    detail = f"{path} has version {document.version}, with {counted(len(document.namespaces), 'namespace')}"
     for tier, held in document.slots.items():
         missing = KEY_SLOT_COUNT - sum(map(len, held.values()))
         if 0 < missing < KEY_SLOT_COUNT:

@@ -22,6 +22,7 @@ from foqs.cluster.connections import read_registry
 from foqs.options.config import Config
 from foqs.store.factories import mysql_settings
 from foqs.telemetry.findings import Finding
+from foqs_contract.plurals import counted
 from shardmgr.model import Layout, MalformedDocument, Member
 from shardmgr.registry.port import RegistryError
 
@@ -118,14 +119,16 @@ def _check_layout(config: Config, layout: Layout) -> Finding:
         return Finding(
             "Layout",
             "bad",
-            f"{count} shards are in databases that are not configured here: {', '.join(unknown)}",
+            f"{counted(count, 'shard is', 'shards are')} in databases that are not configured here: {', '.join(unknown)}",
             remedy,
         )
     if not mine:
         remedy = "add some with foqs shard add, or correct server.tier"
         return Finding("Layout", "warning", f"no shard is of this host's tier, {config.server.tier}", remedy)
     return Finding(
-        "Layout", "ok", f"{len(mine)} shards of tier {config.server.tier} in {len(config.databases)} databases"
+        "Layout",
+        "ok",
+        f"{counted(len(mine), 'shard')} of tier {config.server.tier} in {counted(len(config.databases), 'database')}",
     )
 
 

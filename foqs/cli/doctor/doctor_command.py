@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from foqs.cli.host_session import UNHEALTHY, CommandFailed, HostSession, OpenClient, host_call_options
 from foqs.cli.output import Column, print_message, show_rows
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -58,7 +59,7 @@ def doctor(session: HostSession, file: Path | None) -> None:
     show_rows(rows, _COLUMNS, session.output_format)
     bad = sum(found.state == "bad" for found in findings)
     if bad:
-        raise CommandFailed(f"{bad} of {len(findings)} checks are bad.", UNHEALTHY)
+        raise CommandFailed(f"{bad} of {counted(len(findings), 'check')} {'is' if bad == 1 else 'are'} bad.", UNHEALTHY)
     print_message("No problem found." if address is not None else "Everything that a host needs is here.")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from foqs.store.migrations import Migration, Phase, SchemaState, steps_to_use
 from foqs.store.port import StoreUnusable
 from foqs.telemetry.findings import Finding
+from foqs_contract.plurals import counted
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,7 +67,9 @@ def schema_finding(versions: dict[int, int], newest: int, location: StoreLocatio
         )
     if older:
         return Finding(
-            "Schema", "ok", f"{len(older)} of {len(served)} shards have no tables yet; the first start creates them"
+            "Schema",
+            "ok",
+            f"{len(older)} of {counted(len(served), 'shard')} {'has' if len(older) == 1 else 'have'} no tables yet; the first start creates them",
         )
     beyond = sorted(shard for shard in versions if shard not in served)
     if beyond:
@@ -97,7 +100,7 @@ def rolling_schema_finding(
         return Finding(
             "Schema",
             "warning",
-            f"{len(between)} of {len(location.shards)} shards are between schema versions {between[0].contracted} and "
+            f"{len(between)} of {counted(len(location.shards), 'shard')} {'is' if len(between) == 1 else 'are'} between schema versions {between[0].contracted} and "
             f"{between[0].expanded}",
             "when all hosts run the newer version and none shall go back: foqs schema apply --contract",
         )

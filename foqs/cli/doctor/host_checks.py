@@ -28,6 +28,7 @@ from foqs.cli.listen_addresses import local_address, port_problem
 from foqs.options.config import Config
 from foqs.store.factories import mysql_settings
 from foqs.telemetry.findings import Finding
+from foqs_contract.plurals import counted
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 35, 0)
@@ -130,7 +131,7 @@ async def check_rpc_port(config: Config, connect: OpenClient) -> Finding:
         if isinstance(error, FoqsError) and not isinstance(error, DeadlineExceeded | UnknownOutcome | Unreachable):
             return Finding("Calls", "ok", f"{host}:{port} is served by FOQS, which answers {error.code}")
         return Finding("Calls", "bad", f"{host}:{port} is not served by FOQS ({error})", problem)
-    return Finding("Calls", "ok", f"{host}:{port} is served by FOQS, {len(routing.shards)} shards")
+    return Finding("Calls", "ok", f"{host}:{port} is served by FOQS, {counted(len(routing.shards), 'shard')}")
 
 
 async def _speaks_tls(host: str, port: int, problem: str) -> Finding:

@@ -30,6 +30,7 @@ from foqs.store.mysql.mysql_schema import (
 )
 from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, can_create_tables, read_states
 from foqs.telemetry.findings import Finding
+from foqs_contract.plurals import counted
 
 CLOCK_SKEW_MS_WARNING: Final = 1_000
 CLOCK_SKEW_MS_MAX: Final = 60_000
@@ -94,7 +95,9 @@ async def _check_connections(link: MysqlLink, shards: int) -> Finding:
     """Check whether the owners of these shards can open all their connections, whichever hosts they are."""
     limit, variable = await connections_max(link)
     kept, most = shards * CONNECTIONS_KEPT, shards * CONNECTIONS_MAX
-    needed = f"{CONNECTIONS_KEPT} to {CONNECTIONS_MAX} for each of {shards} shards, together {kept:,} to {most:,}"
+    needed = (
+        f"{CONNECTIONS_KEPT} to {CONNECTIONS_MAX} for each of {counted(shards, 'shard')}, together {kept:,} to {most:,}"
+    )
     if limit > most:
         return Finding("Connections", "ok", f"the server accepts {limit:,} connections; hosts open {needed}")
     return Finding(

@@ -22,6 +22,7 @@ from foqs.store.sqlite import sqlite_sql as sql
 from foqs.store.sqlite.sqlite_header import read_header
 from foqs.store.sqlite.sqlite_store import SqliteStore
 from foqs.telemetry.findings import Finding
+from foqs_contract.plurals import counted
 
 _SHARD_FILE_PATTERN: Final = re.compile(r"shard-(\d+)\.db")
 _SHOWN_MAX: Final = 3
@@ -98,7 +99,11 @@ def _check_readable_files(config: Config) -> Finding:
         detail = f"every user of this machine may read {_list_paths(exposed)}"
         return Finding("Files", "warning", detail, _closing_commands(exposed, folder))
     return Finding(
-        "Files", "ok", f"{len(found)} files and folders are accessible to this user" if found else "none yet"
+        "Files",
+        "ok",
+        f"{counted(len(found), 'file or folder is', 'files and folders are')} accessible to this user"
+        if found
+        else "none yet",
     )
 
 

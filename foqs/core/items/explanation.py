@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from foqs.core.items.item import PRIORITY_MIN, DeliveryPolicy, Row, State
+from foqs_contract.plurals import counted
 
 _UNITS: Final = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
@@ -118,8 +119,11 @@ def dead_reason(row: Row) -> str | None:
     if row.state is not State.DEAD:
         return None
     if row.attempts_max and row.attempt >= row.attempts_max:
-        return f"attempts exhausted: delivered {row.attempt} of at most {row.attempts_max} times without an ack"
-    return f"given up by its consumer in attempt {_format_attempt(row)}"
+        return (
+            f"attempts exhausted: delivered {row.attempt} of at most {counted(row.attempts_max, 'time')} without an ack"
+        )
+    maximum = f" of {row.attempts_max}" if row.attempts_max else ""
+    return f"given up by its consumer in attempt {row.attempt}{maximum}"
 
 
 # ------------------------------------------------------------------ by state
@@ -212,7 +216,7 @@ def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
     if not snapshot.is_in_memory:
         explanation.add("It is not in memory; it is read from its table when its turn comes.")
     if snapshot.waiter_count:
-        wait = "1 consumer waits" if snapshot.waiter_count == 1 else f"{snapshot.waiter_count:,} consumers wait"
+        wait = counted(snapshot.waiter_count, "consumer waits", "consumers wait")
         if snapshot.is_blocked:
             explanation.add(f"{wait} for its topic, until items are delivered again.")
         else:
@@ -257,7 +261,7 @@ def _after_lease(row: Row, end_ms: int) -> str:
     if row.expires_at_ms is not None and row.expires_at_ms <= end_ms:
         return "it is deleted, because its TTL has ended by then"
     if row.attempts_max and row.attempt >= row.attempts_max:
-        return f"it is dead, because that was the last of {row.attempts_max} attempts"
+        return f"it is dead, because that was the last of {counted(row.attempts_max, 'attempt')}"
     return "it is ready again at once"
 
 

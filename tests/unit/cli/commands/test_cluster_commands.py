@@ -37,7 +37,7 @@ def test_cluster_status_for_people_says_what_is_wrong(run: Run, client: FakeClie
     result = run("cluster", "status")
     assert "drained" in result.stdout
     assert "accepts no new items; moved to host9; no host fits" in result.stdout
-    assert "1 of 2 shards are not served." in result.stderr
+    assert "1 of 2 shards is not served." in result.stderr
 
 
 def test_hosts_of_the_same_name_are_pointed_out(run: Run, client: FakeClient) -> None:

@@ -194,7 +194,7 @@ def test_items_that_match_afterwards_are_reported(run: Run, client: FakeClient) 
     runs(client, job("done", changed=2))
     result = run("dead", "redrive", "--all", "--yes")
     assert result.exit_code == 0
-    assert "1 items match now" in result.stderr
+    assert "1 item matches now" in result.stderr
     assert started(client)[0] == ("redrive", DEAD, None)
 
 

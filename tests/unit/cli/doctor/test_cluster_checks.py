@@ -64,7 +64,7 @@ def test_healthy_cluster_is_ok_with_each_database(examine: Examine) -> None:
     assert found["Hosts"].detail == "running: host1"
     assert found["Peers"].detail == "no other host of tier default is running"
     assert found["Layout"].detail == "2 shards of tier default in 2 databases"
-    assert "1 of 1 shards have no tables yet" in found["Schema two"].detail
+    assert "1 of 1 shard has no tables yet" in found["Schema two"].detail
 
 
 @pytest.mark.parametrize(
