@@ -19,6 +19,7 @@ from rich.text import Text
 
 from foqs.demo.ledger import RunLedger, percentile_of
 from foqs.demo.proof import Check, HostContents, counts_by_topic, dead_reason
+from foqs_contract.plurals import counted
 from foqs_contract.printable_text import printable
 
 WIDTH_WITHOUT_TERMINAL: Final = 100_000
@@ -62,7 +63,7 @@ class Display:
         else:
             while True:
                 await asyncio.sleep(LINE_INTERVAL_S)
-                self.line(f"  {ledger.settled_count:,} of {total():,} items done")
+                self.line(f"  {ledger.settled_count:,} of {counted(total(), 'item')} done")
 
     async def _bar(self, ledger: RunLedger, total: Callable[[], int]) -> None:
         columns = (

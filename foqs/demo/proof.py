@@ -6,6 +6,7 @@ check that cannot be made fails. Knows nothing of how it is shown.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -15,9 +16,13 @@ from typing import Final
 from foqs.demo.demo_producer import ATTEMPTS_MAX
 from foqs.demo.ledger import RunLedger
 from foqs_client import Client, ItemView, Topic
+from foqs_contract.plurals import counted
 
 ALL_STATES: Final = ("ready", "deferred", "leased", "dead")
 PAGE: Final = 500
+COUNT_S_MAX: Final = 20.0
+"""How long the start waits until a host has counted the items of earlier runs."""
+COUNT_POLL_S: Final = 0.1
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,6 +50,28 @@ async def topics_in(client: Client, prefix: str = "") -> list[Topic]:
         page = await client.topics(prefix=prefix, states=ALL_STATES, limit=PAGE, cursor=page.next_cursor)
         found += page.topics
     return found
+
+
+async def counted_topics(client: Client) -> list[Topic]:
+    """Return all topics once their items are counted, or those of a host that still counts after `COUNT_S_MAX`. Raises FoqsError."""
+    found = await topics_in(client)
+    for _ in range(round(COUNT_S_MAX / COUNT_POLL_S)):
+        if not any(topic.counts_lag for topic in found):
+            break
+        await asyncio.sleep(COUNT_POLL_S)
+        found = await topics_in(client)
+    return found
+
+
+def describe_earlier_items(topics: Sequence[Topic]) -> str:
+    """Return the items by state and in how many topics they are; "" if there are none."""
+    counts = {state: sum(getattr(topic, state) for topic in topics) for state in ALL_STATES}
+    held = sum(any(getattr(topic, state) for state in ALL_STATES) for topic in topics)
+    if not held:
+        return ""
+    at_least = "at least " if any(topic.counts_lag for topic in topics) else ""
+    items = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    return f"{at_least}{items} in {counted(held, 'topic')}"
 
 
 async def read_contents(client: Client, prefix: str) -> HostContents:
@@ -78,7 +105,7 @@ def check_run(ledger: RunLedger, left: HostContents) -> list[Check]:
     return [
         Check(
             len(set(ids.values())) == len(entries) and not misnamed,
-            f"{_format_items(len(ids))} enqueued, each with its own id, and delivered under it"
+            f"{counted(len(ids), 'item')} enqueued, each with its own id, and delivered under it"
             + _exceptions(misnamed, "delivered under another id"),
         ),
         Check(
@@ -123,10 +150,6 @@ def counts_by_topic(ledger: RunLedger) -> dict[str, Counter[str]]:
         count["bytes"] += entry.size
         count["acked"] += ledger.acks[path]
     return counts
-
-
-def _format_items(count: int) -> str:
-    return f"{count:,} item{'' if count == 1 else 's'}"
 
 
 def _exceptions(paths: Sequence[str] | set[str], what: str) -> str:

@@ -28,6 +28,7 @@ from foqs.demo.demo_producer import DemoProducer
 from foqs.demo.display import Display, format_bytes
 from foqs.demo.ledger import RunLedger
 from foqs_client import Client, FoqsError
+from foqs_contract.plurals import counted
 
 INTERRUPTED: Final = 130
 PORT: Final = 7411
@@ -91,11 +92,9 @@ class DemoRun:
             ("host", f"{server.url}  and  {server.http_url}/ (livez, readyz, metrics)"),
             ("data", f"{data}: four SQLite shards, {fate}"),
         ]
-        before = await proof.topics_in(client)
+        before = proof.describe_earlier_items(await proof.counted_topics(client))
         if before:
-            counts = {state: sum(getattr(topic, state) for topic in before) for state in proof.ALL_STATES}
-            found = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-            facts.append(("before", f"{found} in {len(before):,} topics of earlier runs, left as they are"))
+            facts.append(("before", f"{before} of earlier runs, left as they are"))
         facts += [
             (
                 "files",
@@ -135,7 +134,7 @@ class DemoRun:
                 leaves.append(death)
             except TimeoutError:
                 pass
-        done = f" {self._ledger.settled_count:,} of {len(self._paths):,} files were done."
+        done = f" {self._ledger.settled_count:,} of {counted(len(self._paths), 'file was', 'files were')} done."
         for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, DemoFailed)):
             match leaf:
                 case DemoFailed():
@@ -160,7 +159,7 @@ class DemoRun:
         show.line()
         show.latencies(ledger)
         show.title(
-            f"{ledger.settled_count:,} items in {ledger.elapsed_s:.1f} s: "
+            f"{counted(ledger.settled_count, 'item')} in {ledger.elapsed_s:.1f} s: "
             f"{ledger.settled_count / ledger.elapsed_s:,.0f} items/s, {format_bytes(size / ledger.elapsed_s)}/s"
         )
         show.line(
@@ -178,7 +177,9 @@ class DemoRun:
             show.dead(ledger, left)
         if ledger.skipped:
             path, reason = next(iter(ledger.skipped.items()))
-            show.title(f"{len(ledger.skipped):,} files could not be read and have no item, such as {path} ({reason})")
+            show.title(
+                f"{counted(len(ledger.skipped), 'file')} could not be read and made no item, such as {path} ({reason})"
+            )
         show.title("Proof")
         checks = proof.check_run(ledger, left)
         show.checks(checks)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from foqs.demo.file_work import FileResult
 from foqs.demo.ledger import RunLedger, percentile_of
-from foqs.demo.proof import HostContents, check_run, counts_by_topic, dead_reason
+from foqs.demo.proof import (
+    HostContents,
+    check_run,
+    counted_topics,
+    counts_by_topic,
+    dead_reason,
+    describe_earlier_items,
+)
 from foqs.demo.run_files import FileEntry
-from foqs_client import ItemView, Topic
+from foqs_client import Client, ItemView, Topic, TopicPage
+from tests.support.aio import run
 
 GOOD = FileEntry("/good", "run/py", 10, "aa")
 OTHER = FileEntry("/other", "run/py", 20, "bb")
@@ -51,6 +61,30 @@ def ledger() -> RunLedger:
 
 def left() -> HostContents:
     return HostContents([topic("run/txt", dead=1)], {"0-3": view("0-3")})
+
+
+def test_earlier_items_are_counted_in_every_state_once_the_host_has_counted_them() -> None:
+    class Host:
+        """Has taken its shards over, and counts its items while the first list is read."""
+
+        lists = 0
+
+        async def topics(self, **_: object) -> TopicPage:
+            self.lists += 1
+            lagging = replace(topic("a"), counts_lag=True)
+            return TopicPage([lagging] if self.lists == 1 else [topic("a", deferred=2, leased=1), topic("b")], None)
+
+    async def main() -> str:
+        return describe_earlier_items(await counted_topics(cast(Client, Host())))
+
+    assert run(main()) == "2 deferred, 1 leased in 1 topic"
+
+
+def test_topics_without_items_are_not_shown_as_earlier_ones() -> None:
+    assert describe_earlier_items([topic("a")]) == describe_earlier_items([]) == ""
+    assert (
+        describe_earlier_items([replace(topic("a", ready=1_000), counts_lag=True)]) == "at least 1,000 ready in 1 topic"
+    )
 
 
 def failed(book: RunLedger, rest: HostContents) -> list[int]:
