@@ -15,7 +15,7 @@ from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.rpc import codec
-from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import restore_key
 
@@ -90,4 +90,8 @@ def _parse_key(raw: ttypes.RestoredItem) -> bytes:
         return key
     validation.decode_name(raw.restore_key, "restore_key")
     assert raw.restore_key is not None
-    return restore_key(validation.check_size(raw.restore_key, RESTORE_KEY_BYTES_MAX, "restore_key"))
+    if len(raw.restore_key) > RESTORE_KEY_BYTES_MAX:
+        raise LimitExceeded(
+            f"this has {len(raw.restore_key)} bytes; at most {RESTORE_KEY_BYTES_MAX} are allowed", field="restore_key"
+        )
+    return restore_key(raw.restore_key)

@@ -107,8 +107,8 @@ def parse_message(
 def too_long_for_namespace(problem: str) -> SqsError:
     """Return the error for a message that the queue allows, but not its namespace."""
     return invalid_value(
-        "One or more parameters are invalid. Reason: The namespace of the queue allows no message of this size; raise its "
-        f"payload_bytes_max: {problem}."
+        "One or more parameters are invalid. Reason: The namespace of the queue allows no message of this size: "
+        f"{problem}."
     )
 
 

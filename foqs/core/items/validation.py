@@ -80,13 +80,17 @@ def check_number(value: int | None, minimum: int, maximum: int, field: str) -> i
 
 
 def check_size(data: bytes, bytes_max: int, field: str) -> bytes:
-    """Check that `data` has at most `bytes_max` bytes.
+    """Check that `data` has at most `bytes_max` bytes, which the namespace's setting `<field>_bytes_max` allows.
 
     Raises:
         LimitExceeded: there are more.
     """
     if len(data) > bytes_max:
-        raise LimitExceeded(f"this has {len(data)} bytes; the namespace allows {bytes_max}", field=field)
+        raise LimitExceeded(
+            f"this has {len(data)} bytes; the namespace allows {bytes_max}; make it smaller, or let an administrator raise "
+            f"the limit: foqs namespace update NAME --{field}-bytes-max N",
+            field=field,
+        )
     return data
 
 
