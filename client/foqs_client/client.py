@@ -166,6 +166,11 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Bul
         self.tracing = make_tracing(tracing, namespace, addresses[0] if len(addresses) == 1 else None)
         self._spans = None if self.tracing is None else CallSpans(self.tracing)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection to one of the named hosts is open and can send calls now."""
+        return self._pool.ready_connection is not None
+
     async def __aenter__(self) -> Self:
         return self
 

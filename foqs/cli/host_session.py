@@ -12,7 +12,7 @@ import asyncio
 import functools
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
-    from foqs_client import Client, FoqsError
+    from foqs_client import Client, Enqueued, FoqsError, Outcome
 
 OK: Final = 0
 ERROR: Final = 1
@@ -46,6 +46,10 @@ _EXIT_BY_CODE: Final = {
 
 OpenClient: TypeAlias = "Callable[[str, str, int], AbstractAsyncContextManager[Client]]"
 """(address, namespace, timeout_ms) -> an open client."""
+
+WAIT_NOTED_S: Final = 1.0
+"""A command that waits longer for a host says so."""
+_RANGES_NAMED_MAX: Final = 10
 
 T = TypeVar("T")
 
@@ -84,7 +88,11 @@ class HostSession:
 
         async def run_work() -> T:
             async with self.open_client(self.address, self.namespace, self.timeout_ms) as client:
-                return await work(client)
+                noting = asyncio.ensure_future(self._note_wait(client))
+                try:
+                    return await work(client)
+                finally:
+                    noting.cancel()
 
         try:
             return runner(run_work())
@@ -92,6 +100,12 @@ class HostSession:
             raise CommandFailed(error_sentence(error), exit_code(error)) from None
         except ValueError as error:
             raise CommandFailed(f"{error}", USAGE) from None
+
+    async def _note_wait(self, client: Client) -> None:
+        """Say that the command waits, if no host has answered after `WAIT_NOTED_S`."""
+        await asyncio.sleep(WAIT_NOTED_S)
+        if not client.is_connected:
+            print_message(f"waiting for a host at {self.address}")
 
 
 def run_until_signal(work: Coroutine[Any, Any, T]) -> T:
@@ -148,15 +162,43 @@ def error_sentence(error: FoqsError) -> str:
         return sentence
     if sentence.endswith("; try again"):
         return f"{sentence} in {error.retry_after_ms} ms."
+    if "try again" in sentence:  # it says what to do first
+        return sentence
     stop = "" if sentence.endswith((".", "!", "?")) else "."
     return f"{sentence}{stop} Try again in {error.retry_after_ms} ms."
 
 
-def fail_on_errors(errors: Sequence[FoqsError], total: int) -> None:
-    """Fail with the code of the first error of a batch of `total` items; do nothing if there is none."""
+def fail_on_errors(errors: Mapping[int, FoqsError], total: int) -> None:
+    """Fail with the first error of a batch of `total` entries, and name the places of all; do nothing if there is none.
+
+    Args:
+        errors: by place, from 1, in order.
+    """
     if errors:
-        count = f" ({len(errors)} of {total} failed)" if total > 1 else ""
-        raise CommandFailed(error_sentence(errors[0]) + count, exit_code(errors[0]))
+        failed = f" ({len(errors)} of {total} failed, at {_format_places(list(errors))})" if total > 1 else ""
+        first = next(iter(errors.values()))
+        raise CommandFailed(error_sentence(first) + failed, exit_code(first))
+
+
+def errors_by_place(results: Iterable[Outcome | Enqueued], first: int = 1) -> dict[int, FoqsError]:
+    """Return the errors among the results of a call, by their places, which begin with `first`."""
+    return {place: result.error for place, result in enumerate(results, first) if result.error}
+
+
+def _format_places(places: Sequence[int]) -> str:
+    """Return ascending places as ranges: `places 1, 3 to 5`. Only the first ranges are named."""
+    ranges: list[list[int]] = []
+    for place in places:
+        if ranges and place == ranges[-1][1] + 1:
+            ranges[-1][1] = place
+        else:
+            ranges.append([place, place])
+    named = [str(first) if first == last else f"{first} to {last}" for first, last in ranges[:_RANGES_NAMED_MAX]]
+    return (
+        f"place{'s' if len(places) > 1 else ''} "
+        + ", ".join(named)
+        + (", ..." if len(ranges) > _RANGES_NAMED_MAX else "")
+    )
 
 
 def configuration(file: Path | None, overrides: Mapping[str, object] | None = None) -> Config:

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import click
 
 from foqs.runtime.durations import format_duration
+from foqs_contract.plurals import counted
 from foqs_contract.printable_text import printable
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,15 @@ def confirm(question: str) -> None:
     """Ask the user on standard error, and end the command unless the answer is yes."""
     if sys.stdin is None:
         raise StreamFailed("standard input is closed, so nobody can be asked; to do it without a question, add --yes")
-    click.confirm(question, abort=True, err=True)
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort as aborted:
+        if not isinstance(aborted.__context__, EOFError):
+            raise
+        click.echo(err=True)
+        raise StreamFailed(
+            "standard input ended without an answer, so nothing was done; to do it without a question, add --yes"
+        ) from None
 
 
 def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
@@ -174,7 +183,7 @@ def outage_notes(unavailable_shards: int, effect: str) -> list[str]:
     """Return the sentence about shards that are unavailable; none without such shards."""
     if not unavailable_shards:
         return []
-    shards = "1 shard is" if unavailable_shards == 1 else f"{unavailable_shards} shards are"
+    shards = counted(unavailable_shards, "shard is", "shards are")
     return [f"{shards} unavailable: {effect} (foqs shard list says why)."]
 
 

@@ -25,6 +25,7 @@ from foqs.queue.backlogs import Backlogs
 from foqs.queue.tier import LimitPart, LimitParts
 from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import FoqsError, LimitExceeded, RateLimited
+from foqs_contract.plurals import counted
 
 _BACKLOG_RETRY_MS: Final = 1_000
 """A backlog shrinks as fast as its consumers work, so this is a guess."""
@@ -123,7 +124,7 @@ class Quota:
         refused = set(new[room:])
         errors: dict[int, FoqsError] = {
             position: LimitExceeded(
-                f"namespace {namespace!r} may have at most {settings.topics_max} topics; "
+                f"namespace {namespace!r} may have at most {counted(settings.topics_max, 'topic')}; "
                 "use an existing one, or raise its topics_max",
                 field="topic",
             )
@@ -160,7 +161,7 @@ class Quota:
         if held + added > limit:
             text = (
                 f"namespace {namespace!r} holds {held} {unit}, and {added} more would exceed its limit of {limit}{scope}; "
-                f"consume, cancel or purge some (dead items count), or raise its backlog_{unit}_max"
+                f"consume, cancel or purge some (dead items count) and try again, or raise its backlog_{unit}_max"
             )
         else:
             text = (
@@ -173,7 +174,7 @@ class Quota:
         if items > per_minute:
             self.limited_items["rate"] += items
             raise LimitExceeded(
-                f"the call has {items} items, but namespace {namespace!r} may enqueue {per_minute} a minute; "
+                f"the call has {counted(items, 'item')}, but namespace {namespace!r} may enqueue {per_minute} a minute; "
                 "split the call, or raise its enqueues_per_minute",
                 field="items",
             )

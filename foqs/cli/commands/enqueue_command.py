@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from foqs.cli.host_session import CommandFailed, HostSession, fail_on_errors, host_call_options, renamed_option
+from foqs.cli.host_session import (
+    CommandFailed,
+    HostSession,
+    errors_by_place,
+    fail_on_errors,
+    host_call_options,
+    renamed_option,
+)
 from foqs.cli.output import Column, Row, print_message, show_rows
 from foqs.cli.values import DURATION
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs_client import Client, Enqueued, FoqsError
@@ -78,6 +86,9 @@ def enqueue(
     """Add items to TOPIC. An item whose id is shown is committed.
 
     PAYLOAD is text, - for all of standard input, or @FILE for the bytes of a file; empty if omitted.
+
+    Many items are sent in calls of at most 500 items and 4 MiB. A rate or a backlog that is full refuses a call as a
+    whole; the error names the places of the refused items, from 1, in the order of the lines or copies.
     """
     if lines and count > 1:
         raise click.UsageError("--lines and --count exclude each other.")
@@ -98,7 +109,7 @@ def enqueue(
         "trace_context": (options["trace_context"] or "").encode("utf-8", "surrogateescape") or None,
     }
 
-    async def work(client: Client) -> tuple[list[FoqsError], int]:
+    async def work(client: Client) -> tuple[dict[int, FoqsError], int]:
         return await _enqueue(client, session, topic, payloads, settings)
 
     fail_on_errors(*session.run(work))
@@ -106,18 +117,19 @@ def enqueue(
 
 async def _enqueue(
     client: Client, session: HostSession, topic: str, payloads: Iterable[bytes], settings: dict[str, Any]
-) -> tuple[list[FoqsError], int]:
+) -> tuple[dict[int, FoqsError], int]:
+    """Enqueue the payloads and show the results. Return the errors by place, and the count of payloads."""
     from foqs_client import Item
 
-    errors: list[FoqsError] = []
+    errors: dict[int, FoqsError] = {}
     total = 0
     rows: list[Row] = []
     streamed = session.output_format == "jsonl"
     try:
         for batch in batches(payloads):
             results = await client.enqueue([Item(topic=topic, payload=data, **settings) for data in batch])
+            errors |= errors_by_place(results, total + 1)
             total += len(results)
-            errors += [result.error for result in results if result.error]
             rows += [_result_row(result) for result in results]
             if streamed:
                 show_rows(rows, _COLUMNS, "jsonl")
@@ -158,7 +170,7 @@ def _merge_equal_refusals(rows: Iterable[Row]) -> list[Row]:
     found: list[Row] = []
     for (name, outcome), group in itertools.groupby(rows, lambda row: (row["id"], row["outcome"])):
         count = len(list(group))
-        found.append({"id": name, "outcome": outcome if count == 1 else f"{outcome}, {count:,} items"})
+        found.append({"id": name, "outcome": outcome if count == 1 else f"{outcome}, {counted(count, 'item')}"})
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from foqs.cli.host_session import HostSession, fail_on_errors, host_call_options, run_until_signal
+from foqs.cli.host_session import HostSession, errors_by_place, fail_on_errors, host_call_options, run_until_signal
 from foqs.cli.output import Column, Row, bytes_fields, outage_notes, print_message, short_text, show_fields, show_rows
 from foqs.cli.values import DURATION, STATES, parse_leases, parse_topic_counts
 from foqs.runtime.durations import format_duration
@@ -99,7 +99,7 @@ def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int |
         return []
 
     outcomes: list[Outcome] = session.run(work, run_until_signal)
-    fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
+    fail_on_errors(errors_by_place(outcomes), len(outcomes))
 
 
 @click.command(
@@ -290,7 +290,7 @@ def show_outcomes(session: HostSession, ids: Sequence[str], outcomes: Sequence[O
         for name, outcome in zip(ids, outcomes, strict=True)
     ]
     show_rows(rows, _OUTCOME_COLUMNS, session.output_format)
-    fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
+    fail_on_errors(errors_by_place(outcomes), len(outcomes))
 
 
 def show_moved(session: HostSession, ids: Sequence[str], results: Sequence[Enqueued]) -> None:
@@ -305,4 +305,4 @@ def show_moved(session: HostSession, ids: Sequence[str], results: Sequence[Enque
         for name, result in zip(ids, results, strict=True)
     ]
     show_rows(rows, _MOVED_COLUMNS, session.output_format)
-    fail_on_errors([result.error for result in results if result.error], len(results))
+    fail_on_errors(errors_by_place(results), len(results))

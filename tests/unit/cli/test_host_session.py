@@ -8,8 +8,10 @@ import signal
 
 import pytest
 
-from foqs.cli.host_session import error_sentence, run_until_signal
-from foqs_client import Overloaded, Unavailable, Unreachable
+from foqs.cli import host_session
+from foqs.cli.host_session import CommandFailed, HostSession, error_sentence, run_until_signal
+from foqs_client import Client, LimitExceeded, Overloaded, Unavailable, Unreachable
+from tests.support.aio import run
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,26 @@ def test_pause_before_the_next_try_is_said_once() -> None:
     assert error_sentence(closing) == "UNAVAILABLE: shard 3 is closing; try again in 50 ms."
     crowded = Overloaded("the host has too many calls", retry_after_ms=50)
     assert error_sentence(crowded) == "OVERLOADED: the host has too many calls. Try again in 50 ms."
+    full = LimitExceeded("it is full; consume some and try again, or raise its limit", retry_after_ms=1_000)
+    assert error_sentence(full) == f"LIMIT_EXCEEDED: {full.message}"
+
+
+def test_command_that_waits_for_a_host_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refuse(*_: object) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        raise ConnectionRefusedError
+
+    async def list_topics(client: Client) -> None:
+        await client.topics()
+
+    monkeypatch.setattr(host_session, "WAIT_NOTED_S", 0)
+    session = HostSession(
+        "foqs://a", "default", "table", 100, lambda url, _, ms: Client(url, timeout_ms=ms, connect=refuse)
+    )
+    with pytest.raises(CommandFailed, match="connection refused"):
+        session.run(list_topics, run)
+    assert capsys.readouterr().err == "waiting for a host at foqs://a\n"
 
 
 def test_signal_cancels_the_work_and_ends_the_process() -> None:

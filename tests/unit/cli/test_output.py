@@ -141,6 +141,15 @@ def test_host_serves_although_its_banner_cannot_be_written(
     assert "standard output is closed" in caplog.text
 
 
+def test_question_at_the_end_of_standard_input_names_the_option_that_answers_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(StreamFailed, match=r"nothing was done.*--yes"):
+        confirm("Delete 3 items?")
+    assert capsys.readouterr().out == ""
+
+
 def test_question_without_standard_input_names_the_option_that_answers_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(StreamFailed, match="--yes"):

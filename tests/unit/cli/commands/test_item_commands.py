@@ -29,6 +29,7 @@ from foqs_client import (
     ItemFilter,
     ItemPage,
     ItemView,
+    LimitExceeded,
     NotFound,
     Outcome,
     StaleLease,
@@ -230,7 +231,25 @@ def test_one_bad_item_of_a_batch_is_shown_among_the_good(run: Callable[..., Resu
         ("0-1", "repeated"),
         (None, "NOT_FOUND"),
     ]
-    assert "(1 of 2 failed)" in result.stderr
+    assert "(1 of 2 failed, at place 2)" in result.stderr
+
+
+def test_refused_items_of_a_large_enqueue_are_named_by_their_places(
+    run: Callable[..., Result], client: FakeClient
+) -> None:
+    full = LimitExceeded(
+        "the namespace is full; consume some and try again, or raise its limit", field="items", retry_after_ms=1_000
+    )
+    calls: Iterator[bool] = iter([False, True, False])
+    client.answers["enqueue"] = lambda items: (
+        [Enqueued(None, full, False)] * len(items) if next(calls) else enqueued(items)
+    )
+    result = run("enqueue", "t", "x", "--count", "1100")
+    assert result.stderr == (
+        "Error: LIMIT_EXCEEDED (items): the namespace is full; consume some and try again, or raise its limit "
+        "(500 of 1100 failed, at places 501 to 1000)\n"
+    )
+    assert "calls of at most 500 items" in " ".join(run("enqueue", "--help").stdout.split())
 
 
 def test_equal_refusals_are_one_row_of_the_table(run: Callable[..., Result], client: FakeClient) -> None:
@@ -339,7 +358,7 @@ def test_ack_shows_each_outcome_and_fails_with_the_first_error(run: Callable[...
     result = run("ack", "0-1:1", "0-2:2", "0-3:3", "-o", "json")
     assert result.exit_code == 1
     assert [row["outcome"] for row in json.loads(result.stdout)] == ["acked", "already gone", "STALE_LEASE"]
-    assert result.stderr == "Error: STALE_LEASE: over (1 of 3 failed)\n"
+    assert result.stderr == "Error: STALE_LEASE: over (1 of 3 failed, at place 3)\n"
     assert client.calls == [("ack", ([("0-1", 1), ("0-2", 2), ("0-3", 3)],), {})]
 
 
