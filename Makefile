@@ -50,7 +50,7 @@ $(BENCH): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(BENCH) $(RUN)
 
 $(RUN): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing foqs into $(VENV) ..."
+	@echo "installing foqs from this folder into $(VENV), with the versions of constraints.txt ..."
 	@$(PIP) install -e '.[server]' -c constraints.txt
 	@touch $(RUN)
 

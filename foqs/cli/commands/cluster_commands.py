@@ -39,7 +39,10 @@ def cluster() -> None:
 @watch_option
 @host_call_options
 def status(session: HostSession, watch_ms: int | None) -> None:
-    """Show the hosts of the cluster, and the owner and epoch of each shard, as one host sees them."""
+    """Show the hosts of the cluster, and the owner and epoch of each shard, as one host sees them.
+
+    A host that was killed is shown until its ZooKeeper session ends, some seconds later.
+    """
 
     async def work(client: Client) -> tuple[list[Row], list[Row]]:
         routing = await client.routing()

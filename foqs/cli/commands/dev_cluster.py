@@ -135,7 +135,7 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
         f"  {foqs} cluster status",
         f"  {foqs} enqueue mail 'hello'",
         f"  {foqs} dequeue mail --wait 5s",
-        f"  kill -9 {first.pid}   # host1; look at the status again: others take its shards over",
+        f"  kill -9 {first.pid}   # host1; look at the status again after some seconds: others take its shards over",
         f"  {foqs} host --config {first.config}   # host1 is back",
         f"  {foqs} host drain {last.options['server.name']}   # hands its shards over",
         f"  {foqs} upgrade {cluster.folder} --program PATH   # another version, host by host",
