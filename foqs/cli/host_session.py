@@ -262,7 +262,7 @@ def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
         default=DEFAULT_ADDRESS,
         show_default=True,
         show_envvar=True,
-        help="The host to call; the port may be omitted.",
+        help="The hosts to call, as foqs://HOST:PORT,HOST:PORT or foqss:// for TLS; the ports may be omitted.",
     )
     @click.option(
         "-n",

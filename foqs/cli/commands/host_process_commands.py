@@ -17,7 +17,7 @@ import click
 
 from foqs.cli.host_session import DEFAULT_ADDRESS, USAGE, CommandFailed, configuration
 from foqs.cli.listen_addresses import console_url, listen_addresses, local_address, port_problem, url_scheme
-from foqs.cli.output import program_name, show_banner
+from foqs.cli.output import print_message, program_name, show_banner
 from foqs.telemetry import logs
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ def dev(
             }
         ),
     )
+    _check_ports(config, None)
+    print_message("Starting a host ...")
     _run_foreground(config, lambda listening: show_banner(dev_banner(listening)))
 
 
@@ -164,6 +166,7 @@ def host(ctx: click.Context, file: Path | None, insecure_listen: bool | None, un
         raise click.MissingParameter(ctx=ctx, param_type="option", param_hint="'--config'")
     overrides = without_none({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
     config = configuration(file, overrides)
+    _check_ports(config, file)
     _run_foreground(config, _log_addresses, file)
 
 
@@ -222,7 +225,6 @@ def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Pa
 
     context = click.get_current_context()
     constants = context.find_object(HostConstants) or HOST_CONSTANTS
-    _check_ports(config, file)
     logs.setup_logging(config.log.level, config.log.format, sys.stderr)
     try:
         code = run_host(config, on_ready, constants)

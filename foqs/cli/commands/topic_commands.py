@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from foqs_client import Client
 
 PAGE_TOPICS: Final = 500
+INACTIVE_READ_MAX: Final = 1_000
+"""The topics among which those without a ready or leased item are counted."""
 
 _UNAVAILABLE: Final = "topics may be missing, and items are not delivered"
 
@@ -58,7 +60,10 @@ def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: in
     BEST and OLDEST of a topic without consumers are known some seconds after a host took its shard over; - until then.
     """
 
-    async def work(client: Client) -> tuple[list[Row], int]:
+    # A program that wants all topics uses --all.
+    with_note = session.output_format == "table" and not everything
+
+    async def work(client: Client) -> tuple[list[Row], int, str]:
         rows: list[Row] = []
         cursor: str | None = None
         while True:
@@ -67,21 +72,32 @@ def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: in
             rows += [dataclasses.asdict(found) for found in page.topics]
             cursor = page.next_cursor
             if cursor is None:
-                return rows, page.unavailable_shards
+                return rows, page.unavailable_shards, await _inactive_note(client, prefix) if with_note else ""
 
-    def draw(session: HostSession, listed: tuple[list[Row], int]) -> None:
-        rows, unavailable_shards = listed
+    def draw(session: HostSession, listed: tuple[list[Row], int, str]) -> None:
+        rows, unavailable_shards, inactive_note = listed
         show_rows(rows, _COLUMNS, session.output_format)
         for note in outage_notes(unavailable_shards, _UNAVAILABLE):
             print_message(note)
         if not rows:
-            print_message(
-                "No topic has items."
-                if everything
-                else "No topic is active; --all shows those with deferred or dead items."
-            )
+            print_message("No topic has items." if everything else "No topic has ready or leased items.")
+        if inactive_note:
+            print_message(inactive_note)
 
     run_watchable(session, watch_ms, work, draw)
+
+
+async def _inactive_note(client: Client, prefix: str) -> str:
+    """Return a sentence about the topics with only deferred or dead items; empty if there are none.
+
+    It counts them among the first topics by name, so that a long list costs one call more.
+    """
+    page = await client.topics(prefix=prefix, states=STATES, limit=INACTIVE_READ_MAX)
+    count = sum(not (found.ready or found.leased) and bool(found.deferred or found.dead) for found in page.topics)
+    if not count:
+        return ""
+    at_least = "At least " if page.next_cursor else ""
+    return f"{at_least}{count} {'topic has' if count == 1 else 'topics have'} only deferred or dead items; list them with --all."
 
 
 @topic.command("show", epilog="\b\nExamples:\n  foqs topic show mail\n  foqs topic show mail -n orders -o json")

@@ -98,7 +98,7 @@ def test_payloads_have_a_column_if_requested(run: Run, client: FakeClient, comma
 # --------------------------------------------------------------------- watch
 
 WATCHED: list[tuple[str, str, Any]] = [
-    ("topic list", "topics", TopicPage([TOPIC], None)),
+    ("topic list --all", "topics", TopicPage([TOPIC], None)),
     ("namespace usage orders", "usage", Usage(1, 2, 3, None)),
     ("dead list", "dead", ItemPage([VIEW], None)),
 ]

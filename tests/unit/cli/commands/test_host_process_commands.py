@@ -61,6 +61,7 @@ def test_dev_starts_a_host_with_its_options(started: list[Config]) -> None:
 
 def test_dev_banner_shows_addresses_data_and_commands(started: list[Config]) -> None:
     result = run("dev", "--port", "0", "--http-port", "0")
+    assert result.stderr == "Starting a host ...\n"
     assert "Thrift   foqs://127.0.0.1:" in result.stdout
     assert str(Path("foqs-data").resolve()) in result.stdout
     assert "not for production" in result.stdout

@@ -347,6 +347,29 @@ def test_lists_of_topics_say_how_many_shards_are_unavailable(run: Callable[..., 
     assert shown.exit_code == 1, "it may exist"
 
 
+@pytest.mark.parametrize(
+    ("count", "cursor", "note"),
+    [
+        (0, None, ""),
+        (1, None, "1 topic has only deferred or dead items; list them with --all.\n"),
+        (2, "next", "At least 2 topics have only deferred or dead items; list them with --all.\n"),
+    ],
+)
+def test_list_of_active_topics_says_how_many_it_leaves_out(
+    run: Callable[..., Result], client: FakeClient, count: int, cursor: str | None, note: str
+) -> None:
+    inactive = [replace(TOPIC, topic=f"dead-{n}", ready=0, leased=0, dead=1) for n in range(count)]
+
+    def topics(*, states: Sequence[str] | None, **options: object) -> TopicPage:
+        return TopicPage([TOPIC], None) if states is None else TopicPage([TOPIC, *inactive], cursor)
+
+    client.answers["topics"] = topics
+    shown = run("topic", "list")
+    assert TOPIC.topic in shown.stdout
+    assert "dead-0" not in shown.stdout
+    assert shown.stderr == note
+
+
 def test_empty_dequeue_names_the_paused_topics(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers.update(dequeue=Deliveries(), topics=TopicPage([replace(TOPIC, paused=True)], None))
     said = run("dequeue", TOPIC.topic, "other").stderr
