@@ -1158,7 +1158,7 @@ struct NamespaceReport {
 struct TopicRate {
   1: optional string namespace_name,
   2: optional string topic,
-  /** Items that could be delivered: enqueued without a delay, due, or given back. */
+  /** Items that became READY: enqueued without a delay, due, or given back. */
   3: optional double ready_per_s,
   4: optional double acked_per_s,
 }

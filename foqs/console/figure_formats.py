@@ -28,18 +28,18 @@ def rate(per_s: float) -> str:
 
 
 def time_to_empty(ready: int, rates: Rates, now_s: float) -> str:
-    """Return when the last ready item is acked if the rates stay as they are: an estimate.
+    """Return when the last ready item is acked if the rates stay as they are, in words: an estimate.
 
     Args:
         now_s: seconds since 1970-01-01 UTC.
     """
     left_s = time_to_empty_s(ready, rates)
     if not ready:
-        return "there are none"
+        return "empty"
     if left_s is None:
-        return "not at these rates"
+        return "does not shrink"
     end = datetime.datetime.fromtimestamp(now_s + left_s, datetime.UTC)
-    return f"~{format_duration(round(left_s * 1_000))}, at {end:%Y-%m-%d %H:%M} UTC"
+    return f"done in ~{format_duration(round(left_s * 1_000))}, at {end:%Y-%m-%d %H:%M} UTC"
 
 
 def bar_rows(counts: Sequence[tuple[str, Count]]) -> list[BarRow]:

@@ -33,7 +33,7 @@ class Totals:
     Attributes:
         counts_lag: there may be more items.
         oldest_ready_age_ms: None if there is no ready item.
-        rates: items per second that could be delivered, and that were acked, in the last seconds.
+        rates: items per second that became READY, and that were acked, in the last seconds.
         rates_are_partial: of the peers, only their busiest topics count.
     """
 

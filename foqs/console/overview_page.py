@@ -20,7 +20,7 @@ from foqs_client import FoqsError, Usage
 OVERVIEW_NAMESPACES_MAX: Final = 50
 """The overview counts at most this number of namespaces."""
 CHARTS: Final = (
-    Chart("Work", (("ready_per_s", "could be delivered"), ("acked_per_s", "acked")), "items per second"),
+    Chart("Work", (("ready_per_s", "became ready"), ("acked_per_s", "acked")), "items per second"),
     Chart("Backlog", (("ready", "ready"), ("leased", "leased"), ("deferred", "deferred")), "items"),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from aiohttp import web
@@ -15,8 +15,9 @@ from foqs.console.history import Point
 from foqs.console.live import LivePart
 from foqs.console.page_request import PageRequest
 from foqs.console.rankings import ORDERS, Choice, TopicRanking
-from foqs.console.topic_reads import topic_calendar, topic_priority_line
+from foqs.console.topic_reads import inactive_topics, topic_calendar, topic_priority_line
 from foqs.core.items.item import State
+from foqs.queue.port import TopicStats
 from foqs_client import InvalidArgument, ItemFilter, Topic
 
 STATES: Final = ("ready", "leased", "deferred", "dead")
@@ -45,7 +46,7 @@ RANKING_WAIT_S: Final = 0.4
 LIST_PERIOD_S: Final = 5.0
 CHARTS: Final = (
     Chart("Waiting time", (("oldest_ready_age_s", "age of the oldest ready item"),), "seconds"),
-    Chart("Work", (("ready_per_s", "could be delivered"), ("acked_per_s", "acked")), "items per second"),
+    Chart("Work", (("ready_per_s", "became ready"), ("acked_per_s", "acked")), "items per second"),
     Chart("Backlog", (("ready", "ready"), ("leased", "leased"), ("deferred", "deferred")), "items"),
 )
 
@@ -72,18 +73,30 @@ async def _list_values(
     # A topic with only dead items is not active.
     state = _choice(page_request, "state", tuple(LIST_STATES), "any" if order == "dead" else "active")
     cursor = page_request.values.get("cursor") or None
-    chosen = {"prefix": prefix, "order": order, "state": state, "cursor": cursor, "ranking": None}
     states = LIST_STATES[state]
+    listed: Sequence[Topic | TopicStats]
+    ranking: TopicRanking | None = None
     if order == "name":
         found = await page_request.client.topics(prefix=prefix, states=states, limit=PAGE_TOPICS, cursor=cursor)
-        return {**chosen, "topics": found.topics, "next_cursor": found.next_cursor}
-    await check_listing(page_request)
-    choice = Choice(page_request.namespace, prefix, tuple(State[name.upper()] for name in states), order)
-    ranking = await get_ranking(choice)
-    start = page_request.number("cursor") or 0
-    end = start + PAGE_TOPICS
-    more = str(end) if end < len(ranking.topics) else None
-    return {**chosen, "topics": ranking.topics[max(0, start) : end], "next_cursor": more, "ranking": ranking}
+        listed, next_cursor = found.topics, found.next_cursor
+    else:
+        await check_listing(page_request)
+        choice = Choice(page_request.namespace, prefix, tuple(State[name.upper()] for name in states), order)
+        ranking = await get_ranking(choice)
+        start = max(0, page_request.number("cursor") or 0)
+        listed = ranking.topics[start : start + PAGE_TOPICS]
+        next_cursor = str(start + PAGE_TOPICS) if start + PAGE_TOPICS < len(ranking.topics) else None
+    return {
+        "prefix": prefix,
+        "order": order,
+        "state": state,
+        "cursor": cursor,
+        "topics": listed,
+        "next_cursor": next_cursor,
+        "ranking": ranking,
+        # The host has checked by now that the principal may list topics.
+        "inactive": await inactive_topics(page_request, prefix) if state == "active" else None,
+    }
 
 
 async def check_listing(page_request: PageRequest) -> None:
@@ -114,13 +127,12 @@ async def topic(page_request: PageRequest) -> web.StreamResponse:
     name = page_request.require("topic")
     if page_request.request.method == "POST":
         return await _change(page_request, name)
-    state = page_request.text("state") or "ready"
-    if state not in STATES:
-        raise InvalidArgument(f"{state!r} is not a state; use one of {', '.join(STATES)}", field="state")
     unit = _choice(page_request, "unit", UNITS, "hour")
     values = await topic_values(page_request)
     counts: Topic | None = values["counts"]
+    state = _choice(page_request, "state", STATES, _first_state(counts))
     cursor = page_request.values.get("cursor") or None
+    place = (page_request.namespace, name)
     priority_line, calendar, items, settings = await asyncio.gather(
         topic_priority_line(page_request, name, counts),
         topic_calendar(page_request, name, counts, unit),
@@ -131,7 +143,7 @@ async def topic(page_request: PageRequest) -> web.StreamResponse:
         "topic.html",
         f"Topic {name}",
         stream=TOPIC.address(page_request),
-        charts=Charts(CHARTS, page_request.shared.history.topic((page_request.namespace, name)).points),
+        charts=Charts(CHARTS, page_request.shared.history.topic(place).points),
         state=state,
         units=UNITS,
         unit=unit,
@@ -139,6 +151,7 @@ async def topic(page_request: PageRequest) -> web.StreamResponse:
         calendar=calendar,
         items=items,
         cursor=cursor,
+        order=page_request.shared.figures.order(place),
         limits={field: getattr(settings, field) for field in LIMITS},
         **values,
     )
@@ -148,16 +161,20 @@ async def topic_values(page_request: PageRequest) -> Mapping[str, Any]:
     """Return what the live part of a topic's page shows."""
     name = page_request.require("topic")
     counts = await counts_of(page_request, name)
-    shared, place = page_request.shared, (page_request.namespace, name)
-    rates = shared.record_topic(place, counts)
+    shared = page_request.shared
+    rates = shared.record_topic((page_request.namespace, name), counts)
     return {
         "topic": name,
         "counts": counts,
         "states": STATES,
         "rates": rates,
         "time_to_empty": time_to_empty(0 if counts is None else counts.ready, rates, shared.now_s()),
-        "passed_over": shared.figures.order(place),
     }
+
+
+def _first_state(counts: Topic | None) -> str:
+    """Return the first state in which the topic has items; `ready` if it has none."""
+    return next((state for state in STATES if counts is not None and getattr(counts, state)), "ready")
 
 
 async def counts_of(page_request: PageRequest, name: str) -> Topic | None:

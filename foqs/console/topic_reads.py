@@ -1,7 +1,7 @@
-"""The reads behind a topic's page that are shared and bounded: its priority line, and the calendar of what comes due.
+"""The bounded reads behind the pages of topics: the priority line, what comes due, and the topics that a list leaves out.
 
-Always true: the host checks the caller's rights on the topic before a shared result is
-returned to it, as the page lists the topic first.
+Always true: the host checks the caller's rights before a result is returned to it, as the
+page lists the topic or the topics first.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foqs.console.due_calendar import Calendar, Due, Place, intervals, read_calendar
+from foqs.console.due_calendar import Calendar, Count, Due, Place, intervals, read_calendar
 from foqs.console.page_request import PageRequest
 from foqs.console.priority_line import PriorityLine, Waiting, read_priority_line
-from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, SHARD_MAX, pack_order_key
+from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, SHARD_MAX, State, pack_order_key
 from foqs.queue.reads.listings import format_cursor
 from foqs_client import Client, Topic
 
 WAIT_S: Final = 0.3
 """A page waits for each read this long, and then says that it is still going on."""
+INACTIVE_READ_MAX: Final = 1_000
+"""The topics among which those without a ready or leased item are counted."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,6 +65,15 @@ async def topic_calendar(page_request: PageRequest, name: str, counts: Topic | N
             return await read_calendar(items.page, intervals(unit, now_ms), deferred, now_ms)
 
     return Read(await page_request.shared.calendars.get((page_request.namespace, name, unit), read, WAIT_S))
+
+
+async def inactive_topics(page_request: PageRequest, prefix: str) -> Count:
+    """Return the number of topics with only deferred or dead items: of the first topics by name, if there are many."""
+    topics, more = await page_request.shared.figures.list_topics(
+        page_request.namespace, prefix, tuple(State), None, INACTIVE_READ_MAX
+    )
+    hidden = sum(not (topic.ready or topic.leased) and bool(topic.deferred or topic.dead) for topic in topics)
+    return Count(hidden, "≥" if more else "")
 
 
 class DeferredItems:

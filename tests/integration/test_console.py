@@ -214,7 +214,7 @@ def test_the_cluster_page_shows_hosts_and_shards(host: OpenHost, browser: Browse
     ("path", "status", "text"),
     [
         ("/topic", 400, "topic: this is missing"),
-        ("/topic?topic=x&state=odd", 400, "is not a state"),
+        ("/topic?topic=x&state=odd", 400, "use one of ready"),
         ("/item?id=odd", 400, "id"),
         ("/topics?namespace=absent", 404, "absent"),
         ("/topics?namespace=absent&order=ready", 404, "absent"),

@@ -41,7 +41,7 @@ def ended(browser: Browser, job_id: str) -> Answer:
 
     def look() -> bool:
         pages.append(browser.get("/bulk", job=job_id))
-        return "Ended" in pages[-1].text and "Host -" in pages[-1].text
+        return "Ended" in pages[-1].text and "Host that works on it" not in pages[-1].text
 
     until(look, "the job has ended")
     return pages[-1]

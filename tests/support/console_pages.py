@@ -48,6 +48,7 @@ def page_request_of(
     form: Mapping[str, str] | None = None,
     host_name: str = "host1",
     now_s: float = 0.0,
+    figures: object = None,
 ) -> PageRequest:
     """Return the page request of a page, or of a form, at a console without authentication. The namespace is `default`."""
     site = Site()
@@ -61,7 +62,7 @@ def page_request_of(
     request = make_mocked_request("GET" if form is None else "POST", path)
     values: MultiDict[str] = MultiDict(request.query if form is None else form)
     clients = cast(Any, SimpleNamespace(use=lambda *_: nullcontext(client)))
-    shared = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s))
+    shared = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s, figures=figures))
     return PageRequest(
         request, Rights(None, lambda principal, name: ()), values, clients, shared, ["default"], render, site
     )

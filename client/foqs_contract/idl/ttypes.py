@@ -10273,7 +10273,7 @@ class TopicRate(object):
     Attributes:
      - namespace_name
      - topic
-     - ready_per_s: Items that could be delivered: enqueued without a delay, due, or given back.
+     - ready_per_s: Items that became READY: enqueued without a delay, due, or given back.
      - acked_per_s
 
     """

@@ -30,7 +30,7 @@ class Rates(NamedTuple):
     """Items per second, lately.
 
     Attributes:
-        ready: items that could be delivered: enqueued without a delay, due, or given back.
+        ready: items that became READY: enqueued without a delay, due, or given back.
         acked: items that were acked.
     """
 
@@ -64,7 +64,7 @@ class TopicRates:
 
     Attributes:
         acked_count: the acked items of all topics.
-        ready_count: the items of all topics that could be delivered.
+        ready_count: the items of all topics that became READY.
     """
 
     def __init__(self, topics_max: int = TOPICS_MAX) -> None:
@@ -78,9 +78,9 @@ class TopicRates:
         return len(self._topics)
 
     def on_items_ready(self, counts: Mapping[tuple[str, str, State], int], now_s: float) -> None:
-        """Record items that could be delivered since now, by their state.
+        """Record items that became READY, or LEASED at once, by their state.
 
-        DEFERRED and DEAD ones cannot, and are ignored.
+        DEFERRED and DEAD ones are ignored.
         """
         for (namespace, topic, state), items in counts.items():
             if state is State.READY or state is State.LEASED:

@@ -68,6 +68,15 @@ def counting(answer: Any) -> AnsweringClient:
     )
 
 
+def test_list_of_jobs_has_columns_only_for_what_is_known() -> None:
+    client = counting(None)
+    assert f"Refused Started {COUNT.id}" in see(client).text
+    client.answers["bulk_jobs"] = [COUNT, replace(COUNT, started_by="ops", owner="host7")]
+    page = see(client)
+    assert f"Refused Started By Host {COUNT.id}" in page.text
+    assert "UTC ops host7" in page.text
+
+
 def test_counted_items_are_changed_by_one_button_with_their_number() -> None:
     page = see(counting(ItemCount(7, None)), form=FORM)
     assert hidden_fields(page, "start")["expected"] == "7"

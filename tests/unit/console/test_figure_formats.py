@@ -15,9 +15,9 @@ def test_a_count_has_its_sign_and_a_rate_one_decimal() -> None:
 
 def test_the_end_of_a_backlog_is_said_with_its_date() -> None:
     now_s = 1_795_716_453.0  # 2026-11-26 18:07:33 UTC
-    assert time_to_empty(0, Rates(0, 0), now_s) == "there are none"
-    assert time_to_empty(600, Rates(10, 10), now_s) == "not at these rates"
-    assert time_to_empty(720, Rates(10, 11), now_s) == "~12.0m, at 2026-11-26 18:19 UTC"
+    assert time_to_empty(0, Rates(0, 0), now_s) == "empty"
+    assert time_to_empty(600, Rates(10, 10), now_s) == "does not shrink"
+    assert time_to_empty(720, Rates(10, 11), now_s) == "done in ~12.0m, at 2026-11-26 18:19 UTC"
 
 
 def test_what_is_not_shown_by_name_is_a_row_without_a_bar() -> None:
