@@ -44,19 +44,19 @@ class Part(Generic[W]):
 
 
 class Batch:
-    """The operations of one flush.
+    """The parts of operations that one flush carries out.
 
     Attributes:
         parts: all parts except direct deliveries, in order of precedence.
         acks, events, moves, leases, inserts: the parts by the type of their operation.
         event_numbers: numbers of the acks, events and moves.
         lease_numbers: numbers of the items to lease.
-        dues: those of the events that come from the timers.
-        direct_deliveries: leases of items that this batch inserts or finds due. They
-            are written leased. Each part is a whole operation.
-        key_slots: key slots that the shard is given.
+        dues: the parts among `events` that come from the timer service.
+        direct_deliveries: leases of items that this batch inserts or finds due, which
+            are written as LEASED at once. Each part is a whole operation.
+        key_slots: key slots that the flush assigns to the shard.
         purges: purge markers to set or clear, and purged rows to delete.
-        replay_lookups: searches for items with the same idempotency keys.
+        replay_lookups: lookups of repeats by their idempotency keys.
     """
 
     __slots__ = (
@@ -186,7 +186,7 @@ class Batch:
         return [*self.acks, *self.events, *self.moves, *self.leases, *self.purges, *self.replay_lookups]
 
     def reseal(self) -> Batch:
-        """Seal the inserts that their callers have not withdrawn since they were refused. Return a batch of them."""
+        """Seal the inserts of a refused flush again, except those abandoned since, and return a batch of them."""
         batch = Batch([part for part in self.inserts if not part.operation.is_abandoned])
         for part in batch.inserts:
             part.operation.seal(part.start, part.stop)

@@ -21,7 +21,7 @@ class FairScheduler:
     """The order in which names are served.
 
     Args:
-        weight: of a name, at least 1.
+        weight: returns the weight of a name, at least 1.
     """
 
     __slots__ = ("_count", "_names", "_order", "_virtual_time", "_weight")
@@ -77,7 +77,7 @@ class FairQueue(Generic[T]):
     """A queue that is fair between namespaces, and first in, first out within one.
 
     Args:
-        weight: of a namespace, at least 1.
+        weight: returns the weight of a namespace, at least 1.
     """
 
     def __init__(self, weight: Callable[[str], int]) -> None:

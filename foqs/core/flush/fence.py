@@ -21,7 +21,7 @@ _CLUSTER_END: Final = ":"
 
 
 def ownership_nonce(cluster: str, run: str) -> str:
-    """Return the nonce of the ownerships of a run of a host: it also names the cluster."""
+    """Return the nonce of all ownerships of one run of a host. It names the cluster and the run."""
     return f"{cluster}{_CLUSTER_END}{run}"
 
 
@@ -37,7 +37,7 @@ class Owner:
 
     epoch: int
     nonce: str
-    """A run of a host, and its cluster."""
+    """Names the owner: a run of a host, and its cluster."""
     flush: int
     clock_ms: int
     """The shard clock's time at the last write."""
@@ -46,12 +46,15 @@ class Owner:
     offset_ms: int = 0
     """The shard clock's time minus the database's clock at the last write."""
     arrival_ms: int = 0
-    """The place in the order of the last item that the owner had accepted at the last write, whatever its shard."""
+    """The arrival clock's time of the last item that the owner had accepted by the last write, in this shard or another."""
 
 
 @dataclass(slots=True, frozen=True)
 class Fence:
-    """The flush that is about to be written. `flush` is its own number."""
+    """The ownership, the number and the clocks of a flush that is about to be written.
+
+    `flush` is its own number. The owner row still shows the number before it.
+    """
 
     epoch: int
     nonce: str
@@ -71,7 +74,10 @@ class Fence:
 
 
 class CommitOutcome(enum.Enum):
-    """The outcomes of a flush, as an owner row shows them."""
+    """The outcomes of a flush, as an owner row shows them.
+
+    FENCED: the row has another ownership or an unexpected flush number, so this owner has lost the shard.
+    """
 
     COMMITTED = "committed"
     NOT_COMMITTED = "not committed"

@@ -1,8 +1,8 @@
 """Decides what one flush does, as a pure function of its batch, in columns.
 
 A number occurs in a batch at most once. The store calls `plan_flush` with the rows
-that it read and those that the writer remembers, possibly in another thread; it
-changes nothing but its arguments. The usual ack, delivery and insert are decided here,
+that it read and those in the row cache, possibly in another thread; it changes only
+the plan that it returns. The usual ack, delivery and insert are decided here,
 because they are most of the work of a queue. All other cases go to `life.apply_event`,
 whose table is the specification of both.
 """
@@ -41,7 +41,7 @@ NO_PURGE_MARKERS: Final = PurgeMarkers()
 
 @dataclass(slots=True)
 class FlushPlan:
-    """What a flush writes and answers, as absolute values. An old row is the row before the flush.
+    """The writes and the results of one flush, as absolute values. An old row is the row before the flush.
 
     Attributes:
         batch: the operations that it carries out.
@@ -49,16 +49,16 @@ class FlushPlan:
         changed: (kind, old row, new row).
         moved: (old row, row of the new item). The payload is there if the old row had it; the store copies it.
         leased: the old rows and the new rows of leases, place by place.
-        leases: numbers of the leased, by (due_ms, token, attempt, first_delivered_at_ms). The last is None for rows that
-            were delivered before: they keep theirs.
+        leases: numbers of the leased rows, by (due_ms, token, attempt, first_delivered_at_ms). The last is None for
+            rows that were delivered before: they keep theirs.
         inserted: new rows; some of them may be leased already.
-        timed: those of the new rows with a due when they were inserted.
+        timed: the inserted rows that had a due before any of them was leased directly.
         timers_added, timers_removed: entries of the timer table that other rows get and lose.
         direct_lease_ends: numbers of the new rows that are leased already, by due.
         results: for each part of the batch, the results of its entries. Direct deliveries come first, so that
             waiting dequeues get their items before the enqueues get their replies.
-        unread: leases that stop at a place, because the payload of its row is larger than
-            its reservation, so it was not read.
+        unread: (part, place, row): leases that are not made from this place on, because the row's payload
+            is longer than the operation's `read_bytes`, so it was not read.
         direct_count: items that are delivered directly.
         purged: old rows to delete that a purge marker covers.
         markers_set, markers_cleared: purge markers to set and to clear.
@@ -161,9 +161,10 @@ def plan_flush(
     idempotency_keys: Mapping[KeyName, IdempotencyKey] = NO_KEYS,
     purge_markers: PurgeMarkers = NO_PURGE_MARKERS,
 ) -> FlushPlan:
-    """Apply every event to the row that `find_row` returns, and insert every new item whose key is not in `idempotency_keys`.
+    """Return the plan of a batch: each event applies to the row that `find_row` returns, and new items are inserted.
 
-    Items that `purge_markers` cover count as gone. A marker that this batch sets counts from the next batch on.
+    A new item whose key is in `idempotency_keys`, and in use, is not inserted. Items that `purge_markers` cover count as
+    gone. A marker that this batch sets counts from the next batch on.
     """
     plan = FlushPlan(batch)
     if purge_markers:
@@ -263,7 +264,7 @@ def _decide_moves(
             row, key = find_row(event.id), move_key(event.id)
             digest = move_digest(event.topic, policy.incarnation)
             record = idempotency_keys.get((namespace, key))
-            if row is None and record is not None and _counts(record, context, policy.incarnation):
+            if row is None and record is not None and _is_in_use(record, context, policy.incarnation):
                 results.append(_repeat_result(record, digest, plan, "this item was moved to another topic"))
                 continue
             transition = apply_event(event, row, context)
@@ -458,7 +459,7 @@ def _add_idempotency_keys(
     for key, number, digest in zip(names, part.numbers, digests, strict=True):
         old = idempotency_keys.get((namespace, key))
         record = new.get(key) or replaced.get(key)
-        if record is None and old is not None and _counts(old, context, policy.incarnation):
+        if record is None and old is not None and _is_in_use(old, context, policy.incarnation):
             record = old
         if record is None:
             (new if old is None else replaced)[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
@@ -468,7 +469,7 @@ def _add_idempotency_keys(
     return results
 
 
-def _counts(record: IdempotencyKey, context: FlushContext, incarnation: bytes) -> bool:
+def _is_in_use(record: IdempotencyKey, context: FlushContext, incarnation: bytes) -> bool:
     """Return whether a key is in use: its window has not ended, and its namespace was not deleted since."""
     return record.until_ms > context.first_attempt_ms and is_of_incarnation(record, incarnation)
 
@@ -503,7 +504,7 @@ def _decide_replay_lookups(
         for place in range(part.start, part.stop):
             key = operation.idempotency_keys[place]
             record = new.get(key) or replaced.get(key) or idempotency_keys.get((operation.namespace, key))
-            if record is None or not _counts(record, context, incarnation):
+            if record is None or not _is_in_use(record, context, incarnation):
                 results.append(operation.refusals[place])
             else:
                 results.append(_repeat_result(record, operation.digests[place], plan))

@@ -47,8 +47,9 @@ class IntakeLimits:
         flush_bytes_max: bytes that one lane of a flush writes, or may have to
             read. An entry larger than that is the only one of its lane.
         small_flush_items: entries of a small flush.
-        queue_items_max: entries that may wait: of inserts, again of events of callers, and again of the shard itself.
-        queue_bytes_max: bytes that may wait, for each of the three.
+        queue_items_max: entries that may wait in each of three groups: inserts, callers' events, and the shard's own
+            operations.
+        queue_bytes_max: bytes that may wait in each of these groups.
         shares: by lane; the minimums sum to less than 100 %.
     """
 
@@ -72,7 +73,7 @@ LANE_SHARES: Final[Mapping[Lane, LaneShare]] = {
 }
 """Acks come first, because they free the room that all others need.
 
-Inserts come last, and have at most half of a flush: all that takes items away has room for as many as come.
+Inserts come last, and have at most half of a flush, so that as many items can be removed as are inserted.
 """
 
 
@@ -91,7 +92,7 @@ class Intake:
         self._internal_quota = QueueQuota(
             limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight
         )
-        """For the shard's own operations: a flood of dequeues must not keep acks out."""
+        """The room for the shard's own operations: a flood of dequeues must not keep acks out."""
         quotas = dict.fromkeys((Lane.LEASE, Lane.DUE, Lane.PURGE), self._internal_quota) | {
             Lane.INSERT: self._insert_quota
         }

@@ -18,7 +18,7 @@ from foqs.core.timing.arrivals import Arrivals
 
 _COMPACT_OPERATIONS: Final = 64
 _COMPACT_BYTES: Final = 1 << 20
-"""With fewer operations and bytes than this, resolved operations are not searched for and dropped."""
+"""Resolved operations are dropped only when more operations or bytes than this are kept."""
 
 
 class ItemNumbers:
@@ -26,7 +26,7 @@ class ItemNumbers:
 
     Args:
         epoch: the epoch of the ownership.
-        arrivals: counts the items of all shards of the host. Its sequences have been started.
+        arrivals: assigns the sequences of all shards of the host. `start_sequences` was called before.
         is_being_written: returns whether an operation's items are in the flush in progress.
     """
 
@@ -86,7 +86,7 @@ class ItemNumbers:
         return operations[0].numbers[0] - 1 if operations else self.next_number - 1
 
     def unresolved(self, numbers: Sequence[int]) -> list[int]:
-        """Return those of these numbers, at least one, that are of this epoch and not assigned yet, or not resolved.
+        """Return which of `numbers`, at least one, are of this epoch and are not assigned yet or not resolved.
 
         Numbers of other epochs count as resolved: the table has their items. A number of
         a later epoch means that this owner was replaced, which the fence will detect.
@@ -121,7 +121,7 @@ class ItemNumbers:
 
 
 def _between(ordered: Sequence[int], first: int, last: int) -> list[int]:
-    """Return those of these sorted numbers that are from `first` to `last`."""
+    """Return the numbers from `first` to `last` among these sorted ones."""
     start = bisect_left(ordered, first)
     if start == len(ordered) or ordered[start] > last:
         return []

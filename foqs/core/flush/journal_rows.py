@@ -20,7 +20,7 @@ class JournalRow(NamedTuple):
     Attributes:
         events: the bytes of its events; not empty.
         payloads: the payloads of its new items. They are read as if they were joined.
-        floor: rows below it are over, whether they are trimmed yet or not. At most the flush's own position.
+        floor: no replay needs the rows below it, whether they are trimmed yet or not. At most the flush's own position.
     """
 
     events: bytes

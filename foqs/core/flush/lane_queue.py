@@ -44,7 +44,10 @@ class LaneQueue:
         self.bytes += part.bytes + part.count * operation.read_bytes
 
     def pop(self, items: int, bytes_max: int) -> tuple[list[Part[Any]], list[Part[Any]]]:
-        """Return (parts with at most `items` entries and `bytes_max`, parts of abandoned operations)."""
+        """Remove and return (parts with at most `items` entries and `bytes_max` bytes, parts of abandoned operations).
+
+        The first entry is returned even if it alone is larger than `bytes_max`.
+        """
         if self.items <= items and self.bytes <= bytes_max:
             return self.pop_all()
         popped: list[Part[Any]] = []
@@ -101,7 +104,7 @@ class LaneQueue:
         return popped, abandoned
 
     def pop_all(self) -> tuple[list[Part[Any]], list[Part[Any]]]:
-        """Return all parts, as `pop` does. Turns do not matter then."""
+        """Remove all parts, and return them as `pop` does. Turns do not matter then."""
         popped: list[Part[Any]] = []
         abandoned: list[Part[Any]] = []
         for namespace, queue in self._queues.items():

@@ -18,7 +18,7 @@ class Moves(Operation):
     """MOVE events. Results: None (moved), or the number of the new item if an earlier call moved the item.
 
     Args:
-        read_bytes: the longest payload that the database may have to copy for one of them.
+        read_bytes: the length of the longest payload that the database may have to copy for one of them.
 
     Attributes:
         new_numbers: the numbers of the new items; 0 for an entry that was not in a flush yet.

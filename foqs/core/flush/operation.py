@@ -1,6 +1,6 @@
 """Operations for a shard's writer: each holds the entries of one request, in columns.
 
-The entries are acks, other events, reserved keys to lease, or new items. Always
+The entries are of one kind, such as acks, other events, reserved keys to lease, or new items. Always
 true: an entry gets one result; an abandoned operation gets no more results; the end
 of an operation is reported to its caller once, in `report_end`. Knows nothing of flushes.
 """
@@ -36,7 +36,7 @@ ALREADY_GONE: Final = AlreadyGone()
 
 @dataclass(slots=True, frozen=True)
 class Repeated:
-    """The id of the item that an earlier enqueue of the same key and item created."""
+    """The outcome of a repeat: the id of the item that an earlier enqueue, or an earlier move, created."""
 
     id: str
 
@@ -82,7 +82,7 @@ class Operation:
     Attributes:
         namespace: the namespace that it is scheduled for; empty for the shard's own operations.
         numbers: the numbers of its items; of an insert, the assigned ones.
-        bytes: payload, metadata and trace context bytes that it writes.
+        bytes: the bytes of the payloads, metadata, trace contexts and idempotency keys that it writes or looks up.
         read_bytes: bytes that one entry may make a flush read.
         results: one for each entry: OPEN, SEALED, then a FoqsError or the result that the subclass states.
             None and ALREADY_GONE mean done.
@@ -243,11 +243,11 @@ class Dues(Events):
 
 
 class Leases(Operation):
-    """Reserved keys to lease to one caller. Results: the leased row, or None if it could not be leased.
+    """Leases of reserved items for one caller. Results: the leased row, or None if it could not be leased.
 
     Args:
-        spans: topics with their keys.
-        lease_ms: None for each item's own.
+        spans: the topics, each with its order keys.
+        lease_ms: the length of the leases; None for each item's own.
         read_bytes: bytes that a flush may have to read for one of them, at most.
     """
 
@@ -268,7 +268,7 @@ class Leases(Operation):
         self.read_bytes = read_bytes
 
     def order_keys_at(self, places: Sequence[int]) -> list[tuple[TopicName, list[OrderKey]]]:
-        """Return the keys at these places, by topic and in order."""
+        """Return the order keys at these places, by topic and in order."""
         found: list[tuple[TopicName, list[OrderKey]]] = []
         selected, start = set(places), 0
         for topic, order_keys in self.spans:
@@ -350,7 +350,7 @@ class Inserts(Operation):
 
     @property
     def repeat_count(self) -> int:
-        """Accepted entries that were not new, because their keys were in use."""
+        """The count of entries that inserted nothing because their keys were in use: repeats and key conflicts."""
         return sum([type(result) is int or isinstance(result, KeyConflict) for result in self.results])
 
     def _settle_pending(self, start: int, stop: int, if_open: FoqsError, if_sealed: FoqsError) -> None:

@@ -2,11 +2,10 @@
 
 A long flush delays every call that arrives while it runs; a small one spreads the
 cost of its transaction over few items. So there are two target times: a longer one
-for similar namespaces, and a shorter one while namespaces with small backlogs wait
+for namespaces with similar backlogs, and a shorter one while namespaces with small backlogs wait
 beside others with large ones. The fixed cost of a flush is learned from past ones.
-If it alone exceeds the target, as much time again is allowed for items, or a
-quarter with the shorter target. Pure: times are seconds of any clock that does not
-go back.
+However large it is, the entries get at least as much time again, or a quarter of that with
+the shorter target. Pure: times are seconds of any clock that does not go back.
 """
 
 from __future__ import annotations

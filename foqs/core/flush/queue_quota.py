@@ -37,7 +37,7 @@ class LightNamespaces:
 
 
 class QueueQuota:
-    """The room for waiting events, or inserts, by namespace.
+    """The room for the waiting entries of one group of lanes, by namespace.
 
     A namespace may use `weight` times the room that is left free. So a single one
     of weight 1 fills half of it, many get parts by their weights, and there is

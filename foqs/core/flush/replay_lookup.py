@@ -17,7 +17,7 @@ from foqs_contract.errors import FoqsError
 
 
 class ReplayLookup(Operation):
-    """Items beyond a limit, which are not inserted. Those that are repeats get their first id.
+    """Looks up the idempotency keys of items that a limit refuses. A repeat gets the id of its key's first item.
 
     It waits in the lane of the inserts, so that earlier inserts are decided first.
 
@@ -26,7 +26,7 @@ class ReplayLookup(Operation):
 
     Args:
         items: only their keys and digests are kept.
-        refusals: why each of them cannot be inserted.
+        refusals: for each item, the error that it gets if its key is not in use.
     """
 
     __slots__ = ("digests", "idempotency_keys", "refusals")

@@ -17,7 +17,7 @@ from foqs.core.timing.due_timers import TimerEntry
 
 @dataclass(slots=True)
 class LeaseUpdate:
-    """Rows that get equal values in the columns that a lease changes. The fields have their names.
+    """Rows that get equal values in the columns that a lease changes. The fields are named after these columns.
 
     `state` differs when a lease or delay ends.
     `first_delivered_at_ms`: of rows that were never delivered; None leaves the column as it is.
@@ -33,12 +33,12 @@ class LeaseUpdate:
 
 @dataclass(slots=True)
 class Writes:
-    """The changes of one flush, as absolute values. An id is in at most one of the first four fields.
+    """The changes of one flush, as absolute values. A row is in at most one of the first five fields.
 
     - `deletes`, `leases` and `updates` of rows that do not exist change nothing.
     - `updates` hold whole rows; a store writes the mutable columns.
     - `moves` are (id, new row): the row with that id gets the id, the topic and the mutable columns of the new row.
-      The old id is in no other field.
+      No other field changes the row.
     - `inserts` of an id that exists refuse the whole flush.
     - `timers_removed` are deleted if they exist, then `timers_added` are added if they
       do not: the entries of the timer table, (due_ms, id).

@@ -26,7 +26,7 @@ class ItemSnapshot:
     Attributes:
         row: None if the table has no such row, or was not read.
         read_error: why the shard could not be read; None if it was.
-        is_written: False if the item's number is not in use yet, or is being written.
+        is_written: False if the item's number is not assigned yet, or the item is being written.
         store_error: why the shard's database does not answer; None if it does.
         is_suspended: the host may be about to lose its shards, so it delivers nothing.
         is_reserved: a delivery of the item is being written.
@@ -87,7 +87,7 @@ class Reasons:
 
 
 def explain(snapshot: ItemSnapshot) -> Reasons:
-    """Explain why the item is not delivered."""
+    """Return the reasons why the item is not delivered, with remedies."""
     explanation = Reasons()
     row = snapshot.row
     if snapshot.read_error is not None:

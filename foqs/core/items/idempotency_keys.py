@@ -1,7 +1,7 @@
 """Idempotency keys: the record of a key, and the division of slots among shards.
 
 The record of a key names the first item of the key, and holds the digest of that item.
-Always true: a record counts until `until_ms`, even if its row is deleted later;
+Always true: a record counts only until `until_ms`, although its row is deleted later;
 `divide_key_slots` gives each slot to one shard.
 Pure; knows no tables and no calls.
 """
@@ -23,7 +23,7 @@ _NO_NUMERIC_FIELDS: Final = b",,,,,"
 """The digest's text for an item that gives no numeric field."""
 
 _RESERVED: Final = b"\0"
-"""Begins the keys of this program: a caller's key has no NUL."""
+"""The first byte of the keys that FOQS itself creates: a caller's key has no NUL."""
 
 KeyName: TypeAlias = tuple[str, bytes]
 """(namespace, key), which is unique. The key is the caller's bytes."""
@@ -87,7 +87,7 @@ def is_reserved(key: bytes) -> bool:
 
 
 def incarnation_prefix(incarnation: int) -> bytes:
-    """Return the bytes with which digests of this incarnation begin; none for 0, the incarnation in older catalogs."""
+    """Return the bytes with which digests of this incarnation begin; empty for 0, which older catalogs have."""
     return incarnation.to_bytes(INCARNATION_BYTES) if incarnation else b""
 
 

@@ -31,7 +31,7 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999. No stored time is later."""
 
 TRACE_CONTEXT_BYTES_MAX: Final = 512
-"""The longest trace context of an item."""
+"""The maximum length of an item's trace context, in bytes."""
 
 TopicName: TypeAlias = tuple[str, str]
 """(namespace, topic)."""
@@ -352,7 +352,7 @@ def arrival_ranks(order_keys: Iterable[OrderKey]) -> list[int]:
 
 
 def order_key_number(order_key: OrderKey) -> int:
-    """Return the item's number."""
+    """Return the number of the key's item."""
     return order_key & NUMBER_MAX
 
 

@@ -1,8 +1,8 @@
 """An item that an administrator restores, and the row that it gets.
 
-Always true: no restored item breaks what its life promised, whatever its state is said to
-be. One whose attempts are used up, or that may be delivered only once and was delivered,
-is DEAD. Pure.
+Always true: a restored item keeps its delivery policy and its maximum of attempts, whatever
+state it is given. It is DEAD if its attempts are used up, or if it may be delivered only
+once and was delivered. Pure.
 """
 
 from __future__ import annotations

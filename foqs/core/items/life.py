@@ -48,7 +48,7 @@ class EventKind(enum.Enum):
 
 @dataclass(slots=True, frozen=True)
 class RetryPolicy:
-    """The settings of a namespace that rules need."""
+    """The settings of a namespace that rules and idempotency keys need."""
 
     backoff_ms_min: int
     backoff_ms_max: int
@@ -68,6 +68,7 @@ class Event:
     `delay_ms` / `deliver_after_ms`: NACK and UPDATE. If both are None, a NACK backs off and an UPDATE keeps the time.
     `jitter`: NACK; a number in [0, 1) drawn by the caller, so that rules stay pure.
     `metadata`: NACK and UPDATE; None means unchanged.
+    `dead`: NACK; the consumer gives the item up, so it is DEAD.
     `lease_ms`: DELIVER, EXTEND and a DUE with `has_waiter`; None means the item's own. An EXTEND with 0 ends the lease.
     `priority`: UPDATE; None means unchanged.
     `has_waiter`: DUE; a dequeue waits for the item, which is leased to it instead of becoming READY.
@@ -349,7 +350,7 @@ def _nack(event: Event, row: Row, context: FlushContext) -> Transition:
 
 
 def _end_attempt(row: Row, context: FlushContext, after_ms: int, metadata: bytes | None = None) -> Transition:
-    """End a lease before its time. `after_ms`: when the item is delivered again."""
+    """Return the transition that ends a lease before its time. `after_ms`: when the item may be delivered again."""
     if row.policy is DeliveryPolicy.AT_MOST_ONCE or _is_expired(row, context.now_ms):
         return _DELETED
     if _is_out_of_attempts(row):
@@ -422,10 +423,10 @@ def _reject_redrive(event: Event, row: Row, context: FlushContext) -> Transition
 
 
 def _move(event: Event, row: Row, context: FlushContext) -> Transition:
-    """Move a READY or DEFERRED item: it keeps its place in the order and, unless another one is given, the rest of its TTL.
+    """Move a READY or DEFERRED item: it keeps its place in the order and, unless another TTL is given, the rest of its TTL.
 
-    A DEFERRED item whose time has come is READY. A scan that is under way knows only its old id, and no
-    later one looks for a due that has passed.
+    A DEFERRED item that is due becomes READY here, because no scan would find its new row: the scan under way
+    knows the old id, and later scans begin above this due.
     """
     if _is_expired(row, context.now_ms):
         return _ttl_ended()

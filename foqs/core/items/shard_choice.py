@@ -1,4 +1,4 @@
-"""Chooses the shards that may take a new item, best first: one function for every field that has a say.
+"""Chooses the shards that may take a new item, best first. One function decides for all fields of the item.
 
 A field *binds* an item to the shards that may hold it, as an idempotency key does to
 the shard of its key slot. A further field adds a `Binding`, and no other place decides.
@@ -117,7 +117,7 @@ def _exclusion_error(earlier: Sequence[Binding], binding: Binding) -> InvalidArg
 
 
 def _shortest_first(shards: Sequence[_S], first: int) -> Iterator[_S]:
-    """Yield the shards by the number of queued flushes, and of equal ones from the place `first` on."""
+    """Yield the shards with the fewest queued flushes first; equal ones in their order, from the place `first` on."""
     # The first one usually accepts the items: do not sort before it refuses.
     if shards[first].queued_items < EFFICIENT_FLUSH_ITEMS:
         yield shards[first]

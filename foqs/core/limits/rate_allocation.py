@@ -54,7 +54,7 @@ class HostReport:
     Attributes:
         arrivals_per_minute: items in recent requests, enqueued or refused.
         enqueued: items enqueued in total; only differences have a meaning.
-        items, payload_bytes: items that the host holds, and their payloads.
+        items, payload_bytes: the items that the host holds, and the bytes of their payloads.
     """
 
     arrivals_per_minute: int = 0
@@ -121,8 +121,8 @@ class RateAllocation(Generic[HostT]):
             Otherwise it holds one token, so that the first item passes.
 
     Attributes:
-        fraction: this host's part of the limits and of the remaining backlog, 0 to 1.
-        elsewhere_items, elsewhere_bytes: items that the other hosts hold, and their payloads.
+        fraction: this host's part, 0 to 1, of the rate limit, and of the items and bytes that may still be added.
+        elsewhere_items, elsewhere_bytes: the items that the other hosts hold, and the bytes of their payloads.
     """
 
     __slots__ = (
@@ -186,7 +186,8 @@ class RateAllocation(Generic[HostT]):
     def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
         """Return the time until `items` may pass; 0 if they may now.
 
-        It is at most the time in which the fraction follows arrivals.
+        It is at most the time in which the fraction follows arrivals, or the time that the whole limit would
+        need for them, if that is longer.
         """
         self._catch_up(per_minute, now_s)
         missing = min(items, self._burst_items_max(per_minute)) - self._tokens

@@ -1,4 +1,4 @@
-"""How many consumers a topic needs, so that its items do not wait longer than a target.
+"""Computes how many consumers a topic needs, so that its items do not wait longer than a target.
 
 Holds `wanted_consumers`. Pure. It sees one moment and keeps no state, so each host gives
 the same answer. docs/design/scaling.md derives it.
@@ -11,7 +11,7 @@ from math import ceil
 from typing import Final
 
 HOLD_RATE: Final = 1 / 600
-"""Items per second above which a topic without an item still wants a consumer: the next item would wait for its start."""
+"""Items per second above which a topic without items wants one consumer, so that the next item need not wait for it."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -19,6 +19,7 @@ class TopicWork:
     """The work of a topic now.
 
     Attributes:
+        ready, leased: its items in these states.
         ready_per_s: its ready rate.
     """
 
@@ -29,11 +30,11 @@ class TopicWork:
 
 @dataclass(slots=True, frozen=True)
 class ScaleTarget:
-    """What consumers can do and shall achieve.
+    """The speed of one consumer, and the longest wait of an item to aim for.
 
     Attributes:
         items_per_s: the items that one consumer finishes in a second.
-        age_s: the time that an item may wait.
+        age_s: the longest time that an item should wait.
         in_flight: the items that one consumer holds at a time; 0 if unknown.
     """
 

@@ -25,7 +25,7 @@ class TokenBucket:
         self._at_s = 0.0
 
     def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
-        """Return the time until `items` may pass; 0 if they may now. At most `per_minute` items."""
+        """Return the time until `items` may pass; 0 if they may now. `items` must be at most `per_minute`."""
         self._fill(per_minute, now_s)
         missing = items - self._tokens
         return max(0.0, missing * MINUTE_S / per_minute)

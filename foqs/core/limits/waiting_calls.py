@@ -1,4 +1,4 @@
-"""The calls of a port that wait for items, and the memory that they hold: places that owners share.
+"""The calls of a server that wait for items, and the memory that they hold: places that owners share.
 
 An owner is a principal or a namespace; a call has all of its owners. Always true: an owner
 holds at most as many places, and as many bytes, as were free when it took the last one. So
@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 
 class OwnerShare:
-    """What one owner holds."""
+    """The places and the bytes that one owner holds."""
 
     __slots__ = ("byte_count", "call_count", "owner")
 
@@ -33,11 +33,11 @@ class WaitingPlace:
 
 
 class WaitingCalls:
-    """The places and bytes of one port.
+    """The places and bytes of one server.
 
     Attributes:
         call_count: the calls that wait.
-        byte_count: what they hold.
+        byte_count: the bytes that they hold.
     """
 
     def __init__(self, calls_max: int, bytes_max: int) -> None:
@@ -46,7 +46,7 @@ class WaitingCalls:
         self._calls_max = calls_max
         self._bytes_max = bytes_max
         self._shares: dict[Hashable, OwnerShare] = {}
-        """Of owners that hold a place: any caller can name others, as long as it likes."""
+        """The shares of owners that hold a place. Others are not kept: a caller can name any number of owners."""
 
     @property
     def owner_count(self) -> int:
@@ -54,7 +54,7 @@ class WaitingCalls:
         return len(self._shares)
 
     def reserve(self, owners: Sequence[Hashable], byte_count: int) -> WaitingPlace | None:
-        """Take a place for a call of these owners. Return None if one of them has its share."""
+        """Take a place for a call of these owners. Return None if there is no room, or if one of them has its share."""
         free_calls = self._calls_max - self.call_count
         free_bytes = self._bytes_max - self.byte_count
         if not free_calls or byte_count > free_bytes:

@@ -108,7 +108,7 @@ def _counts_per_index(
 ) -> list[int]:
     """Return how many of the best `count` keys of all windows each index has.
 
-    `parts` are the ranks of the first `peek_count` of each. Those of which more are seen are extended.
+    `parts` are the ranks of the first `peek_count` keys of each. A part is extended if more keys of its index are peeked at.
     """
     if not peek_count:
         return [0] * len(parts)

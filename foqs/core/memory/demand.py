@@ -20,9 +20,9 @@ _CHECK_FRACTION: Final = 8
 
 @dataclass(slots=True, frozen=True)
 class DemandSettings:
-    """How far ahead to prefetch.
+    """The settings of how far ahead to prefetch.
 
-    By default the constants of a host.
+    The defaults are the constants of a host.
     """
 
     tau_s: float = 2.0
@@ -32,9 +32,9 @@ class DemandSettings:
     idle_s: float = 10.0
     """A topic without a dequeue for this time is not prefetched: its consumers have probably left."""
     items_max: int = 4_000
-    """Prefetched items of one topic at most, so that one topic cannot take the room of all."""
+    """The maximum of prefetched items of one topic, so that one topic cannot take the room of all."""
     topics_max: int = 10_000
-    """Topics remembered at most; some MiB."""
+    """The maximum of remembered topics, which take some MiB."""
 
 
 class _TopicDemand:

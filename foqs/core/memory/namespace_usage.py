@@ -38,7 +38,7 @@ class NamespaceUsage:
         self._change(rows, -1)
 
     def add_initial(self, usage: Iterable[tuple[str, int, int]]) -> None:
-        """Add the (namespace, items, bytes) that the table held before the first change. A namespace may occur often."""
+        """Add (namespace, items, bytes) as the table held them before the first change. A namespace may occur repeatedly."""
         for namespace, items, size in usage:
             self._add(namespace, items, size)
 

@@ -1,4 +1,4 @@
-"""How well the order was kept: samples of deliveries by topic, with what each passed over.
+"""Samples of deliveries by topic, with the better items that each passed over: they show how well the order is kept.
 
 Holds `OrderSamples`. Bounded: the last samples of each topic, and the topics that were
 sampled last. A sample counts for all deliveries of its topic since the last one. Times
@@ -19,11 +19,11 @@ TOPICS_MAX: Final = 1_000
 
 
 class Displacement(NamedTuple):
-    """What one delivery passed over.
+    """The better items over which one delivery passed.
 
     Attributes:
-        items: READY items with a better key.
-        by_priority: those of them with a better priority.
+        items: how many READY items had a better key.
+        by_priority: how many of them had a better priority.
         ready_age_ms: for how long the best of them had been READY; 0 without one.
     """
 
@@ -32,7 +32,7 @@ class Displacement(NamedTuple):
     ready_age_ms: int
 
     def plus(self, other: Displacement) -> Displacement:
-        """Return what the delivery passed over at two places."""
+        """Return the sum of the displacements of one delivery at two places, such as two shards."""
         return Displacement(
             self.items + other.items,
             self.by_priority + other.by_priority,
@@ -44,7 +44,7 @@ NOTHING: Final = Displacement(0, 0, 0)
 
 
 class TopicOrder(NamedTuple):
-    """How well the order of a topic was kept.
+    """The figures that say how well the order of a topic was kept.
 
     Attributes:
         items_p50: the displacement, in items, that half of the deliveries do not exceed.
@@ -118,20 +118,20 @@ class OrderSamples:
         total = sum(deliveries for _, deliveries in recent)
         passed_over = sum(deliveries for found, deliveries in recent if found.items)
         return TopicOrder(
-            _of_100(items, total, 50),
-            _of_100(items, total, 99),
-            _of_100(ages_ms, total, 50),
-            _of_100(ages_ms, total, 99),
+            _percentile(items, total, 50),
+            _percentile(items, total, 99),
+            _percentile(ages_ms, total, 50),
+            _percentile(ages_ms, total, 99),
             passed_over / total,
         )
 
 
-def _of_100(ordered: Sequence[tuple[int, int]], total: int, percent: int) -> int:
-    """Return the value that this share of the deliveries, at least one, does not exceed.
+def _percentile(ordered: Sequence[tuple[int, int]], total: int, percent: int) -> int:
+    """Return the percentile: the value that `percent` of the deliveries do not exceed.
 
     Args:
         ordered: (value, deliveries), the least value first.
-        total: the sum of the deliveries.
+        total: the sum of the deliveries, at least one.
     """
     left = -(-total * percent // 100)
     for value, deliveries in ordered:

@@ -30,7 +30,7 @@ _REFILL_KEYS_MIN: Final = 500
 
 
 class _Window:
-    """Holds the keys `keys[start:]`. The keys before `start` were reserved, and remain until the list is compacted."""
+    """The window of one topic: `order_keys[start:]`. The keys before were reserved, and stay until the list is compacted."""
 
     __slots__ = ("boundary", "is_evictable", "order_keys", "prefetched_to", "refill", "start", "topic")
 
@@ -221,7 +221,7 @@ class ReadyIndex:
     # ---------------------------------------------------- changes of the table
 
     def discover(self, topic: TopicName) -> None:
-        """Note that the table may hold READY items of `topic` that are not in the index."""
+        """Give the topic a window that covers nothing: the table may hold READY items of it that are not in the index."""
         self.forget(topic)
         self._windows[topic] = _Window(topic, BELOW_ALL)
 
@@ -441,7 +441,7 @@ class ReadyIndex:
         )
 
     def check_ready(self, topic: TopicName, ready_count: int) -> None:
-        """Assert that the window fits to the count of the topic's READY items. Reserved ones may be of other topics."""
+        """Assert that the window fits the count of the topic's READY items. Reserved ones may be of other topics."""
         window = self._windows.get(topic)
         held = 0 if window is None else len(window)
         assert held <= ready_count, f"invariant 13: {topic} has {held} keys in its window and {ready_count} READY items"

@@ -38,7 +38,7 @@ def size_of(rows: Collection[Row]) -> int:
 
 @dataclass(slots=True, frozen=True)
 class CacheLimits:
-    """What the row caches of a host may hold."""
+    """The limits of the row caches of a host, all together."""
 
     written_bytes_max: int
     written_items_max: int
@@ -53,7 +53,7 @@ class CacheLimits:
 
 
 class Budget:
-    """Limits rows to `bytes_max` and `items_max`. `bytes` and `items` are in use."""
+    """The room for rows, `bytes_max` and `items_max`, and how much of it is in use, `bytes` and `items`."""
 
     def __init__(self, bytes_max: int, items_max: int) -> None:
         self.bytes_max: Final = bytes_max
@@ -181,7 +181,7 @@ class LongestPayloads:
 
 
 class _Tenant:
-    """The use of the budget by one namespace, reservations included, and its last request."""
+    """The use of the budget by one namespace, reservations included, and the time of its last request."""
 
     __slots__ = ("bytes", "items", "last_request_s", "row_bytes", "weight")
 

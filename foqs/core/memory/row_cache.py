@@ -34,7 +34,7 @@ class Prefetch:
 
     @property
     def payload_bytes_max(self) -> int:
-        """The payload to read of each row at most, so that all together stay within the reservation."""
+        """The longest payload to read of a row, so that all rows together stay within the reservation."""
         return max(0, self.reserved_bytes // len(self.numbers) - ROW_BYTES)
 
     def numbers_to_read_again(self, rows: Sequence[Row]) -> list[int]:
@@ -118,9 +118,9 @@ class RowCache:
     # --------------------------------------------------------------- prefetch
 
     def start_prefetch(self, namespace: str, weight: float, numbers: Iterable[int], now_s: float) -> Prefetch | None:
-        """Return the rows to read, or None if there is nothing to read or no room.
+        """Begin a prefetch and return it; None if there is nothing to read or no room.
 
-        These are the numbers, best first, whose payload is not cached, as many as the
+        It reads those of `numbers`, best first, whose payload is not cached, as many as the
         namespace has room for. The read may run during flushes; `finish_prefetch` or
         `cancel_prefetch` ends it.
         """

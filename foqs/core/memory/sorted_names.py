@@ -142,8 +142,8 @@ class SortedView:
     """The sorted names of a set that changes often and is read rarely.
 
     Always true: a change costs one entry of a list; the next reader applies the changes since
-    the last one. So pages that follow one another sort nothing, and nobody pays for names that
-    are not read.
+    the last one. So pages that follow one another sort nothing, and names that are not read
+    cost nothing.
 
     Args:
         names: the set, which changes; each change is noted.
@@ -158,7 +158,7 @@ class SortedView:
         """Names that were added or removed since the view was made, or since they were applied."""
 
     def note(self, name: str) -> bool:
-        """Note that a name was added or removed. Returns whether the view is worth to be kept."""
+        """Note that a name was added or removed. Return False if sorting again is cheaper, so the view should be dropped."""
         self._changed.append(name)
         return len(self._changed) <= max(CHANGES_MIN, len(self._names))
 

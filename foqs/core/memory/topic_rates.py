@@ -27,7 +27,7 @@ RATE_MIN: Final = 0.001
 
 
 class Rates(NamedTuple):
-    """Items per second, lately.
+    """The ready rate and the ack rate of a topic, in items per second.
 
     Attributes:
         ready: items that became READY: enqueued without a delay, due, or given back.
@@ -84,18 +84,19 @@ class TopicRates:
         """
         for (namespace, topic, state), items in counts.items():
             if state is State.READY or state is State.LEASED:
-                self._changed((namespace, topic), now_s).ready += items
+                self._rate_now((namespace, topic), now_s).ready += items
                 self.ready_count += items
 
     def on_items_acked(self, counts: Mapping[tuple[str, str, State], int], now_s: float) -> None:
         """Record acked items, by the state that they had."""
         for (namespace, topic, _), items in counts.items():
-            rate = self._changed((namespace, topic), now_s)
+            rate = self._rate_now((namespace, topic), now_s)
             rate.acked += items
             rate.acked_count += items
             self.acked_count += items
 
-    def _changed(self, topic: TopicName, now_s: float) -> _TopicRate:
+    def _rate_now(self, topic: TopicName, now_s: float) -> _TopicRate:
+        """Return the sums of a topic, decayed until now, to be changed; new ones if the topic is not remembered."""
         rate = self._topics.get(topic)
         if rate is None:
             rate = self._topics[topic] = _TopicRate(now_s)

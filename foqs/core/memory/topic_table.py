@@ -19,7 +19,7 @@ TOPICS_REMOVED_PER_FLUSH: Final = 100
 
 
 class TopicTable:
-    """The topics of one shard's table.
+    """The topics in one shard's topics table.
 
     Args:
         linger_ms: how long a topic stays in the table after it became empty.
@@ -104,7 +104,7 @@ class TopicTable:
 
     @property
     def oldest_empty_since_ms(self) -> int | None:
-        """Since when the topic has been empty that was emptied first; None if there is none."""
+        """The moment at which the first of the empty topics became empty; None if there are none."""
         return next(iter(self._empty_since_ms.values()), None)
 
     def is_empty(self, topic: TopicName) -> bool:

@@ -19,7 +19,7 @@ _SEQUENCES_PER_MS: Final = 8
 """A host that accepts fewer items than this, on average over a run, starts its next run above them."""
 
 _FIRST_SEQUENCE_MAX: Final = SEQUENCE_MAX // 8 * 7
-"""The last one with which a host starts, in 2056. Later ones start with 1: their items are in order by time only."""
+"""The highest first sequence, reached in 2056. Hosts that start later begin with 1: time alone orders their items."""
 
 _RESERVED_COUNT: Final = 1_000_000
 """Sequences kept in reserve, so that calls that are already queued still get numbers."""
@@ -62,7 +62,7 @@ class Arrivals:
         self.last_sequence += count
 
     def add_database(self) -> int:
-        """Return the number of another database."""
+        """Add a database, and return its number."""
         self._last_ms.append(0)
         return len(self._last_ms) - 1
 

@@ -1,4 +1,4 @@
-"""What one host knows of the clock of one database, and the clocks that follow it.
+"""One host's estimate of the clock of one database, and the clocks that follow it.
 
 Always true: one estimate of the database's clock serves all shards of this host in the
 database. So their clocks agree to the microsecond once each has corrected the
@@ -61,7 +61,7 @@ class DatabaseClock:
         """Return the clock of a shard that was taken over. The arrival clock starts with the first one.
 
         Args:
-            database_ms, saved_ms, offset_ms: those of `initial_time_ms`, of a sample just recorded.
+            database_ms, saved_ms, offset_ms: see `initial_time_ms`. `on_sample` has just recorded `database_ms`.
             saved_arrival_ms: the place of the last item that the former owner had accepted at its last
                 write; 0 for a version that placed its items on the shard clock.
         """
@@ -86,7 +86,7 @@ class DatabaseClock:
 
     @property
     def last_arrival_ms(self) -> int:
-        """The place of the last item: where the next owner of each shard goes on."""
+        """The place of the last accepted item. The next owner of each shard places its items behind it."""
         return self._arrivals.last_ms(self._number)
 
     def _clock(self, start_ms: int) -> ShardClock:

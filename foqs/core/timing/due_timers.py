@@ -1,4 +1,4 @@
-"""What a shard's timer table holds, and when to scan it and from which due time on.
+"""Decides which entries a shard's timer table has, and when to scan it and from which due on.
 
 The entry of a row is a function of the row alone, so a flush that knows a row before and
 after knows what to change.
@@ -51,7 +51,7 @@ class DueTimers:
         self._scan_interval_ms = scan_interval_ms
         self.leases = LeaseEnds(lease_ranges_max)
         self.scanned_ms: int | None = None
-        """No unprocessed entry of the timer table is due before; None: any may be."""
+        """No unprocessed entry of the timer table is due before this moment. None: any entry may be unprocessed."""
         self._next_scan_ms = 0
         self._written: dict[int, int] = {}
         """The earliest due that was written into each slot. Its row may have changed since."""
@@ -60,7 +60,7 @@ class DueTimers:
 
     @property
     def watermark_ms(self) -> int | None:
-        """No unprocessed row is due before; None: any may be."""
+        """No unprocessed row is due before this moment. None: any row may be unprocessed."""
         if self.scanned_ms is None or not self.leases.unread_from_ms:
             return None
         return min(self.scanned_ms, self.leases.unapplied_from_ms())

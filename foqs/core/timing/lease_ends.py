@@ -1,4 +1,4 @@
-"""Remembers when the leases of one shard end, so that no index has to.
+"""Remembers when the leases of one shard end, so that the database needs no index of them.
 
 The leases of one flush mostly have consecutive numbers and the same end. So ranges of
 numbers are remembered in slots of time, and an ack need not remove anything from them. At
@@ -63,7 +63,7 @@ class Slot:
 
 
 class Look:
-    """Leases to look at: those rows of `ranges` that are LEASED and end by `last_ms`. The ranges are sorted and disjoint."""
+    """Leases to look at: LEASED rows of `ranges` whose leases end by `last_ms`. The ranges are sorted and disjoint."""
 
     __slots__ = ("due_ms", "last_ms", "ranges")
 
@@ -125,7 +125,7 @@ class LeaseEnds:
     # ------------------------------------------------------------- remembering
 
     def remember(self, due_ms: int, numbers: list[int], now_ms: int) -> None:
-        """Remember that the leases of these numbers, at least one, end then. They are committed."""
+        """Remember that the leases of these numbers, at least one, end at `due_ms`. They are committed."""
         self._add(due_ms, due_ms, due_ms, _ranges_of(numbers), now_ms)
 
     def remember_failed(self, due_ms: int, numbers: list[int], look_ms: int) -> None:
@@ -133,7 +133,7 @@ class LeaseEnds:
         self._add(due_ms, due_ms, look_ms, _ranges_of(numbers), look_ms)
 
     def on_deleted(self, numbers: list[int]) -> None:
-        """The rows of these numbers, at least one, were deleted, and that is committed. No look reads them."""
+        """Remember that the rows of these numbers, at least one, were deleted. That is committed. No look reads them."""
         self._deleted.add(_ranges_of(numbers))
 
     def _add(self, due_ms: int, last_ms: int, look_ms: int, ranges: Sequence[Range], now_ms: int) -> None:
@@ -207,11 +207,11 @@ class LeaseEnds:
         return look
 
     def end_look(self) -> None:
-        """The rows were read. All that are LEASED are applied or remembered again."""
+        """End the look: its rows were read, and all that are LEASED are applied or remembered again."""
         self._look = None
 
     def fail_look(self, retry_ms: int) -> None:
-        """The rows could not be read, or not applied. Look at all of them again at `retry_ms`."""
+        """End the look: its rows could not be read, or not applied. They are looked at again at `retry_ms`."""
         look, self._look = self._look, None
         if look is not None:
             self._add(look.due_ms, look.last_ms, retry_ms, look.ranges, retry_ms)
@@ -219,12 +219,12 @@ class LeaseEnds:
     # ----------------------------------------------------------------- lease walks
 
     def begin_lease_walk(self) -> None:
-        """A lease walk over all LEASED rows begins. It must remember or apply each of them. `end_lease_walk` must follow."""
+        """Begin a lease walk. It must remember or apply every LEASED row, and call `end_lease_walk`."""
         self._is_lease_walk_running = True
         self._forgotten_from_ms = NEVER_MS
 
     def end_lease_walk(self, *, complete: bool) -> None:
-        """The lease walk has ended; `complete` if it read all LEASED rows."""
+        """End the lease walk; `complete`: it read all LEASED rows."""
         self._is_lease_walk_running = False
         self.lease_walk_count += 1
         if not complete:

@@ -65,7 +65,7 @@ class ShardClock:
     def wait_ms(self, until_ms: int) -> int:
         """Return the time on the steady clock until `until_ms` of the shard's time; 0 if it is past.
 
-        A sample that comes before changes it.
+        A sample of the database's clock changes it.
         """
         elapsed_ms = self._monotonic_ms() - self._since_ms
         gap_us = until_ms * US_PER_MS - self._base_us
