@@ -25,13 +25,13 @@ from foqs.store.port import ANY_LENGTH
 
 @dataclass(slots=True, frozen=True)
 class FlushReads:
-    """What a flush reads before it is planned.
+    """The reads of a flush before it is planned, and the rows that need no read.
 
     Attributes:
         find: returns a row that is known without a read.
         rows: numbers of rows, without payload.
         payloads: numbers of rows with payload, and the longest payload that is read of each.
-        keys: idempotency keys.
+        key_names: idempotency keys whose records are read.
         has_own_idempotency_keys: whether the keys of new items are among them.
     """
 
@@ -63,7 +63,7 @@ class FlushPlanner:
     # ----------------------------------------------------------- a sealed batch
 
     def complete(self, batch: Batch) -> None:
-        """Add to a sealed batch what depends on the moment: waiters, the numbers of moved items, the ends of purge markers."""
+        """Complete a sealed batch: assign items to waiters, numbers to moved items, and last numbers to purge markers."""
         if batch.inserts or batch.dues:
             batch.direct_deliveries = self._assign_to_waiters(batch)
         for moves in batch.moves:
@@ -75,7 +75,7 @@ class FlushPlanner:
                 purge.operation.marker = purge.operation.marker._replace(last_number=last)
 
     def _assign_to_waiters(self, batch: Batch) -> list[Part[Leases]]:
-        """Assign items that this batch inserts or finds due to waiters, for direct delivery.
+        """Assign items that this batch inserts or finds due to waiters, and return their direct deliveries.
 
         The payloads of due items may have to be read: they are limited to `flush_bytes_max`.
         """
@@ -173,7 +173,7 @@ class FlushPlanner:
         idempotency_keys: Mapping[KeyName, IdempotencyKey],
         context: FlushContext,
     ) -> FlushPlan:
-        """Return what a flush of the batch does. `rows` and `idempotency_keys` were read; `find` returns other rows."""
+        """Return the plan of a flush of the batch. `rows` and `idempotency_keys` were read; `find` returns other rows."""
         memory = self._memory
         if rows:
             find = chain_finders(rows, find)

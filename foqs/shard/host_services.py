@@ -1,4 +1,4 @@
-"""What a host provides to each of its shards.
+"""The services of a host that each of its shards uses.
 
 Holds the ports through which a shard calls up: to the namespaces and to the dequeues that wait. A shard is
 named by its number there, so that the ports know no class of the shard.
@@ -26,7 +26,7 @@ from foqs_contract.backoff import Backoff
 
 
 class NamespaceRules(Protocol):
-    """What a shard asks about the namespaces of its items."""
+    """The settings of namespaces that a shard needs."""
 
     @property
     def retry_policies(self) -> Mapping[str, RetryPolicy]:
@@ -46,25 +46,28 @@ class DeliveryPort(Protocol):
         ...
 
     def assign_to_waiters(self, shard: int, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[Leases]:
-        """Assign these sorted keys to waiters, for direct delivery when they are inserted or due."""
+        """Assign items that are about to be inserted or due to waiters. Return their direct deliveries.
+
+        `order_keys` are sorted. The deliveries take them from the first on, and need not take all.
+        """
         ...
 
     def on_items_ready(self, topics: Iterable[TopicName]) -> None:
-        """These topics have items that waiters may want."""
+        """Serve waiters of these topics, because they have READY items."""
         ...
 
     def on_room_freed(self, shard: int, namespace: str) -> None:
-        """The shard may have room again to deliver items of this namespace."""
+        """Serve waiters of this namespace, because the shard may have room for deliveries again."""
         ...
 
     def on_callers_notified(self) -> None:
-        """Callers have their results. Their replies should be sent before other work is done."""
+        """Send the replies of callers that have their results, before other work is done."""
         ...
 
 
 @dataclass(slots=True, frozen=True)
 class HostServices:
-    """The same for every shard of the host."""
+    """The services of one host, the same for each of its shards."""
 
     options: ShardOptions
     constants: ShardConstants
@@ -77,7 +80,7 @@ class HostServices:
     arrivals: Arrivals
 
     def database(self) -> HostDatabase:
-        """Return what the shards of one more database share."""
+        """Return the clock and the lock for the shards of one more database."""
         monotonic_ms = self.clock.monotonic_ms
         slew_permille, skew_ms_max = self.constants.clock_slew_permille, self.options.clock_skew_ms_max
         return HostDatabase(DatabaseClock(monotonic_ms, slew_permille, skew_ms_max, self.arrivals), monotonic_ms)
@@ -85,7 +88,7 @@ class HostServices:
 
 @dataclass(slots=True, frozen=True)
 class HostDatabase:
-    """What the shards of this host in one database share.
+    """The clock and the lock that the shards of this host in one database share.
 
     Attributes:
         clock: the estimate of the database's clock.
@@ -98,7 +101,7 @@ class HostDatabase:
     count_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def sample_clock(self, store: Store) -> int:
-        """Compare the database's clock with its estimate, and return what it shows. Raises `StoreLost`."""
+        """Read the database's clock, correct its estimate, and return its time. Raises `StoreLost`."""
         requested_at_ms = self.monotonic_ms()
         database_ms = await store.now_ms()
         self.clock.on_sample(database_ms, requested_at_ms)

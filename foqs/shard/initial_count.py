@@ -3,7 +3,7 @@
 Always true: the counted snapshot began between two flushes, and the memory's
 counts include every change since. Until both are added, the counts lag. Shards
 of one database take turns, because a count reads a whole index and competes with
-consumers for the database's processors. Knows nothing of topics.
+consumers for the database's processors.
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ from foqs.core.journal.journal_replay import JournalReplay
 from foqs.store.port import Store, StoreUnusable
 
 _PAGE_BYTES: Final = 4 << 20
-"""Events that are read at once."""
+"""The maximum size of the events that are read at once."""
 
 
 async def replay_journal(store: Store, purge_markers: PurgeMarkers) -> tuple[DirtyItems, JournalPositions]:
     """Return the dirty items of the former owner, and where the journal has rows.
 
-    The loop is free between two flushes.
+    Other tasks run between two rows.
 
     Args:
         purge_markers: all markers of the shard.

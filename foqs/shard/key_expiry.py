@@ -1,4 +1,4 @@
-"""Deletes expired rows of idempotency keys, a page at a time.
+"""Deletes the rows of idempotency keys whose windows have ended, a page at a time.
 
 Always true: while there are some, each flush deletes more key rows than it adds, so
 they never pile up. They harm nothing meanwhile.
@@ -16,14 +16,14 @@ from foqs.store.port import Store
 from foqs_contract.errors import NotOwner, Unavailable
 
 _PAUSE_BETWEEN_PAGES_MS: Final = 20
-"""How often an idle shard deletes a page, and how often the oldest row is looked up at most."""
+"""The pause between two pages of an idle shard, and so the shortest time between two reads of the oldest row."""
 
 _BATCHING_MS: Final = 1_000
 """How long expired rows collect before they are deleted."""
 
 
 async def run_key_expiry(writer: Writer, shard_clock: ShardClock, interval_ms: int) -> None:
-    """Delete expired rows until the writer has ended; check at least every `interval_ms`.
+    """Delete rows whose windows have ended, until the writer has ended. Check at least every `interval_ms`.
 
     Between two reads, each flush deletes a page. Deleted rows may stay in the database's index
     for long. So the index is read only from the oldest row of the last read on, and at most

@@ -9,7 +9,10 @@ from typing import Protocol
 
 
 class ShardObserver(Protocol):
-    """Called in batches, never per item. Must not raise."""
+    """Counts facts. Called in batches, never per item. Must not raise.
+
+    `items_timed_out`: items whose lease, TTL or retention ended. `items_dead_lettered`: items that became dead.
+    """
 
     def items_enqueued(self, item_count: int) -> None: ...
     def items_delivered(self, item_count: int) -> None: ...

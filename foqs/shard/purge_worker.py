@@ -1,8 +1,8 @@
 """Deletes the rows that purge markers cover, page by page, and clears each marker when its rows are gone.
 
 A page is read beside the flushes and deleted in the writer's flushes, in a lane
-of its own, while the next page is read. Namespaces take turns page by page, so that
-many or large purges of one delay no other. Always true: a deleted row is covered by a
+of its own, while the next page is read. Namespaces take turns page by page, so that many
+or large purges of one namespace delay no other. Always true: a deleted row is covered by a
 committed marker, and nothing else changes it, so a page is as it was read; a
 marker is cleared only after the rows of every state were read since it was set, and
 deleted. After a failure, all states of the marker are read again after a pause. Knows
@@ -47,7 +47,7 @@ class _PurgeProgress:
 
 
 class PurgeWorker:
-    """One task of a shard.
+    """The task of one shard that deletes purged rows.
 
     Args:
         purge_markers: the shard's own, which change while this runs.
@@ -75,7 +75,7 @@ class PurgeWorker:
         """The last page that was submitted, and the future of its results."""
 
     def on_purge_marked(self) -> None:
-        """A purge marker was set."""
+        """Wake the task, because a purge marker was set."""
         self._wake.set()
 
     async def run(self) -> None:

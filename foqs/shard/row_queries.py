@@ -1,4 +1,4 @@
-"""What callers read of a shard's rows: some by id, a page in an order, and what is before a key.
+"""The reads of a shard's rows that calls need: rows by id, a page in an order, and a count of the rows before a key.
 
 Holds `RowQueries`. Always true: a purged row is not returned. The reads wait for no
 flush, so a row may have changed when it arrives. Changes nothing.
@@ -46,7 +46,7 @@ class RowQueries:
         self._now_ms = now_ms
 
     async def by_number(self, namespace: str, numbers: Sequence[int]) -> list[Row]:
-        """Return the rows of these numbers that exist."""
+        """Return the rows of these numbers that exist, with payload, of any namespace. `namespace` pays for the read."""
         self._check_serving()
         rows = await self._reader.read(namespace, lambda reads, committed: reads.rows(committed, numbers), len(numbers))
         return [row for row in rows if not self._memory.purge_markers.covers(row)]
@@ -64,7 +64,7 @@ class RowQueries:
         )
 
     async def in_id_range(self, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
-        """Return a page of a namespace's rows that match."""
+        """Return a page of a namespace's rows that match, by id, without payload."""
         self._check_serving()
         page = await self._reader.read(
             namespace, lambda reads, committed: reads.rows_by_id(committed, namespace, only, ids), ids.rows_max
@@ -73,7 +73,7 @@ class RowQueries:
         return IdPage([row for row in page.rows if not covers(row)], page.last_id)
 
     async def idempotency_keys(self, namespace: str, rows: Sequence[Row]) -> dict[int, bytes]:
-        """Return by number the idempotency keys of a namespace's items, as far as they are remembered.
+        """Return the idempotency keys of a namespace's items by number, as far as they are remembered.
 
         A key is missing if its window is over, or if the namespace's `key_window_ms` has changed since the enqueue.
         """

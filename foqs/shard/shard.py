@@ -1,4 +1,4 @@
-"""One owned shard: its writer, its reader, its memory, its timers.
+"""One owned shard: its writer, its readers, its memory, its timers.
 
 A takeover opens it (`shard_takeover`); `close` ends it. Requests
 enter as operations: the writer writes them, then the memory applies them
@@ -166,7 +166,7 @@ class OwnedShard:
         return 2 * self._writer.last_flush_s <= seconds
 
     def delivery_room(self, namespace: str) -> int:
-        """Return how many more items of the namespace it can lease in time; 0 when it is crowded.
+        """Return how many more items of the namespace it can lease in time; 0 if too many leases wait already.
 
         Items that are leased after the dequeue's deadline must be released again. When
         there is no room, the delivery port is notified after the next flush was sealed.
@@ -275,7 +275,7 @@ class OwnedShard:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Why the store does not answer or refuses our writes; None when it works."""
+        """Why the store does not answer or refuses this owner's writes; None when it works."""
         return self._writer.unavailable_reason
 
     @property
@@ -405,8 +405,8 @@ class OwnedShard:
     ) -> Leases:
         """Queue the lease of reserved items. The caller got the keys from the index.
 
-        `read_bytes` bounds the payload that must be read per item: the length of a cached
-        row, and for others the larger of `item_bytes_max` and the longest known of the namespace.
+        The operation's `read_bytes` bounds the payload that must be read per item: the length known from a
+        cached row, and for other rows the larger of `item_bytes_max` and the longest known of the namespace.
         """
         operation = Leases(namespace, spans, lease_ms, 0, caller)
         cache = self.memory.cache
@@ -445,19 +445,19 @@ class OwnedShard:
             self._writer.submit(Events("", events, None), is_internal=True)
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:
-        """A flush has written timer entries with these dues, and leases, given by their ends, and deleted rows of these numbers."""
+        """Record that a flush wrote timer entries with these dues and leases, by their ends, and deleted these rows."""
         self._timer_service.on_dues_written(dues, lease_ends, deleted)
 
     def on_purge_marked(self) -> None:
-        """There are rows of a purged topic to delete."""
+        """Wake the purge worker, because there are rows of a purged topic to delete."""
         self._purge_worker.on_purge_marked()
 
     def on_topic_emptied(self) -> None:
-        """A topic has become empty, and will be removed some time later."""
+        """Wake the topic removal, because a topic has become empty and will be removed some time later."""
         self._topic_removal.on_topic_emptied()
 
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
-        """The database refused a delivery: its keys stay reserved for a while, so that it is not repeated at full speed."""
+        """Release the keys of a delivery that the database refused, after a pause: it must not be repeated at full speed."""
         pause_s = self._constants.retry_ms_max / 1000
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
 

@@ -71,7 +71,7 @@ class ShardBreaker(CircuitBreakerListener):
 
     @property
     def state(self) -> str:
-        """closed, open or half-open."""
+        """The state of the breaker: closed, open or half-open."""
         return self._circuit.current_state
 
     def check(self) -> None:
@@ -96,33 +96,33 @@ class ShardBreaker(CircuitBreakerListener):
     # ------------------------------------------------------- reports of the writer
 
     def on_wait_started(self, *, has_new_items: bool) -> None:
-        """The writer starts to wait for the database. `has_new_items`: for a flush with new items."""
+        """Record that the writer starts to wait for the database. `has_new_items`: for a flush with new items."""
         self._wait_started_s = self._stopwatch_s()
         self._is_probing = has_new_items and self.state == STATE_HALF_OPEN
         if self._watch_timer is None:
             self._schedule_watch()
 
     def on_flush_succeeded(self) -> None:
-        """The flush under way is committed."""
+        """Record that the flush under way is committed."""
         self._record_outcome(None)
 
     def on_flush_failed(self, reason: str) -> None:
-        """The flush under way failed, and not because of its contents."""
+        """Record that the flush under way failed, and not because of its contents."""
         self._record_outcome(reason)
 
     def on_flush_retry(self, first_attempt_s: float) -> None:
-        """A flush will be retried. It still waits since its first attempt, even between two attempts."""
+        """Record that a flush will be retried. It counts as waiting since its first attempt, also between two attempts."""
         self._retrying_since_s = first_attempt_s
         waited_s = self._stopwatch_s() - first_attempt_s
         if not self.is_open and waited_s >= self._settings.stall_s_max:
             self._open(f"a transaction was retried for {waited_s * 1000:.0f} ms, the last failure: {self._failure}")
 
     def on_retries_ended(self) -> None:
-        """The retried flush is committed, or is not retried any more."""
+        """Record that the retried flush is committed, or is not retried any more."""
         self._retrying_since_s = None
 
     def on_wait_ended(self) -> None:
-        """The writer does not wait any more. A wait that neither succeeded nor failed does not count."""
+        """Record that the writer does not wait any more. A wait that neither succeeded nor failed does not count."""
         self._wait_started_s = None
         self._is_probing = False
 

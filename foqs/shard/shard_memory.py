@@ -37,7 +37,7 @@ _TOPIC_AND_STATE: Final = attrgetter("namespace", "topic", "state")
 
 
 class ShardPort(Protocol):
-    """What a shard's memory needs of the shard."""
+    """The shard, as its memory uses it."""
 
     number: int
 
@@ -54,24 +54,27 @@ class ShardPort(Protocol):
         ...
 
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
-        """The database refused a delivery of these keys."""
+        """Release these keys after a pause, because the database refused their delivery."""
         ...
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:
-        """A flush wrote timer entries with these dues, and leases, given by their ends, and deleted rows of these numbers."""
+        """Record that a flush wrote timer entries with these dues and leases, by their ends, and deleted these rows."""
         ...
 
     def on_purge_marked(self) -> None:
-        """A purge marker was set: its rows are to be deleted."""
+        """Start to delete the rows of a purge marker that was set."""
         ...
 
     def on_topic_emptied(self) -> None:
-        """A topic of the table has no items any more, and it is the only one."""
+        """Plan the removal of a topic that has become empty, while no other topic of the table is empty."""
         ...
 
 
 class ShardMemory:
-    """One shard's memory. The writer calls it between two flushes only."""
+    """The index, cached rows, counts, topics and key slots of one shard.
+
+    Committed rows enter and leave it only between two flushes. What it holds may be read at any time.
+    """
 
     def __init__(self, shard: ShardPort, cache: RowCache, host: HostServices) -> None:
         options, constants = host.options, host.constants
@@ -87,9 +90,9 @@ class ShardMemory:
         self._stopwatch_s = host.clock.stopwatch_s
         self._now_ms = shard.now_ms
         self.key_slots: frozenset[int] = frozenset()
-        """The slots table."""
+        """The key slots in the shard's table."""
         self.purge_markers = PurgeMarkers()
-        """The table of purge markers."""
+        """The purge markers in the shard's table."""
         self._purged_uncounted: set[TopicName] = set()
         """Topics that were purged before their items were counted."""
         self._waiting_for_room: set[str] = set()
@@ -164,7 +167,7 @@ class ShardMemory:
     # ----------------------------------------------------------- after a flush
 
     def settle(self, plan: FlushPlan, finished: MutableSequence[Operation]) -> None:
-        """Give the operations of a committed flush their results. Adds those that are finished; `apply` follows."""
+        """Give the operations of a committed flush their results, and add those that end to `finished`. `apply` follows."""
         orphans: list[Row] = []
         for part, results in plan.results:
             operation = part.operation
@@ -176,7 +179,7 @@ class ShardMemory:
             self._shard.release(orphans)
 
     def apply(self, plan: FlushPlan, finished: MutableSequence[Operation]) -> None:
-        """Update the memory after a committed flush. Adds the purges that are finished, whose results it gives."""
+        """Update the memory after a committed flush. Give purges their results, and add those that end to `finished`."""
         batch = plan.batch
         self.topic_table.apply(plan.topics_added, plan.topics_removed, plan.topics)
         if batch.key_slots:
@@ -340,7 +343,7 @@ class ShardMemory:
     # --------------------------------------------------------------- failures
 
     def on_refused(self, part: Part[Any]) -> None:
-        """The database refused a single entry for good; its caller has its error.
+        """Handle a single entry that the database refused for good. Its caller has its error.
 
         An item that cannot be leased stays reserved for a while, so that it is not
         tried again at full speed and does not block the others.
@@ -349,11 +352,11 @@ class ShardMemory:
             self._shard.on_leases_refused(part.operation.order_keys_at([part.start]))
 
     def on_callers_notified(self) -> None:
-        """Callers were notified of a commit before `apply`."""
+        """Notify the delivery port that callers have their results, before `apply`."""
         self._delivery_port.on_callers_notified()
 
     def on_store_recovered(self) -> None:
-        """The store answers again."""
+        """Notify the delivery port of all topics, because the store answers again."""
         self._delivery_port.on_items_ready(self.index.topics())
 
     # ------------------------------------------------------ room for deliveries
@@ -363,7 +366,7 @@ class ShardMemory:
         self._waiting_for_room.add(namespace)
 
     def on_batch_sealed(self) -> None:
-        """A flush was sealed, so fewer leases wait: there may be room again."""
+        """Notify the delivery port of room: a flush was sealed, so fewer leases wait."""
         if self._waiting_for_room:
             namespaces, self._waiting_for_room = self._waiting_for_room, set()
             for namespace in namespaces:
@@ -391,7 +394,7 @@ class ShardMemory:
                 self._check_cached_row(row)
 
     def _check_counts(self) -> None:
-        """Assert that index, topics table and counts fit to each other."""
+        """Assert that index, topics table and counts agree."""
         for topic, ready_count in self.counts.ready_counts():
             self.index.check_ready(topic, ready_count)
             assert topic in self.topic_table, f"invariant 15: {topic} is not in the topics table"

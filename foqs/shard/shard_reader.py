@@ -27,7 +27,7 @@ _ATTEMPTS_MAX: Final = 2
 
 
 class QueuedRead(Protocol):
-    """One read."""
+    """A read that waits for its turn."""
 
     @property
     def is_wanted(self) -> bool:
@@ -39,7 +39,7 @@ class QueuedRead(Protocol):
         ...
 
     def on_failed(self, error: Unavailable) -> None:
-        """The read failed."""
+        """Report the failure to the caller of the read."""
         ...
 
 
@@ -47,7 +47,7 @@ class ShardReader:
     """Runs reads until it is cancelled.
 
     Args:
-        last_committed: the last flush known to be committed; every read shows at least that.
+        last_committed: returns the last flush known to be committed; every read shows at least that.
         weight: returns the weight of a namespace.
     """
 

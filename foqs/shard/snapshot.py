@@ -18,9 +18,11 @@ from foqs.shard.writer import Writer
 
 @dataclass(slots=True, frozen=True)
 class ShardSnapshot:
-    """Times are of the shard clock, in milliseconds; None if there is none yet.
+    """The figures of one shard. Times are of the shard clock, in milliseconds; None if there is none yet.
 
     `queue_items`, `queue_bytes`: operations that wait for a flush, by lane.
+    `held_items`: events that wait for an earlier event on the same number.
+    `bisection_batch_count`: parts of refused batches that wait for another try.
     `flush_items_limit`: entries that the next flush may have.
     `overdue_ms`: for how long the next scan for due items has been due.
     `lease_ranges`: memory of the remembered lease ends, in ranges; at most `lease_ranges_max`.

@@ -50,7 +50,7 @@ class OwnershipListener(Protocol):
 
 
 class ShardSupervisor:
-    """One shard on this host, from its assignment to the end of it.
+    """Runs one shard on this host, from its assignment until it is released or dropped.
 
     Args:
         shard: the number of the shard.
@@ -197,7 +197,7 @@ class ShardSupervisor:
             released.cancel()
 
     def _check_not_taken_over(self, owner: Owner) -> None:
-        """Raise if another host became the owner since we held the shard."""
+        """Raise `ShardTakenOver` if another host became the owner since this host held the shard."""
         if owner.epoch > self._last_own_epoch and owner.nonce != self._nonce:
             raise ShardTakenOver(
                 f"shard {self._shard} was taken over by another host with epoch {owner.epoch}; "

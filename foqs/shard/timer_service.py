@@ -129,7 +129,7 @@ class TimerService:
         self._alarms = (self._scan_alarm, self._look_alarm, self._lease_walk_alarm)
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:
-        """Timer entries with these dues, leases, given by their ends, and deletions of rows with these numbers were committed."""
+        """Record committed timer entries, by their dues, committed leases, by their ends, and rows that were deleted."""
         self._timers.on_dues_written(dues)
         if lease_ends:
             now_ms = self._shard_clock.now_ms()

@@ -20,7 +20,7 @@ _WAIT_S_MIN: Final = 1.0
 
 
 class TopicRemoval:
-    """One task of a shard.
+    """The task of one shard that requests flushes while there are topics to remove.
 
     Args:
         linger_ms: how long a topic must have been empty.
@@ -34,7 +34,7 @@ class TopicRemoval:
         self._wake = asyncio.Event()
 
     def on_topic_emptied(self) -> None:
-        """A topic has become empty, and no other one was."""
+        """Wake the task, because a topic has become empty while no other was."""
         self._wake.set()
 
     async def run(self) -> None:

@@ -94,7 +94,7 @@ class Writer:
         self._unavailable_since_s = 0.0
         """When the trouble of `unavailable_reason` began."""
         self.unavailable_reason: str | None = None
-        """Why the store does not answer or refuses our writes; None when it works."""
+        """Why the store does not answer or refuses this owner's writes; None when it works."""
         self.full_reason: str | None = None
         """Why the database has no room for writes; None if it has."""
         self._full_at_s = 0.0
@@ -223,7 +223,7 @@ class Writer:
         )
 
     def give_up(self, reason: str, cause: BaseException | None = None) -> None:
-        """Make `run` raise `OwnershipGivenUp` after the flush under way. A `cause` is a bug of ours and is logged."""
+        """Make `run` raise `OwnershipGivenUp` after the flush under way. A `cause` is an error of this program and is logged."""
         if cause is not None:
             log.error("shard %d: %s", self._shard, reason, exc_info=cause)
         self._give_up_reason = reason
@@ -244,7 +244,7 @@ class Writer:
         return self._waiting_since_s is not None and self._stopwatch_s() - self._waiting_since_s > STALLED_S
 
     def is_writing(self, inserts: Inserts) -> bool:
-        """Whether items of this call are in the flush under way."""
+        """Return whether items of this operation are in the batch of this turn, so that a flush may write them."""
         return any(part.operation is inserts for part in self._sealed_batch.inserts)
 
     def run_between_flushes(self, action: Callable[[], None]) -> None:
@@ -268,7 +268,7 @@ class Writer:
         return await future
 
     async def run(self) -> None:
-        """Serve until `close`.
+        """Run flushes until `close` was called and nothing waits.
 
         Raises:
             ShardLost: the owner row shows another owner or an unexpected flush.
@@ -324,7 +324,7 @@ class Writer:
             self._reads.popleft()
 
     async def _write_key_slots(self) -> None:
-        """Write them in a flush of their own, so that their refusal delays nothing else."""
+        """Write the assigned key slots in a flush of their own, so that their refusal delays nothing else."""
         await self._commit_or_bisect(Batch(key_slots=self._pending_key_slots))
         if self._pending_key_slots:
             self._are_key_slots_refused = True
@@ -553,7 +553,7 @@ class Writer:
         """Read the owner row, until the database answers, and return the outcome of `fence`'s flush.
 
         Raises:
-            ShardLost: the row is not ours, or its flush is neither this one nor the one before.
+            ShardLost: the row names another ownership, or its flush is neither this one nor the one before.
         """
         log.warning("shard %d: the outcome of flush %d is unknown: %s", self._shard, fence.flush, reason)
         self._mark_unavailable(reason)
