@@ -89,7 +89,7 @@ class Phase(enum.StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class SchemaState:
-    """How far the migrations of a shard's tables are: contracted <= version <= expanded <= contracted + 1.
+    """The progress of the migrations of a shard's tables: contracted <= version <= expanded <= contracted + 1.
 
     Attributes:
         contracted: the last migration that is finished.

@@ -84,7 +84,7 @@ class Superseded(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The store must not be used: its schema is newer than the program, its durability is weak, or rights are missing."""
+    """The store must not be used, for example because its schema is newer than the program, or rights are missing."""
 
 
 class OtherCluster(StoreUnusable):
@@ -183,8 +183,8 @@ class Store(Protocol):
         """Connect, check the durability settings, and create or migrate the tables.
 
         Raises:
-            StoreUnusable: the tables are newer than this program, the settings are
-                too weak, or rights are missing. The text says which, and the remedy.
+            StoreUnusable: the tables are newer than this program, the settings are too
+                weak, rights are missing, or the like. The text says which, and the remedy.
         """
         ...
 
@@ -201,7 +201,7 @@ class Store(Protocol):
         so that a flush still under way there cannot commit.
 
         Raises:
-            Superseded: the row's epoch is not lower, and the row is not ours.
+            Superseded: the row's epoch is not lower, and the row does not name (epoch, nonce).
             OtherCluster: the row names another cluster than the nonce.
         """
         ...
@@ -210,7 +210,7 @@ class Store(Protocol):
         """Connect again after `StoreLost` and read the owner row.
 
         The old connection is closed or killed first, and the row is read with a
-        lock: afterwards no earlier statement of ours can take effect. If the row
+        lock: afterwards no earlier statement of this store can take effect. If the row
         shows the ownership that this store took over, the new connection is recorded
         in it. The settings that `open` checks are checked again, because a server
         may have come back with others.
@@ -343,7 +343,7 @@ class Reads(Protocol):
         *,
         with_payload: bool,
     ) -> list[Row]:
-        """Return rows as `ready_order_keys` does keys, in any state, with or without payload."""
+        """Return the next rows of a topic in a state above `after`; see `ready_order_keys`. With payload or without."""
         ...
 
     async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
@@ -368,9 +368,9 @@ class Reads(Protocol):
         ...
 
     async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
-        """Return by item the idempotency keys whose rows name these items and have these `until_ms`.
+        """Return idempotency keys by the number of their item. `untils` has the `until_ms` of each item's key row.
 
-        Key rows are found by `until_ms`: this reads those of the given milliseconds.
+        Key rows are found by `until_ms`, so the key of a row with another one is missing.
         """
         ...
 

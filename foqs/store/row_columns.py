@@ -74,11 +74,19 @@ _INT, _INT_OR_NONE = "int", "int | None"
 _NUMBER: Final = "INTEGER NOT NULL"
 
 ROW_COLUMNS: Final = (
-    RowColumn("id", _INT, "INTEGER PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY", "number", "epoch and sequence", _MOVE),
+    RowColumn(
+        "id",
+        _INT,
+        "INTEGER PRIMARY KEY",
+        "BIGINT NOT NULL PRIMARY KEY",
+        "number",
+        "the number: epoch and sequence",
+        _MOVE,
+    ),
     RowColumn(
         "namespace", "str", "TEXT NOT NULL", "VARBINARY(255) NOT NULL", "item.namespace", "the tenant; never changes"
     ),
-    RowColumn("topic", "str", "TEXT NOT NULL", "VARBINARY(255) NOT NULL", "item.topic", "the topic", _MOVE),
+    RowColumn("topic", "str", "TEXT NOT NULL", "VARBINARY(255) NOT NULL", "item.topic", "a move changes it", _MOVE),
     RowColumn("priority", _INT, _NUMBER, "INT NOT NULL", "item.priority", "the lowest is delivered first", _UPDATE),
     RowColumn(
         "deliver_after_ms", _INT, _NUMBER, "BIGINT NOT NULL", "", "the place among items of one priority", _UPDATE
@@ -120,7 +128,7 @@ ROW_COLUMNS: Final = (
         "INTEGER",
         f"BIGINT NULL DEFAULT {NEVER_MS}",
         "",
-        "the next moment at which the row must change; none if nothing is scheduled",
+        "the moment at which the owner must change the row; none if nothing is due",
         _LEASE,
         "due_ms",
         mysql_none=NEVER_MS,
@@ -131,8 +139,8 @@ ROW_COLUMNS: Final = (
         _NUMBER,
         "BIGINT NOT NULL",
         "0",
-        "that of the last lease, 0 if there was none; a negative one can only ack: the lease ended early, or the item was "
-        "redriven",
+        "the token of the last lease, 0 if there was none; a negative one can only ack: the lease ended early, or the item "
+        "was redriven",
         _LEASE,
         "token",
     ),
@@ -152,7 +160,7 @@ ROW_COLUMNS: Final = (
         "INTEGER",
         f"BIGINT NOT NULL DEFAULT {NOT_DELIVERED_MS}",
         "None",
-        "never changes afterwards; none before the first lease, or if that was before the table had this column",
+        "the time of the first lease, which never changes; none before it, or if it was before the table had this column",
         WrittenBy.FIRST_LEASE,
         "now_ms if self.first_delivered_at_ms is None else self.first_delivered_at_ms",
         default="None",
@@ -169,13 +177,13 @@ def _written_by(*writes: WrittenBy) -> tuple[str, ...]:
 
 
 MUTABLE_COLUMNS: Final = _written_by(WrittenBy.UPDATE, WrittenBy.FIRST_LEASE, WrittenBy.LEASE)
-"""An update writes these columns."""
+"""The columns that an update writes."""
 
 LEASE_COLUMNS: Final = _written_by(WrittenBy.LEASE)
-"""A lease writes these columns."""
+"""The columns that a lease writes."""
 
 FIRST_LEASE_COLUMNS: Final = (*LEASE_COLUMNS, *_written_by(WrittenBy.FIRST_LEASE))
-"""The first lease of an item writes these columns."""
+"""The columns that the first lease of an item writes."""
 
 MYSQL_NONES: Final = {column.name: column.mysql_none for column in ROW_COLUMNS if column.mysql_none is not None}
 """The numbers that stand for None in MySQL."""

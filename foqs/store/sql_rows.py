@@ -21,7 +21,7 @@ OWNER_COLUMNS: Final = tuple(field.name for field in fields(Owner))
 """The order of `Owner`'s fields."""
 
 FENCE_COLUMNS: Final = tuple(field.name for field in fields(Fence) if field.name not in ("epoch", "nonce"))
-"""A flush writes these columns of the owner row."""
+"""The columns of the owner row that a flush writes."""
 
 KEY_COLUMNS: Final = ("namespace", "name", "id", "digest", "until_ms")
 """The order of `IdempotencyKey`'s fields."""

@@ -70,11 +70,11 @@ class Row:
 
     # columns: begin row
     id: int
-    """Epoch and sequence."""
+    """The number: epoch and sequence."""
     namespace: str
     """The tenant; never changes."""
     topic: str
-    """The topic."""
+    """A move changes it."""
     priority: int
     """The lowest is delivered first."""
     deliver_after_ms: int
@@ -100,15 +100,15 @@ class Row:
     state: State
     """The state of the item's life."""
     due_ms: int | None
-    """The next moment at which the row must change; none if nothing is scheduled."""
+    """The moment at which the owner must change the row; none if nothing is due."""
     token: int
-    """That of the last lease, 0 if there was none; a negative one can only ack: the lease ended early, or the item was redriven."""
+    """The token of the last lease, 0 if there was none; a negative one can only ack: the lease ended early, or the item was redriven."""
     attempt: int
     """The deliveries that count."""
     trace_context: bytes | None
     """The trace to which the item belongs."""
     first_delivered_at_ms: int | None
-    """Never changes afterwards; none before the first lease, or if that was before the table had this column."""
+    """The time of the first lease, which never changes; none before it, or if it was before the table had this column."""
 
     # Written out, because mypyc compiles this constructor and not that of a dataclass.
     def __init__(

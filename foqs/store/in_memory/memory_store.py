@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 async def _no_latency() -> None:
-    """Take no time, but give other tasks their turn."""
+    """Let other tasks run, and take no time."""
     await asyncio.sleep(0)
 
 
@@ -447,7 +447,7 @@ class MemoryReads:
         return found
 
     async def _one_way(self) -> None:
-        """Wait for one way between us and the database. Connects first if necessary."""
+        """Wait until a message has travelled one way to the database or back. Connects first if necessary."""
         if self._is_closed:
             raise StoreLost("these reads were closed")
         try:

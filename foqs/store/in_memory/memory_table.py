@@ -1,8 +1,8 @@
-"""One shard's tables in memory: rows and their indexes, topics, idempotency keys, key slots, purge markers and the owner row.
+"""One shard's tables in memory: rows and their indexes, timers, topics, keys, slots, markers, journal and the owner row.
 
-Always true: `due`, `ready` and `key_expiries` match the rows and are sorted; rows
-are returned as copies. Each method takes effect at one moment. `memory_store`
-knows the connections, their rights and their locks.
+Always true: `ready` matches the rows, and `key_expiries` the key rows; both and `timers` are
+sorted; rows are returned as copies. Each method takes effect at one moment. `memory_store`
+knows the connections and their locks.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class ShardTables:
     rows: dict[int, Row] = field(default_factory=dict)
     topics: set[TopicName] = field(default_factory=set)
     timers: list[TimerEntry] = field(default_factory=list)
-    """Sorted. A flush writes them beside the rows."""
+    """The entries of the timer table. A flush writes them beside the rows."""
     ready: dict[TopicName, list[OrderKey]] = field(default_factory=dict)
     idempotency_keys: dict[KeyName, IdempotencyKey] = field(default_factory=dict)
     key_expiries: list[tuple[int, KeyName]] = field(default_factory=list)
-    """(until_ms, key) of each key row."""
+    """(until_ms, name of the key) of each key row."""
     key_slots: set[int] = field(default_factory=set)
     purge_markers: set[PurgeMarker] = field(default_factory=set)
     journal: dict[Position, JournalRow] = field(default_factory=dict)
-    """In the order of its positions."""
+    """The journal rows, in the order of their positions."""
     owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
     locked_by: int | None = None
     unlocked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,7 +110,7 @@ class ShardTables:
             self.update(new)
 
     def update_leases(self, lease: LeaseUpdate) -> None:
-        """Change the rows that exist."""
+        """Write the columns of a lease to those of its rows that exist."""
         for number in lease.ids:
             row = self.rows.get(number)
             if row is not None:

@@ -94,9 +94,9 @@ class MysqlLink(asyncio.Protocol):
         self.timeout_s = timeout_s
         """The longest time of a round trip."""
         self.can_prepare = True
-        """Statements may be bound: the server has not refused a prepared statement."""
+        """Whether statements may be bound: the server has not refused a prepared statement."""
         self.can_bulk: bool = connection.can_bulk
-        """A bound statement may be executed in bulk."""
+        """Whether a bound statement may be executed in bulk."""
         self._loop = asyncio.get_running_loop()
         self._reply_reader: ReplyReader | PrepareReplyReader = ReplyReader()
         """Reads the replies to the current request."""
@@ -244,7 +244,7 @@ class MysqlLink(asyncio.Protocol):
                 self._mark_ended(str(reader.error))
 
     def _on_replies(self, replies: Any, waiter: asyncio.Future[Any]) -> None:
-        """All replies to the request have arrived."""
+        """Give the caller the replies, which are complete, or send the statement that follows them."""
         on_results, self._on_results = self._on_results, None
         try:
             following = None if on_results is None else on_results(replies)

@@ -34,7 +34,7 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]
     """A connection that has announced bulk execution if the server offers it."""
 
     can_bulk = False
-    """The server executes a statement in bulk, and knows that this client asks for it."""
+    """Whether the server executes a statement in bulk, and knows that this client asks for it."""
     _is_greeted = False
 
     async def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:

@@ -158,11 +158,11 @@ MIGRATIONS: Final = (
 """`{item}` and similar names stand for the shard's tables."""
 
 EXISTS_CODES: Final = frozenset({1060, 1826, 3822})
-"""A column or a constraint exists: a statement was run again. MySQL has no IF NOT EXISTS for them."""
+"""Server errors for a column or a constraint that exists: a statement ran again. MySQL has no IF NOT EXISTS for them."""
 GONE_CODES: Final = frozenset({1091})
-"""A key does not exist any more."""
+"""Server errors for a key that does not exist any more."""
 EXCLUDE_REFUSED_CODES: Final = frozenset({4025, 3819})
-"""A constraint is broken by the row that it is for: the owner is of the older version."""
+"""Server errors for a constraint that the owner row breaks: the owner is of the older version."""
 
 # --------------------------------------------------------------------- states
 

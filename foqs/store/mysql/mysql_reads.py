@@ -178,7 +178,7 @@ class MysqlReads:
                 call.exception()  # marks it as retrieved: the caller may have been cancelled in the same moment
 
     async def _is_running(self) -> bool:
-        """Return whether the server works on a statement of our connection. Raises `StoreLost` if it does not answer."""
+        """Return whether the server works on a statement of this connection. Raises `StoreLost` if it does not answer."""
         try:
             link = await MysqlLink.connect(self._settings)
             try:

@@ -17,7 +17,7 @@ from foqs.store.mysql.schema_upgrade import DENIED_CODES, NO_SUCH_TABLE_CODE, ex
 from foqs.store.port import StoreUnusable
 
 READ_ONLY_CODES: Final = frozenset({1290, 1792, 1836})
-"""The server accepts no writes."""
+"""Server errors of a server that accepts no writes."""
 _STRICT_MODES: Final = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"})
 
 

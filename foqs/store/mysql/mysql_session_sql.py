@@ -55,7 +55,7 @@ READ_CONNECTIONS_MAX: Final = b"SELECT @@GLOBAL.max_connections, @@SESSION.max_u
 """Reads how many connections the server accepts, and how many of this user; 0: no limit of its own."""
 
 NOW_MS: Final = b"SELECT " + _CLOCK_MS
-"""Reads the clock."""
+"""Reads the server's clock, in milliseconds since 1970-01-01 UTC."""
 
 UPTIME_S: Final = b"SHOW SESSION STATUS LIKE 'Uptime'"
 """Reads how long the server has run: connection ids start again with every start of the server."""

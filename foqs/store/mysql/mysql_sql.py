@@ -356,7 +356,7 @@ class Statements:
         ]
 
     def next_key_expiry(self, from_ms: int) -> bytes:
-        """Read when the next key row expires, not before `from_ms`."""
+        """Read when the next key window ends, not before `from_ms`."""
         select = f"SELECT until_ms FROM {self._key} FORCE INDEX (key_until)"
         return f"{select} WHERE until_ms >= {from_ms} ORDER BY until_ms LIMIT 1".encode()
 

@@ -110,10 +110,10 @@ class MysqlStore:
         self._unsafe_settings: str | None = None
         """Which settings of the server may lose acknowledged writes, as of the connect."""
         self._is_read_only = False
-        """The server accepts no writes, as of the connect."""
+        """Whether the server accepts no writes, as of the connect."""
         self._ownership: tuple[int, str] | None = None
         self._timers_are_filled = False
-        """The timer table has the entries of all rows, as of this connection: a replica may not have them yet."""
+        """Whether the timer table has the entries of all rows, as of this connection: a replica may not have them yet."""
 
     async def open(self) -> None:
         await self._run_exclusively(self._open)
@@ -337,7 +337,7 @@ class MysqlStore:
         return await self._write_owner(link, replace(old, epoch=epoch, nonce=nonce, flush=0))
 
     def _check_may_replace(self, owner: Owner) -> None:
-        """Raise unless our epoch is higher than the owner row's, or the row is ours.
+        """Raise unless this ownership's epoch is higher than the owner row's, or the row names this ownership.
 
         Raises:
             Superseded, OtherCluster: see `Store.take_over`.
@@ -352,7 +352,7 @@ class MysqlStore:
 
         The lock proves that no older transaction can still commit: COMMIT follows the
         fence's result, so such a transaction holds the lock. If the row shows another
-        owner, no lock is needed: our ownership has ended, and the owner must not be
+        owner, no lock is needed: this ownership has ended, and the owner must not be
         disturbed.
         """
         old_id, since_ms = self._connection_id, self._connected_ms
@@ -410,7 +410,7 @@ class MysqlStore:
         return new
 
     async def _kill(self, link: MysqlLink, connection_id: int, since_ms: int | None = None) -> None:
-        """End another connection of ours, if our rights allow it. It may be closed already.
+        """End another connection of this user to this database, if its rights allow it. It may be closed already.
 
         `since_ms`: the connection existed then. A server that started later reuses its id for another one.
         """

@@ -128,7 +128,7 @@ def bind(sql: bytes, values: Sequence[int | bytes]) -> BoundStatement:
 
 
 class EncodedRows:
-    """New rows: the values of each, and a bit for each value of it that is NULL."""
+    """Encoded new rows: `values` has the bytes of each row's values, `nulls` a bit for each value of it that is NULL."""
 
     __slots__ = ("nulls", "values")
 

@@ -32,7 +32,7 @@ from foqs.store.port import StoreUnusable
 
 NO_SUCH_TABLE_CODE: Final = 1146
 DENIED_CODES: Final = frozenset({1044, 1142, 1143, 1370})
-"""A right is missing."""
+"""Server errors for a right that the user lacks."""
 _STEP_TIMEOUT_S: Final = 24 * 3_600.0
 """An index of a large table takes long to build; a timeout would only start it again and again."""
 RUN_RIGHTS: Final = "SELECT, INSERT, UPDATE, DELETE"
@@ -108,7 +108,7 @@ async def expand_tables(link: MysqlLink, settings: MysqlSettings, shard: int) ->
 async def contract_tables(
     link: MysqlLink, settings: MysqlSettings, shard: int, on_progress: OnProgress = no_progress
 ) -> None:
-    """Exclude owners of the version before, and bring expanded tables to their end. May be repeated.
+    """Exclude owners of the version before, and run the rest of the migration of expanded tables. May be repeated.
 
     Raises:
         StoreUnusable: the tables are not expanded, the owner is a host of the version before, or a table is in use for
@@ -194,7 +194,7 @@ class _StepRunner:
             await guard.close()
 
     async def _run_step(self, step: Step, *, is_new: bool) -> None:
-        """Run a step. A statement that ran before a crash finds its column, constraint or key as it shall be."""
+        """Run a step. A statement that ran before a crash finds its work done, which is no error."""
         if step.kind is StepKind.FILL:
             await self.fill()
         if not step.statement:

@@ -28,7 +28,7 @@ PAGE_MS_TARGET: Final = 25
 PAGE_ROWS_FIRST: Final = 200
 PAGE_ROWS_MAX: Final = 10_000
 NO_SUCH_INDEX_CODE: Final = 1176
-"""A statement names an index that was dropped: the timer table is filled."""
+"""The server's error for an index that was dropped: the timer table is filled."""
 _RETRYABLE_CODES: Final = frozenset({1205, 1213})
 _READ_TIMEOUT_S: Final = 3_600.0
 _PACKET_BYTES: Final = 1 << 20
@@ -98,7 +98,7 @@ class _Pages:
     removed_to: DueRow | None = None
 
     async def next(self, limit: int) -> int | None:
-        """Do the next page. Return how many rows it has; None if the table is filled."""
+        """Remove or fill the next page. Return how many rows it filled; None if the table is filled."""
         (found,) = await self.link.run(sql.filling_position(self.shard))
         position = int(found.rows[0][0])
         if position == FILLED:

@@ -215,7 +215,7 @@ def _switch_to_wal(db: sqlite3.Connection) -> str:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return whether the file exists; True also if this user has no right to look."""
+    """Return whether the file exists; True also if this user may not look into its folder."""
     try:
         path.stat()
     except PermissionError:

@@ -20,7 +20,10 @@ _BYTES: Final = 100
 
 @dataclass(slots=True, frozen=True)
 class SqliteHeader:
-    """`schema_version` is `PRAGMA user_version`; `application_id` names the program that made the file."""
+    """The fields of a file's header that this program reads.
+
+    `schema_version` is `PRAGMA user_version`; `application_id` names the program that made the file.
+    """
 
     schema_version: int
     application_id: int

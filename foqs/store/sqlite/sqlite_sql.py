@@ -22,7 +22,7 @@ from foqs.store.sql_rows import (
 )
 
 APPLICATION_ID: Final = 0x464F5153
-"""`FOQS`, in the file's header: distinguishes our files from others."""
+"""`FOQS` in the header of a file: distinguishes it from the files of other programs."""
 
 # Every index ends with the rowid, so an index needs `id` only if another column follows it.
 MIGRATIONS: Final = (
@@ -170,7 +170,7 @@ READ_SHARD: Final = "SELECT shard FROM owner WHERE one = 1"
 NOW_MS: Final = (
     "SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER)"
 )
-"""Reads the clock; 'now' is one moment within a statement."""
+"""Reads the machine's clock, in milliseconds since 1970-01-01 UTC; 'now' is one moment within a statement."""
 
 BEGIN: Final = "BEGIN IMMEDIATE"
 """Takes the write lock at once, so that nothing read in the transaction becomes stale."""
@@ -185,7 +185,7 @@ READ_OWNER: Final = f"SELECT {', '.join(OWNER_COLUMNS)} FROM owner WHERE one = 1
 """Reads the owner row."""
 
 SET_OWNER: Final = "UPDATE owner SET epoch = ?, nonce = ?, flush = ?, connection = ? WHERE one = 1"
-"""Takes over, after the row was read under the write lock."""
+"""Writes the owner row at a takeover or a new connection, after the row was read under the write lock."""
 
 FENCE: Final = (
     f"UPDATE owner SET {_assigned(FENCE_COLUMNS)} WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
@@ -231,16 +231,16 @@ ADD_IDEMPOTENCY_KEY: Final = f"INSERT INTO key VALUES ({', '.join('?' * len(KEY_
 """Adds a key row; one that exists is an error."""
 
 REPLACE_IDEMPOTENCY_KEY: Final = f"INSERT OR REPLACE INTO key VALUES ({', '.join('?' * len(KEY_COLUMNS))})"
-"""Replaces an expired key row."""
+"""Replaces a key row whose window has ended."""
 
 EXPIRE_IDEMPOTENCY_KEYS: Final = (
     "DELETE FROM key WHERE (namespace, name) IN "
     "(SELECT namespace, name FROM key WHERE until_ms >= ? AND until_ms <= ? ORDER BY until_ms, namespace, name LIMIT ?)"
 )
-"""Deletes some expired key rows, the oldest first."""
+"""Deletes some key rows whose windows have ended, the oldest first."""
 
 NEXT_KEY_EXPIRY: Final = "SELECT MIN(until_ms) FROM key WHERE until_ms >= ?"
-"""Reads when the next key row expires."""
+"""Reads when the next key window ends, not before a moment."""
 
 IDEMPOTENCY_KEY_OF: Final = "SELECT id, name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
 """Reads the key that names an item, by its `until_ms`."""

@@ -237,7 +237,7 @@ class SqliteStore:
         return self._run_locked(self._confirm_owner)
 
     def _confirm_owner(self, db: sqlite3.Connection) -> Owner:
-        """Read the owner row and, if it is ours, write it again.
+        """Return the owner row. If it names the ownership that this store took over, write it again first.
 
         The write makes the row durable: a COMMIT whose fsync failed may have left
         its frames in the log, and this COMMIT syncs them.
