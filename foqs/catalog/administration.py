@@ -84,7 +84,7 @@ class UsageReport:
 
 
 class EnqueueCounts(Protocol):
-    """What each namespace has enqueued lately at this host."""
+    """The counts of what each namespace has enqueued lately at this host."""
 
     def enqueued_last_minute(self, namespace: str) -> int:
         """Return about how many items the namespace has enqueued at this host in the last minute."""
@@ -100,7 +100,7 @@ class Administration:
 
     Args:
         timeout_ms_max: the longest deadline of a call; keys are remembered for longer.
-        deletions: of this host alone, or with others.
+        deletions: deletes namespaces, by this host alone or together with the other hosts of the cluster.
         item_bytes_max: limit of payload and metadata of an item in a call.
         on_topics_resumed: called with topics that are no longer paused.
     """
@@ -128,7 +128,7 @@ class Administration:
         self._rng = rng
         self._deletions = deletions
         self._turns = Turns(namespaces.weight_of)
-        """Of changes and readings: one at a time."""
+        """The turns of changes of the catalog, and of `refresh`: one at a time."""
         self._running_changes: set[asyncio.Task[Document]] = set()
         self._listeners: list[ChangeListener] = [deletions.on_document_changed]
 
@@ -369,7 +369,7 @@ class Administration:
             raise InvalidArgument(error.message, field="json") from None
 
     def _new_incarnation(self) -> int:
-        """Return a random number, so that not even a catalog that was lost had it before."""
+        """Return a random incarnation: not even a catalog that was lost can be expected to have had it."""
         return self._rng.randint(1, INCARNATION_MAX)
 
     def _check_settings(self, namespace: NamespaceRecord) -> None:

@@ -49,7 +49,7 @@ class QueueEntry:
     created_at_s: int = 0
     changed_at_s: int = 0
     unknown: Unknown = field(default_factory=dict)
-    """What a newer version has written beside, kept."""
+    """The fields that only a newer version knows. They are kept."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,14 +66,14 @@ class NamespaceRecord:
     deleting: frozenset[int] | None = None
     """While it is being deleted: the shards that hold no items of it and accept none. Else None."""
     incarnation: int = 0
-    """Random number that distinguishes it from a deleted namespace of the same name.
+    """A random number that distinguishes it from a deleted namespace of the same name.
 
     0 if it was created by an older version or together with the catalog.
     """
     queues: Mapping[str, QueueEntry] = field(default_factory=dict)
     """The queues that were created over SQS, by the name of their topic."""
     unknown: Unknown = field(default_factory=dict)
-    """What a newer version has written beside, kept; its own settings are in `settings` there."""
+    """The fields that only a newer version knows, and in its `settings` the settings. They are kept."""
     _stored: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def stored(self) -> bytes:
@@ -92,9 +92,9 @@ class Document:
     slots: Mapping[str, SlotAssignment] = field(default_factory=dict)
     """The assignment of key slots by tier."""
     identity: int = 0
-    """Random number of the catalog, from its creation on. 0 if an older version created it."""
+    """The random number that the catalog has from its creation on. 0 if an older version created it."""
     unknown: Unknown = field(default_factory=dict)
-    """What a newer version has written beside, kept."""
+    """The fields that only a newer version knows. They are kept."""
 
 
 EMPTY_DOCUMENT: Final = Document(0, {})

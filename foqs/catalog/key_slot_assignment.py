@@ -48,7 +48,7 @@ def with_slots(assignment: SlotAssignment, shard: int, slots: Set[int]) -> SlotA
 
 
 def shard_by_slot(assignment: SlotAssignment) -> list[int | None]:
-    """Return the shard of each slot."""
+    """Return the shard of each slot, by slot; None for a slot that is not assigned."""
     shards: list[int | None] = [None] * KEY_SLOT_COUNT
     for shard, slots in assignment.items():
         for slot in slots:
@@ -57,7 +57,7 @@ def shard_by_slot(assignment: SlotAssignment) -> list[int | None]:
 
 
 def with_even_division(assignment: SlotAssignment, tier_shards: Collection[int]) -> SlotAssignment:
-    """Divide the slots evenly, if all shards of the tier are recorded and none has slots; else change nothing."""
+    """Return the slots divided evenly, if all shards of the tier are recorded and none has slots; else the same assignment."""
     if not tier_shards or not assignment.keys() >= set(tier_shards) or any(assignment.values()):
         return assignment
     return {**assignment, **{shard: frozenset(part) for shard, part in divide_key_slots(sorted(tier_shards)).items()}}

@@ -18,7 +18,7 @@ class MemoryCatalog:
     """A catalog in memory; see `port.Catalog`.
 
     Attributes:
-        document: what is stored. To assign it is to replace the storage behind the hosts: nobody is notified.
+        document: the stored document. Tests assign it to replace it without a notice to the hosts.
     """
 
     def __init__(self, document: Document = EMPTY_DOCUMENT, bytes_max: int = BYTES_MAX) -> None:

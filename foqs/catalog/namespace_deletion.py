@@ -41,7 +41,7 @@ class CatalogEditor(Protocol):
 
 
 class Deletions(Protocol):
-    """How this host deletes namespaces."""
+    """The deletions of namespaces, as this host takes part in them."""
 
     def check_removable(self, names: Sequence[str]) -> None:
         """Check that a document may leave out these namespaces. Raises `InvalidArgument` if other hosts may hold items of them."""
@@ -52,7 +52,7 @@ class Deletions(Protocol):
         ...
 
     def on_document_changed(self, changed_names: Collection[str]) -> None:
-        """Notice the marks of another document."""
+        """Note which namespaces the new document marks as being deleted."""
         ...
 
     async def run(self, editor: CatalogEditor) -> None:
@@ -78,7 +78,7 @@ class DirectDeletions:
 
 @dataclass(slots=True, frozen=True)
 class _ShardReport:
-    """The marked namespaces of which a shard holds no items, and those of which it holds some. Others are not known."""
+    """The marked namespaces of which a shard holds no items, and those of which it holds some. Others are not counted yet."""
 
     shard: int
     empty: Collection[str]
@@ -215,7 +215,7 @@ def _with_reports(
 
 
 async def _inspect_shards(shards: Iterable[OwnedShard], names: Collection[str], deadline: float) -> list[_ShardReport]:
-    """Return which of these closed namespaces each shard of this host holds items of."""
+    """Return a report of each of these shards on the closed namespaces. A shard that cannot be inspected has none."""
     reports = []
     for shard in list(shards):
         try:

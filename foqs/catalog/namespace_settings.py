@@ -14,10 +14,10 @@ from foqs_contract.errors import InvalidArgument
 
 
 class NamespaceSettings(NamespaceOptions):
-    """What holds for the items of one namespace: the options, and which incarnation of the namespace it is."""
+    """The settings that apply to a namespace: its own, the host's defaults for the others, and its incarnation."""
 
     incarnation: bytes = b""
-    """See `idempotency_keys.incarnation_prefix`."""
+    """The incarnation as a prefix of digests; see `idempotency_keys.incarnation_prefix`."""
 
     @property
     def is_limited(self) -> bool:

@@ -46,7 +46,7 @@ class Namespaces:
     """The namespaces as this host uses them.
 
     Args:
-        default_options: the settings that a namespace does not set itself.
+        default_options: the settings that apply to a namespace unless it has its own.
         tier: the tier of this host.
 
     Attributes:

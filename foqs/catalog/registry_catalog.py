@@ -36,7 +36,7 @@ DOCUMENT_NAME: Final = "catalog"
 
 _RETRY_S: Final = 1.0
 _COALESCE_S: Final = 0.01
-"""Changes within this time cause one read. Changes of hosts' entries count too, and there may be many."""
+"""Changes of the registry within this time cause one read. Changes of hosts' entries count too, and there may be many."""
 _PARSE_PAUSES: Final = 10
 """The pause before a read is this many times as long as the last document took to parse: another host may change a large
 one without a pause."""

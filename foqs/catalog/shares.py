@@ -1,4 +1,4 @@
-"""How much of the catalog the administrators of one namespace may take.
+"""The share of the catalog that the administrators of one namespace may use.
 
 Always true: what they add leaves room for other namespaces, and a reserve in which the
 administrators of the whole system can still create, pause and grant. A change that makes

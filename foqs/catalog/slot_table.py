@@ -1,4 +1,4 @@
-"""Which shard holds which key slot, as the catalog records it."""
+"""The shard of each key slot of a tier, as the catalog records it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SlotTable:
         return self._namespaces.document.slots.get(self._namespaces.tier, _NO_ASSIGNMENT)
 
     def shard_of_slot(self, slot: int) -> int | None:
-        """Return the shard to which a slot is assigned, here or elsewhere."""
+        """Return the shard to which a slot is assigned, here or elsewhere; None if there is none."""
         recorded = self.assignment
         if recorded is not self._cached_assignment:
             self._cached_assignment, self._shard_by_slot = recorded, shard_by_slot(recorded)

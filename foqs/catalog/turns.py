@@ -17,7 +17,7 @@ class Turns:
     """A lock that is fair between namespaces.
 
     Args:
-        weight: of a namespace, at least 1.
+        weight: returns the weight of a namespace, at least 1.
     """
 
     def __init__(self, weight: Callable[[str], int]) -> None:

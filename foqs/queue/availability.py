@@ -20,7 +20,7 @@ from foqs_contract.errors import HANDOVER_RETRY_MS
 
 
 class Availability:
-    """What one host could deliver now, topic by topic."""
+    """The availability of each topic on one host."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Availability:
         )
 
     def ready_count(self, topic: TopicName) -> int:
-        """Return the number of READY items, as far as they are counted."""
+        """Return the number of READY items in shards that can deliver, as far as they are counted."""
         return max(
             0, sum([shard.counts.count(topic, State.READY) for shard in self._shards.values() if shard.can_deliver])
         )

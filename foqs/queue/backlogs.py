@@ -1,4 +1,4 @@
-"""How much of each namespace a host holds: items in its shards, and items on their way there.
+"""The backlog of each namespace on a host: its items in the shards, and its items in flight.
 
 Always true: only what is known for certain counts, so a backlog is too low while counts
 lag. Knows nothing of limits.
@@ -27,7 +27,7 @@ class Backlogs:
     def __init__(self, shards: Mapping[int, OwnedShard]) -> None:
         self._shards = shards
         self._in_flight: dict[str, InFlight] = {}
-        """By namespace, for those with a limited backlog."""
+        """The counters by namespace, for namespaces with a limited backlog."""
 
     def usage(self, namespace: str) -> tuple[int, int]:
         """Return (items, payload bytes) of a namespace in the shards."""
@@ -35,7 +35,7 @@ class Backlogs:
         return sum(items for items, _ in held), sum(size for _, size in held)
 
     def backlog(self, namespace: str) -> tuple[int, int]:
-        """Return (items, payload bytes) of a namespace with its items in flight."""
+        """Return (items, payload bytes) of a namespace in the shards and in flight."""
         items, size = self.usage(namespace)
         in_flight = self._in_flight.get(namespace)
         return (items, size) if in_flight is None else (items + in_flight.items, size + in_flight.bytes)

@@ -1,4 +1,4 @@
-"""What is done to all items that match a filter: an action with its values.
+"""A bulk change: an action, with its values, on all items that match a filter.
 
 Always true: each action that changes items has an event of an item's life. Pure.
 """
@@ -48,7 +48,11 @@ class BulkChange:
         )
 
     def narrow(self, item_filter: RowFilter) -> RowFilter:
-        """Return the filter for the items that can have the change. Raises `InvalidArgument` if it asks for other items."""
+        """Return the filter, narrowed to the items that can have the change.
+
+        Raises:
+            InvalidArgument: the filter asks for other items, or a move lacks its source or its target.
+        """
         action = self.action
         if action.in_one_topic and item_filter.topic is None:
             # Of one source, so that no page finds what an earlier one moved.

@@ -1,4 +1,4 @@
-"""What one call may ask for: the options of `[calls]`, and the constants beside them."""
+"""The limits of one call: the options of `[calls]`, and the constants beside them."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Dequeue:
     """One dequeue call.
 
     Args:
-        settings: of the namespace.
+        settings: the settings of the namespace.
         topics: the number of items wanted of each.
         wait_deadline: when it stops waiting for items; at most `deadline`.
     """
@@ -144,7 +144,9 @@ class Dequeue:
     # ---------------------------------------------------------------- searching
 
     def try_deliver(self, now: float | None = None) -> bool:
-        """Lease items if there are any. Else join the queues of the topics, or keep the place there, and return False.
+        """Lease items if there are any, or reply without items if it may not wait, and return True.
+
+        Else join the queues of the topics, or keep the place there, and return False.
 
         A refill that is running is waited for even by a dequeue that does not
         wait, but not without limit: shards that are late are skipped.

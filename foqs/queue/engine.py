@@ -52,18 +52,18 @@ class EngineSettings:
     """The settings of an engine; they do not change while it runs."""
 
     standalone_shards: Mapping[int, str] | None
-    """Those of a host alone, each with the name of its database. None: what it is assigned, in a cluster."""
+    """The shards of a standalone host, each with the name of its database. None in a cluster, which assigns shards."""
     namespace: NamespaceOptions
-    """What a namespace has that it does not set."""
+    """The settings that apply to a namespace unless it has its own."""
     calls: CallLimits
     shard: ShardOptions
     shard_constants: ShardConstants
     cache: CacheLimits
     demand: DemandSettings
     item_bytes_max: int = 1 << 21
-    """Payload and metadata of an item that a call can carry beside its other fields: no namespace may allow more."""
+    """The most bytes of payload and metadata that a call can carry beside an item's other fields. No namespace allows more."""
     tier: str = "default"
-    """Of this host and its shards."""
+    """The tier of this host and its shards."""
 
 
 class Engine:
@@ -239,7 +239,7 @@ class Engine:
             self._update_readiness()
 
     def on_suspended(self) -> None:
-        """Deliver nothing."""
+        """Deliver nothing until `on_resumed`."""
         self.queue.suspend()
 
     def on_resumed(self) -> None:

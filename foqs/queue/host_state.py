@@ -1,4 +1,4 @@
-"""What the parts of a host share: its shards, namespaces and waiting dequeues, and what is measured of them.
+"""The state that the parts of a host share: its shards, namespaces and waiting dequeues, and measurements of them.
 
 Holds `HostState`. It is built first; the queue, the engine and the tier of the host get
 it. Always true: its fields are the same objects as long as the host runs. Knows nothing
@@ -28,7 +28,7 @@ class HostState:
     """The state of one host.
 
     Args:
-        namespace_options: what a namespace has that it does not set.
+        namespace_options: the settings that apply to a namespace unless it has its own.
         tier: the name of the host's tier.
         stopwatch_s: returns monotonic seconds.
     """
@@ -48,7 +48,7 @@ class HostState:
         self.topic_rates = TopicRates()
 
     def load(self) -> float:
-        """Return how many items wait to be written."""
+        """Return the load of the host: how many items wait to be written."""
         return float(sum(shard.queued_items for shard in self.shards.served.values()))
 
     def shard_statuses(self) -> list[ShardStatus]:

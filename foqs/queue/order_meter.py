@@ -1,4 +1,4 @@
-"""Which deliveries are sampled to measure how well the order is kept.
+"""Samples deliveries, to measure how well the order is kept.
 
 Holds `OrderMeter`; docs/design/order-meter.md says what is measured. Always true: at
 most one sample in `SAMPLE_PAUSE_S`, and one of a topic in `TOPIC_PAUSE_S`; a delivery
@@ -23,7 +23,7 @@ TOPICS_MAX: Final = 10_000
 
 
 class OrderSink(Protocol):
-    """Where the order meter sends its samples."""
+    """Gets the samples of the order meter."""
 
     def on_sample(
         self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement, deliveries: int
@@ -31,7 +31,7 @@ class OrderSink(Protocol):
         """Add a sample, now or later.
 
         Args:
-            here: what it passed over on this host.
+            here: the displacement of the delivery on this host.
             deliveries: the number of deliveries that it stands for.
         """
         ...

@@ -1,4 +1,4 @@
-"""Why a dequeue found nothing although there may be items: shards that cannot deliver.
+"""The outage that a dequeue without items reports: shards that may hold items and cannot deliver them.
 
 Pure; knows nothing of calls and of hosts.
 """

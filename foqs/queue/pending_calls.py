@@ -40,7 +40,7 @@ class FanOutCall:
         self.accepted_count = 0
         """The number of entries that are in operations."""
         self.on_repeats: Callable[[int], None] | None = None
-        """Called with the number of accepted items that were not new; None if the rate is not limited."""
+        """Called with the number of items that were not inserted because their keys were in use; None if the rate is not limited."""
 
     def add_operation(self, operation: Operation, positions: Sequence[int], shard: int) -> None:
         """Add an operation of a shard. `positions` are the places of its entries in the call."""

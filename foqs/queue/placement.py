@@ -230,7 +230,7 @@ class Placement:
 
 
 class _KeyBindings(dict[int | None, Bindings]):
-    """What a key binds its item to, by the number of the shard; None: no shard is known."""
+    """The bindings of a key by the number of its shard; None: no shard is known."""
 
     def __missing__(self, number: int | None) -> Bindings:
         allowed = NO_SHARDS if number is None else frozenset((number,))

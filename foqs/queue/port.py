@@ -29,7 +29,7 @@ from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import FoqsError
 
 ITEM_OVERHEAD_BYTES: Final = 1_024
-"""Limit of an item's names and numbers in a reply."""
+"""The most bytes that an item's names and numbers take in a reply."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class RowView:
 
 @dataclass(slots=True)
 class ItemDetails(RowView):
-    """One item with its idempotency key, or None if it has no key."""
+    """One item with its idempotency key; None if it has none, or if the key is no longer remembered."""
 
     idempotency_key: bytes | None
 
@@ -106,7 +106,7 @@ NOTHING_LEASED: Final = LeasedItems([], lambda: None)
 
 
 EnqueueOutcome: TypeAlias = str | Repeated | FoqsError
-"""The id of the committed item, new or repeated; or the error."""
+"""The outcome of one item: the id of the new item, the `Repeated` id of an earlier one, or the error."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -171,7 +171,7 @@ class ItemExplanation:
 
 
 Outcome: TypeAlias = AlreadyGone | FoqsError | str | Repeated | None
-"""None: done and committed. Of a MOVE: the id of the new item, perhaps of an earlier call."""
+"""The outcome of one event. None: done and committed. Of a MOVE: the id of the new item; `Repeated`: of an earlier call."""
 
 
 class PendingCall(Protocol):

@@ -59,7 +59,7 @@ class QueueService:
 
     Args:
         demand: decides how much to prefetch.
-        replies: are written after they were made, before other work is done.
+        replies: the replies that were made and not written yet; written when shards have notified callers.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class QueueService:
         return dequeue
 
     def _item_bytes_max(self, namespace: str, settings: NamespaceSettings) -> int:
-        """Return how long one item of a namespace may be in a reply, by its settings or by the longest known payload."""
+        """Return the most bytes of one item of a namespace in a reply, by its settings or by the longest known payload."""
         payload_bytes = max(settings.payload_bytes_max, self._namespaces.longest_payloads.payload_bytes_max(namespace))
         return payload_bytes + settings.metadata_bytes_max + TRACE_CONTEXT_BYTES_MAX + ITEM_OVERHEAD_BYTES
 

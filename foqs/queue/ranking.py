@@ -1,4 +1,4 @@
-"""What a delivery passes over on this host.
+"""The displacement of a delivery on this host: the better items over which it passes.
 
 Always true: it reads the memory of the shards and changes nothing. Knows nothing of
 other hosts, nor of which deliveries are sampled.
@@ -16,7 +16,7 @@ from foqs.shard.shard import OwnedShard
 
 
 class Ranking:
-    """Says what a delivery passes over on this host."""
+    """Computes displacements from the memory of this host's shards."""
 
     def __init__(self, shards: Mapping[int, OwnedShard], namespaces: Namespaces, suspension: Suspension) -> None:
         self._shards = shards
@@ -24,7 +24,7 @@ class Ranking:
         self._suspension = suspension
 
     def passed_over(self, topic: TopicName, priority: int, deliver_after_ms: int) -> Displacement:
-        """Return over what a delivery of an item with this key passes on this host: READY items that could be delivered."""
+        """Return the displacement of a delivery of an item with this key, among the items that this host can deliver."""
         if self._suspension.is_on or topic in self._namespaces.paused_topics:
             return NOTHING
         # Numbers of two shards say nothing about age: an item of the same millisecond is no better.

@@ -1,4 +1,4 @@
-"""Whether a host delivers nothing for now, because its shards may soon belong to another host."""
+"""The suspension of a host: it delivers nothing for now, because its shards may soon belong to another host."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Suspension:
-    """One value, which the engine sets and everything that delivers reads. All calls but deliveries are served."""
+    """Says whether the host is suspended. The queue sets it, and all parts that deliver read it. Other calls are served."""
 
     is_on: bool = False

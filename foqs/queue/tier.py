@@ -22,7 +22,7 @@ class LimitPart(Protocol):
 
     @property
     def scope(self) -> str:
-        """What errors say of the limits: empty, or that they are those of all hosts."""
+        """The words that errors add to a limit: empty, or that it is the limit of all hosts together."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class Tier(Protocol):
 
     @property
     def ownership_nonce(self) -> str:
-        """What this run of the host writes into the owner rows of its shards."""
+        """The nonce that this run of the host writes into the owner rows of its shards."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What a host knows of the topics of its whole tier: the figures of the console and of the page /scale.
+"""The figures of a host's whole tier, topic by topic, for the console and the page /scale.
 
 Holds the port `TierFigures`, and `OwnFigures` of a host that is its whole tier.
 `foqs.cluster.peer_figures` has those of a host with peers. Always true: nothing is asked
@@ -51,7 +51,7 @@ class TierFigures(Protocol):
         ...
 
     def peer_rates(self) -> Rates:
-        """Return the rates of all topics at the peers together: of their busiest topics."""
+        """Return the sums of the rates at the peers. Only their busiest topics count, because peers report no others."""
         ...
 
     def peers_oldest_ready_at_s(self) -> float | None:

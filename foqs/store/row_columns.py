@@ -86,7 +86,15 @@ ROW_COLUMNS: Final = (
     RowColumn(
         "namespace", "str", "TEXT NOT NULL", "VARBINARY(255) NOT NULL", "item.namespace", "the tenant; never changes"
     ),
-    RowColumn("topic", "str", "TEXT NOT NULL", "VARBINARY(255) NOT NULL", "item.topic", "a move changes it", _MOVE),
+    RowColumn(
+        "topic",
+        "str",
+        "TEXT NOT NULL",
+        "VARBINARY(255) NOT NULL",
+        "item.topic",
+        "the topic, which a move changes",
+        _MOVE,
+    ),
     RowColumn("priority", _INT, _NUMBER, "INT NOT NULL", "item.priority", "the lowest is delivered first", _UPDATE),
     RowColumn(
         "deliver_after_ms", _INT, _NUMBER, "BIGINT NOT NULL", "", "the place among items of one priority", _UPDATE

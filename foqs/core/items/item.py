@@ -74,7 +74,7 @@ class Row:
     namespace: str
     """The tenant; never changes."""
     topic: str
-    """A move changes it."""
+    """The topic, which a move changes."""
     priority: int
     """The lowest is delivered first."""
     deliver_after_ms: int

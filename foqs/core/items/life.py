@@ -55,7 +55,7 @@ class RetryPolicy:
     dead_retention_ms: int
     key_window_ms: int
     incarnation: bytes = b""
-    """See `idempotency_keys.incarnation_prefix`."""
+    """The incarnation as a prefix of digests; see `idempotency_keys.incarnation_prefix`."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""A bulk job: what it does to which items, how far it has come, and who works on it.
+"""A bulk job: its work, its progress, and the host that works on it.
 
 Holds the frozen values and the table of a job's states. Always true: a job that has
 ended stays as it is, but for the counts of its last page; `run` increases by one each
@@ -45,7 +45,7 @@ class BulkJobState(enum.Enum):
 
 
 class BulkJobCommand(enum.Enum):
-    """What a person can command. Each may be repeated."""
+    """The commands of a person to a job. Each may be repeated."""
 
     INTERRUPT = "interrupt"
     RESUME = "resume"
@@ -69,13 +69,13 @@ REASON_CHARS_MAX: Final = 200
 
 
 def shorten(reason: str | None) -> str | None:
-    """Return a reason as a job keeps it."""
+    """Return a reason, cut to `REASON_CHARS_MAX`; None if there is none."""
     return reason if reason is None or len(reason) <= REASON_CHARS_MAX else f"{reason[: REASON_CHARS_MAX - 3]}..."
 
 
 @dataclass(slots=True, frozen=True)
 class BulkJobSpec:
-    """What a job shall do. It never changes.
+    """The work of a job, as its caller asked for it. It never changes.
 
     Attributes:
         item_filter: the items. Its ages count from the start of its filter walk; its `at_ms` is not used.
@@ -108,7 +108,7 @@ class BulkJobOwner:
     """The host that works on a job: its name, and the nonce of its run.
 
     Attributes:
-        unknown: what a newer version has written beside, kept while the host works on the job.
+        unknown: the fields that only a newer version knows. They are kept while the host works on the job.
     """
 
     name: str
@@ -118,14 +118,14 @@ class BulkJobOwner:
 
 @dataclass(slots=True, frozen=True)
 class BulkJobCounts:
-    """The items of finished pages.
+    """The numbers of items in the finished pages of a job.
 
     Attributes:
         seen: those that matched when their page was read.
         changed: those that the job has changed.
         failed: those that refused the change, such as a leased item's move.
         at_least: the numbers may be too low, because the result of a page was lost. `changed` is never too high.
-        unknown: what a newer version has written beside, kept.
+        unknown: the fields that only a newer version knows. They are kept.
     """
 
     seen: int = 0
@@ -146,10 +146,10 @@ class BulkJobRecord:
         cursor: the pages before it are done; None: the filter walk has not started.
         refusal: why the first of the failed items refused the change.
         problem: FAILED: why; RUNNING: what the job waits for, if it cannot go on now.
-        owner: None: nobody works on it. A job that has ended has an owner until its last page is counted.
+        owner: None: no host works on it. A job that has ended has an owner until its last page is counted.
         run: increases by one each time a host takes the job.
         ended_at_ms: None while it is live.
-        unknown: what a newer version has written beside, kept.
+        unknown: the fields that only a newer version knows. They are kept.
     """
 
     id: str
@@ -177,7 +177,7 @@ class BulkJobRecords:
     unread: Mapping[str, Any] = field(default_factory=dict)
     """Records that only a newer version can read, as it wrote them."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """What a newer version has written beside, kept."""
+    """The fields that only a newer version knows. They are kept."""
 
     def of_namespace(self, namespace: str) -> list[BulkJobRecord]:
         """Return the jobs of a namespace, the newest first."""

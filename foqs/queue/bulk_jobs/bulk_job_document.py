@@ -1,4 +1,4 @@
-"""The jobs as JSON.
+"""The document of the jobs, as JSON.
 
 Always true: equal jobs have equal texts; parsing a rendered text returns equal jobs. A
 job that cannot be read whole, because a newer version wrote it, is kept as it is and
@@ -49,7 +49,7 @@ def render_jobs(jobs: BulkJobRecords) -> bytes:
 
 
 def spec_bytes(spec: BulkJobSpec) -> int:
-    """Return the length of what a job shall do, as JSON."""
+    """Return the length of a spec as JSON, in bytes."""
     return len(_to_json(_spec_to_json(spec)))
 
 

@@ -1,4 +1,4 @@
-"""The bulk jobs that this host works on: takes those that nobody works on, and gives them up when it stops.
+"""The bulk jobs that this host works on: takes those that no host works on, and gives them up when it stops.
 
 Always true: a host works on a job only while the record names it as the owner, or for
 one page after that changed; it works on at most `JOBS_PER_HOST_MAX` jobs at a time, and on
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 JOBS_PER_HOST_MAX: Final = 4
 OVERDUE_S: Final = 2.0
-"""After this time, a host without room takes a job whose namespace has no other one at work: no host has room."""
+"""A job that has waited this long is taken by a host without room if no host works on another job of its namespace."""
 MISSING_S: Final = 2.0
 """The owner of a job must be missing for this long before another host takes the job."""
 TICK_S: Final = 1.0
-"""The interval of looks at the members while another host works on a job, or none does."""
+"""How often the running hosts are read while another host works on a job, or none does."""
 
 READ_INTERVAL_S: Final = 0.1
-"""The record is not read more often. Each write of each job wakes all hosts, and a full record takes milliseconds to parse."""
+"""The shortest time between two reads of the record: each write wakes all hosts, and to parse a full one takes milliseconds."""
 
 
 class BulkJobHost:
@@ -45,7 +45,7 @@ class BulkJobHost:
         self, tools: BulkJobTools, owner: BulkJobOwner, tier: str, members: Callable[[], Collection[str] | None]
     ) -> None:
         self.jobs = BulkJobRecords()
-        """As they were read last."""
+        """The jobs as they were read last."""
         self._tools = tools
         self._owner = owner
         self._tier = tier
@@ -57,7 +57,7 @@ class BulkJobHost:
         """By the id of a job of this host: the run of its last worker."""
         self._missing_since_s: dict[str, float] = {}
         self._waiting_since_s: dict[str, float] = {}
-        """By the id of a job that no host works on: since when this host knows."""
+        """By the id of a job that no host works on: since when this host has known that."""
         self._may_own_jobs = False
         """Whether the record may name this host as an owner."""
 
@@ -100,7 +100,7 @@ class BulkJobHost:
 
     async def _follow_record(self) -> None:
         """Read the record and follow it. Raises `RegistryError`."""
-        working = set(self._workers)  # before the read: what a worker writes as its last word is read then
+        working = set(self._workers)  # before the read, so that the last write of each worker is read
         self.jobs = await self._tools.store.load()
         missing = self._missing_owners()
         if missing is not None:

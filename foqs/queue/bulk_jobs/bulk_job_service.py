@@ -99,7 +99,7 @@ class BulkJobService(BulkJobs):
 
 
 def _checked(spec: BulkJobSpec) -> BulkJobSpec:
-    """Return what is recorded of a job. Raises `InvalidArgument`, `LimitExceeded`."""
+    """Return the spec to record, with a narrowed filter. Raises `InvalidArgument`, `LimitExceeded`."""
     change = spec.counts_for or spec.change
     if spec.counts_for is not None and (not spec.is_count or not change.action.changes_items):
         raise InvalidArgument("this is for a count, and names a change; leave it out", field="counts_for")

@@ -1,4 +1,4 @@
-"""Where the jobs are kept: one document, replaced as a whole.
+"""The store of the jobs: one document, replaced as a whole.
 
 Always true: a replacement has seen the document that it replaces, so no change
 overwrites another; a document that is not readable is never overwritten. Hosts of a
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 SECRET_FILE_BYTES_MAX: Final = 4_096
 ATTEMPTS_MAX: Final = 10
-"""Other hosts may change the document at the same time, each about once a second for each job."""
+"""How often a change is tried: other hosts may change the document too, each about once a second for each job."""
 
 
 class Documents(Protocol):
@@ -109,9 +109,10 @@ class BulkJobStore:
 
 
 class LocalDocuments:
-    """The documents of a host alone: files of a folder, or None: its memory. One process writes them. See `Documents`.
+    """The documents of a host alone, which only this process writes. See `Documents`.
 
     Args:
+        folder: the folder of their files; None keeps them in memory.
         is_secret: files that others may read are refused. They are read each time, because a person may delete one.
     """
 

@@ -27,7 +27,7 @@ from foqs_contract.errors import InvalidArgument, KeyConflict, LimitExceeded, No
 
 LIVE_MAX: Final = 64
 LIVE_PER_NAMESPACE_MAX: Final = 8
-"""A namespace has no more live jobs than places are left for others, but one in any case."""
+"""The most live jobs of a namespace. Beyond its first one, it also has no more than places are left for others."""
 ENDED_MAX: Final = 32
 ENDED_PER_NAMESPACE_MAX: Final = 16
 
@@ -38,7 +38,7 @@ class BulkJobTaken(Exception):
 
 @dataclass(slots=True, frozen=True)
 class BulkJobProgress:
-    """What the host of one run reports. The values are absolute, so a report may be repeated.
+    """The report of the host of one run. The values are absolute, so a report may be repeated.
 
     Attributes:
         run: the run of the host.

@@ -28,7 +28,7 @@ PAGE_ITEMS_MAX: Final = 500
 WRITE_INTERVAL_S: Final = 1.0
 """How often the progress of a job is recorded, while its host has few."""
 GONE_S: Final = 10.0
-"""A host may read late that a namespace exists."""
+"""A job fails when its namespace has been missing for this long: a host may read late that a namespace exists."""
 
 
 class BulkJobPages(Protocol):
@@ -55,7 +55,7 @@ class BulkJobObserver(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class BulkJobTools:
-    """What the workers of a host share.
+    """The parts that the workers of a host share.
 
     Attributes:
         incarnation_of: the incarnation of a namespace; None if this host knows no such namespace.
@@ -97,7 +97,7 @@ class BulkJobWorker:
         return self._job.run
 
     def heed_record(self) -> None:
-        """Look at the record before the next page: the job may be interrupted, or taken by another host."""
+        """Check the record before the next page: the job may be interrupted, or taken by another host."""
         self._attention.set()
 
     def leave(self) -> None:
@@ -114,7 +114,11 @@ class BulkJobWorker:
             log.info("bulk job %s is left to others: it ended, or another host has it", self._job.id)
 
     async def _step(self) -> bool:
-        """Look at the record if it must be, and do one page. Returns whether the job goes on. Raises `BulkJobTaken`."""
+        """Write and check the record if that is requested, and do one page. Returns whether the job goes on.
+
+        Raises:
+            BulkJobTaken: this host does not own the job any more.
+        """
         if self._attention.is_set():
             self._attention.clear()
             if not await self._write(is_leaving=self._is_leaving):
@@ -187,7 +191,7 @@ class BulkJobWorker:
         return error.may_succeed_later
 
     async def _pause(self, pause_s: float) -> None:
-        """Wait, or until the record must be looked at."""
+        """Wait until the time is over, or until the record must be checked."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._attention.wait()

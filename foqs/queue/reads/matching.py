@@ -1,4 +1,4 @@
-"""A page of the items that match a filter, over the shards of this host.
+"""Lists the items that match a filter, page by page, over the shards of this host.
 
 Changes nothing.
 """
