@@ -97,7 +97,13 @@ ROW_COLUMNS: Final = (
     ),
     RowColumn("priority", _INT, _NUMBER, "INT NOT NULL", "item.priority", "the lowest is delivered first", _UPDATE),
     RowColumn(
-        "deliver_after_ms", _INT, _NUMBER, "BIGINT NOT NULL", "", "the place among items of one priority", _UPDATE
+        "deliver_after_ms",
+        _INT,
+        _NUMBER,
+        "BIGINT NOT NULL",
+        "",
+        "no delivery before this; then the place among items of one priority",
+        _UPDATE,
     ),
     RowColumn("enqueued_at_ms", _INT, _NUMBER, "BIGINT NOT NULL", "now_ms", "the time of the insert"),
     RowColumn("lease_ms", _INT, _NUMBER, "BIGINT NOT NULL", "item.lease_ms", "the length of a lease"),

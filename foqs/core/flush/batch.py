@@ -168,7 +168,7 @@ class Batch:
         return names
 
     def split(self) -> tuple[Batch, Batch]:
-        """Split into two batches of half the entries each, in order and without direct deliveries."""
+        """Return two batches of half the entries each, in order and without direct deliveries."""
         half = len(self) // 2
         first: list[Part[Any]] = []
         second: list[Part[Any]] = []

@@ -292,7 +292,7 @@ def _change_timer(old: TimerEntry | None, new: TimerEntry | None, plan: FlushPla
 
 
 def _remove_stale_timers(parts: Sequence[Part[Dues]], find_row: FindRow, plan: FlushPlan) -> None:
-    """Delete the entries that a scan found and that their rows do not have: a row that is gone, or has another due."""
+    """Remove the timer entries that a scan found and whose rows are gone or have another due."""
     for part in parts:
         for number, due_ms in zip(part.numbers, part.operation.timer_dues[part.start : part.stop], strict=False):
             row = find_row(number)
@@ -572,7 +572,7 @@ def _group_equal_changes(changed: Sequence[tuple[EventKind, Row, Row]]) -> tuple
 
     A due row changes only in the columns of a lease, and items that were delayed or
     leased together change equally. One statement for all of them costs the database
-    a fifth of one value for each.
+    a fifth of one that has values for each row.
     """
     groups: dict[tuple[int | None, int, int, State, int | None], list[Row]] = {}
     updates: list[Row] = []

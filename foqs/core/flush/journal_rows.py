@@ -43,7 +43,7 @@ class PositionedEvents(NamedTuple):
 
 
 class PayloadPlace(NamedTuple):
-    """Where a payload is in the journal: at an offset among the payloads of a flush."""
+    """The place of a payload in the journal: an offset among the payloads of a flush."""
 
     position: Position
     offset: int

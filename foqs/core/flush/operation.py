@@ -45,7 +45,7 @@ class OperationCaller(Protocol):
     """Waits for the end of its operations: a call in flight, or a task of the shard."""
 
     def on_operation_finished(self, operation: Operation) -> None:
-        """All entries of the operation have their results. Called once for each operation."""
+        """Called once for each operation, when all its entries have their results."""
         ...
 
 
@@ -149,7 +149,7 @@ class Operation:
         return not self._open_count
 
     def fail(self, start: int, stop: int, error: FoqsError) -> None:
-        """Settle those of these entries that have no result with `error`, and report the end if they were the last ones."""
+        """Settle the entries from `start` to `stop` that have no result with `error`. Report the end if none is left."""
         if self.is_abandoned or not self._open_count:
             return
         self._settle_pending(start, stop, error, error)
@@ -169,7 +169,7 @@ class Operation:
         return withdrawn
 
     def report_end(self) -> None:
-        """Notify the caller that all entries have their results: the only place that does."""
+        """Notify the caller that all entries have their results. No other place does that."""
         # Drops the reference to the caller, which refers to this operation: a cycle would keep both alive.
         caller, self._caller = self._caller, None
         if caller is not None:
@@ -180,7 +180,7 @@ class Operation:
         return self.results
 
     def _settle_pending(self, start: int, stop: int, if_open: FoqsError, if_sealed: FoqsError) -> None:
-        """Settle those of these entries that have no result, and report the end if they were the last ones."""
+        """Settle the entries from `start` to `stop` that have no result. Report the end if none is left."""
         results = self.results
         for place in range(start, stop):
             result = results[place]

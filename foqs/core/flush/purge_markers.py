@@ -72,7 +72,7 @@ class PurgeMarkers:
         return row.id <= self._last_numbers.get((row.namespace, row.topic), 0)
 
     def hide_purged(self, find: Callable[[int], Row | None]) -> Callable[[int], Row | None]:
-        """Wrap `find` so that it does not find purged rows."""
+        """Return a function that finds what `find` does, without purged rows."""
 
         def find_unpurged(number: int) -> Row | None:
             row = find(number)
@@ -97,7 +97,7 @@ class PurgeMarkers:
 
 
 def _topic_numbers(topic: TopicName) -> tuple[int]:
-    """Return the number for an operation on a topic: negative, so below those of items.
+    """Return the number for an operation on a topic, alone in a tuple. It is negative, so no item has it.
 
     A number occurs in a flush once, so a flush sets or clears at most one marker of a topic.
     """

@@ -100,5 +100,5 @@ def is_of_incarnation(key: IdempotencyKey, incarnation: bytes) -> bool:
 
 
 def divide_key_slots(shards: Sequence[int]) -> dict[int, range]:
-    """Divide all slots evenly. Neighbouring slots go to different shards."""
+    """Return the slots of each shard: all slots divided evenly. Neighbouring slots go to different shards."""
     return {shard: range(place, KEY_SLOT_COUNT, len(shards)) for place, shard in enumerate(shards)}

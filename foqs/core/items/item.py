@@ -78,7 +78,7 @@ class Row:
     priority: int
     """The lowest is delivered first."""
     deliver_after_ms: int
-    """The place among items of one priority."""
+    """No delivery before this; then the place among items of one priority."""
     enqueued_at_ms: int
     """The time of the insert."""
     lease_ms: int

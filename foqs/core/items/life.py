@@ -373,7 +373,7 @@ def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
 
 
 def _extend_ready(event: Event, row: Row, context: FlushContext) -> Transition:
-    """Lease an item again to its last consumer. Its lease has ended, and the item was not leased since."""
+    """Lease a READY item again to its last consumer: its lease has ended, and it was not leased since."""
     if event.token is None:
         return _reject_extend(event, row, context)
     if event.token <= 0 or event.token != row.token:

@@ -1,7 +1,7 @@
 """The first bytes of payloads and metadata that only the SQS server writes.
 
-They say who sent a message, and what became of it in another queue, and consumers believe
-it. So with authentication no other caller may write them, except administrators and hosts.
+They name the sender of a message, and say what became of it in another queue, and consumers
+believe them. So with authentication no other caller may write them, except administrators and hosts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of the values in a request.
+"""Checks of the values in a request. Most of them return the value that they were given.
 
 Holds the rules for names, sizes, numbers and times. Always true: a value that
 passed needs no further check; a failed check says what is wrong and what to do,

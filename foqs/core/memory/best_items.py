@@ -80,7 +80,7 @@ def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list
 
 
 def _lower(rank_max: int | None, boundary: OrderKey, last_rank: int | None) -> int:
-    """Return the lower of `rank_max` and the rank above which the table may hold keys. `last_rank` is that of a key of the window."""
+    """Return the lower of `rank_max` and the rank above which the table may hold keys. `last_rank` is the rank of the last key of a peek."""
     rank = arrival_rank(boundary)
     if last_rank is not None and last_rank > rank:
         rank = last_rank

@@ -146,7 +146,7 @@ class ReadyIndex:
         return len(self._windows)
 
     def filter_known(self, topics: Collection[TopicName]) -> list[TopicName]:
-        """Return those of these topics that are in the index, in the given order."""
+        """Return which of these topics are in the index, in the given order."""
         windows = self._windows
         if windows.keys().isdisjoint(topics):
             return []
@@ -312,7 +312,7 @@ class ReadyIndex:
         return before - len(reserved)
 
     def release_reservations(self, topic: TopicName, order_keys: Iterable[OrderKey]) -> bool:
-        """Return reserved items that were not delivered to their window. Return whether any of them was still reserved."""
+        """Put reserved items that were not delivered back into their window. Return whether any was still reserved."""
         reserved = self._reserved
         # If the reservation of a number has another key, this key is outdated.
         released = [key for key in order_keys if reserved.get(key & NUMBER_MAX) == key]
@@ -401,7 +401,7 @@ class ReadyIndex:
         )
 
     def not_prefetched(self, topic: TopicName, count: int) -> list[OrderKey]:
-        """Return those of the first `count` keys of the window that are not prefetched."""
+        """Return which of the first `count` keys of the window are not prefetched."""
         window = self._windows.get(topic)
         if window is None:
             return []

@@ -8,7 +8,7 @@ payload, because its delivery carries it. Rows that are not cached are read.
 There are two pools, each with a budget that the caches of all shards of a host share:
 rows just written, and prefetched rows. A full pool of written rows accepts no new
 ones, because the oldest ones are needed first. A row stays in its pool while it is
-cached. Knows neither the index nor who reads.
+cached. Knows neither the index nor the reads.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class RowCache:
         return list(self._rows.values())
 
     def clear(self) -> None:
-        """Remove all rows and release their room, because the shard has another owner."""
+        """Remove all rows and release their room, because the shard is closed or lost."""
         for prefetch in list(self._prefetches):
             self.cancel_prefetch(prefetch)
         self._remove(list(self._rows))
@@ -141,7 +141,7 @@ class RowCache:
         return prefetch
 
     def finish_prefetch(self, prefetch: Prefetch, rows: Sequence[Row]) -> None:
-        """Store the rows that were read, except those written since. Only between two flushes.
+        """Store the rows that were read. Of a row written since, only the payload is used. Only between two flushes.
 
         A row that was read without its payload is stored too, because its length is useful.
         """

@@ -1,4 +1,4 @@
-"""How fast the topics of a host get and lose work: their ready rates, ack rates and acked items.
+"""The rates at which the topics of a host get and lose work: their ready rates, ack rates and acked items.
 
 Holds `TopicRates`. Rates are averages that decay with time; they are updated only when
 a flush changed their topic, so a quiet topic costs nothing. Bounded in topics: the

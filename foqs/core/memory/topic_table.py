@@ -62,7 +62,7 @@ class TopicTable:
     # ---------------------------------------------------------- before a flush
 
     def to_add(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
-        """Return those of the topics, which get items, that are not in the table yet. May run again and in another thread."""
+        """Return which of these topics, which get items, are not in the table yet. May run again and in another thread."""
         return [
             (namespace, name)
             for namespace, names in topics.items()

@@ -3,7 +3,7 @@
 The entry of a row is a function of the row alone, so a flush that knows a row before and
 after knows what to change.
 
-A scan covers `scanned <= due <= now`. Always true: no entry with a due below `scanned_ms`
+A scan covers the dues from `scanned_ms` to now. Always true: no entry with a due below `scanned_ms`
 is unprocessed, because it rises only when everything that a scan found is committed, and
 a due that would be written below it is raised to it. `next_table_scan_ms` is never later
 than the earliest entry above it. Only the first scan after a takeover has no lower

@@ -4,7 +4,7 @@ The leases of one flush mostly have consecutive numbers and the same end. So ran
 numbers are remembered in slots of time, and an ack need not remove anything from them. At
 the slot's time the owner reads which rows of its ranges are still LEASED. It leaves out
 the numbers that are known to be deleted, mostly all of them: beside an old snapshot the
-database still has those rows, and reading them would be dear.
+database still has those rows, and reading them would be expensive.
 
 Always true between two flushes: a lease that ends before `unread_from_ms` is in a slot,
 or is being looked at. Leases that end later may be unknown here; a *lease walk* over all
@@ -219,7 +219,7 @@ class LeaseEnds:
     # ----------------------------------------------------------------- lease walks
 
     def begin_lease_walk(self) -> None:
-        """Begin a lease walk. It must remember or apply every LEASED row, and call `end_lease_walk`."""
+        """Begin a lease walk. The caller must remember or apply every LEASED row, then call `end_lease_walk`."""
         self._is_lease_walk_running = True
         self._forgotten_from_ms = NEVER_MS
 
@@ -277,7 +277,7 @@ class LeaseEnds:
 
 
 def group_by_due(leases: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    """Group (due_ms, number) by due."""
+    """Return the numbers of (due_ms, number) pairs, by due."""
     groups: dict[int, list[int]] = {}
     for due_ms, number in leases:
         groups.setdefault(due_ms, []).append(number)

@@ -29,7 +29,7 @@ class ShardClock:
     def __init__(self, monotonic_ms: Callable[[], int], start_ms: int, ahead_us: int, slew_permille: int) -> None:
         self._monotonic_ms = monotonic_ms
         self._slew_permille = slew_permille
-        """Also the microseconds that it may gain or lose in a millisecond."""
+        """In thousandths: as many microseconds as it may gain or lose in a millisecond."""
         self._since_ms = monotonic_ms()
         self._base_us = start_ms * US_PER_MS
         """The shard's time at `_since_ms`."""
