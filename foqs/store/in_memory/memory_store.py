@@ -258,7 +258,7 @@ class MemoryStore:
         self._faults("committed")
 
     async def commit(self, fence: Fence, writes: Writes) -> None:
-        """Send COMMIT. From here on the database acts by itself, even if the sender dies."""
+        """Send COMMIT. From here on the database acts by itself, even if the sender dies. Raises `StoreLost`."""
         loop = asyncio.get_running_loop()
         self._committing_connection = self._connection
         reply: asyncio.Future[bool] = loop.create_future()
@@ -353,7 +353,7 @@ class MemoryStore:
             raise StoreLost("the connection to the memory database is closed")
 
     async def _lock_or_fail(self) -> None:
-        """Wait for the owner row's lock after its holder was killed."""
+        """Wait for the owner row's lock after its holder was killed. Raises `StoreLost`."""
         if not await self._database.lock(self._tables, self._connection, timeout_s=5.0):
             self._database.kill(self._connection)
             raise StoreLost("another connection holds the owner row's lock")

@@ -113,7 +113,7 @@ class MysqlLink(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, settings: MysqlSettings) -> MysqlLink:
-        """Open a new connection.
+        """Open a new connection, and return it.
 
         Raises:
             ServerError: the server refused it (a wrong password, no such database).

@@ -130,7 +130,11 @@ def payload_ranges(places: Sequence[PayloadPlace]) -> dict[Position, tuple[int, 
 
 
 def decode_payloads(places: Sequence[PayloadPlace], results: Sequence[Result]) -> dict[PayloadPlace, bytes]:
-    """Decode payloads from the results of `payload_parts` of each range of `payload_ranges`, in its order."""
+    """Decode payloads from the results of `payload_parts` of each range of `payload_ranges`, in its order.
+
+    Raises:
+        StoreUnusable: a part of a row is missing.
+    """
     contents: dict[Position, tuple[int, bytes]] = {}
     for position, found in zip(payload_ranges(places), results, strict=True):
         if found.rows:

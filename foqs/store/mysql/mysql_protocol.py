@@ -262,7 +262,7 @@ class ReplyReader:
         return None
 
     def _read_packet(self, data: bytes, at: int, end: int) -> bool:
-        """Read one packet. Returns True after the last packet of a reply."""
+        """Read one packet. Returns True after the last packet of a reply. Raises `MysqlProtocolError`."""
         if at == end:
             raise MysqlProtocolError("the server sent an empty packet")
         first_byte = data[at]
@@ -285,7 +285,7 @@ class ReplyReader:
         return False
 
     def _begin_result(self, data: bytes, at: int, first_byte: int) -> bool:
-        """Read the first packet of a result."""
+        """Read the first packet of a result. Returns True if the reply ends with it. Raises `MysqlProtocolError`."""
         if first_byte == _OK:
             matched, at = read_length(data, at + 1)
             _, at = read_length(data, at)
@@ -299,7 +299,7 @@ class ReplyReader:
         return False
 
     def _end_of_section(self, status: int) -> bool:
-        """Handle an EOF packet: the first one ends the columns, the second one the rows."""
+        """Handle an EOF packet: the first one ends the columns, the second one the rows. Returns True if the reply ends."""
         if self._is_reading_columns:
             self._is_reading_columns = False
             return False

@@ -155,7 +155,7 @@ class MysqlReads:
     async def _run_while_server_works(
         self, statements: Sequence[bytes], committed: Fence | None = None
     ) -> list[Result]:
-        """Run statements without a time limit, as long as the server works on them.
+        """Run statements without a time limit, as long as the server works on them. Raises `StoreLost`.
 
         A network that lost the reply looks like a server that still counts. So another
         connection checks whether the server works. The reply may be on its way, so

@@ -121,7 +121,7 @@ def decode_processes(result: Result) -> dict[int, Process]:
 
 
 def decode_counts(counts: Result, purged_results: Iterable[Result]) -> list[TopicCount]:
-    """Combine the counts by topic and state with the purged rows of each marker by state."""
+    """Decode the counts by topic and state, with the purged rows of each marker by state."""
     purged = {tuple(group): rows for result in purged_results for *group, rows in result.rows}
     return [
         TopicCount(

@@ -225,7 +225,11 @@ class MysqlStore:
     # ---------------------------------------------------------- the connection
 
     async def _run_exclusively(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Run one call, and close the connection if the call leaves its state unknown."""
+        """Run one call, and return its result. Close the connection if the call leaves its state unknown.
+
+        Raises:
+            StoreLost: also for the errors of the driver.
+        """
         if self._is_busy:
             raise RuntimeError(f"shard {self._shard}: a store runs one call at a time")
         self._is_busy = True
@@ -552,7 +556,11 @@ class MysqlStore:
                 raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
     def _split_into_packets(self, statements: Iterable[Statement]) -> Iterator[list[Statement]]:
-        """Group statements into packets below the server's max_allowed_packet."""
+        """Yield statements in groups that fit packets below the server's max_allowed_packet.
+
+        Raises:
+            WriteRefused: one statement alone does not fit.
+        """
         packet: list[Statement] = []
         size = 0
         for statement in statements:

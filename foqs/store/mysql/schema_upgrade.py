@@ -3,7 +3,7 @@
 Always true: the state is stored after all steps of a kind have run, and steps may run
 again. While statements run, the version row is locked over a second connection, because
 a change of a table commits by itself: another program that wants to change the tables
-waits, and then finds nothing to do. Knows nothing of who may decide to contract.
+waits, and then finds nothing to do. Knows nothing of the decision to contract.
 """
 
 from __future__ import annotations
@@ -194,7 +194,12 @@ class _StepRunner:
             await guard.close()
 
     async def _run_step(self, step: Step, *, is_new: bool) -> None:
-        """Run a step. A statement that ran before a crash finds its work done, which is no error."""
+        """Run a step. A statement that ran before a crash finds its work done, which is no error.
+
+        Raises:
+            StoreUnusable: the last owner is a host of an older version, or a table is in use for too long.
+            ServerError, MysqlLinkLost: from the driver.
+        """
         if step.kind is StepKind.FILL:
             await self.fill()
         if not step.statement:
@@ -216,7 +221,7 @@ class _StepRunner:
 
 
 async def _check_can_migrate(link: MysqlLink, settings: MysqlSettings, shard: int) -> None:
-    """Raise an error with the remedy if the user may not create tables."""
+    """Raise `StoreUnusable` with the remedy if the user may not create tables."""
     if not await can_create_tables(link):
         version, newest = (await read_state(link, shard)).version, sql.MIGRATIONS[-1].number
         raise StoreUnusable(

@@ -53,7 +53,7 @@ class SqliteFile:
     busy_timeout_s: float
 
     def open(self, *, create: bool) -> sqlite3.Connection:
-        """Open the file, ready for use.
+        """Return a connection to the file, ready for use.
 
         Raises:
             StoreUnusable: weak durability, another shard's file, no foqs file, a
@@ -89,7 +89,7 @@ class SqliteFile:
         return db
 
     def open_for_reading(self) -> sqlite3.Connection:
-        """Open the file for reading only, without waiting for a lock.
+        """Return a connection that only reads and waits for no lock.
 
         Raises:
             sqlite3.Error: it cannot be opened.
@@ -150,7 +150,11 @@ class SqliteFile:
         db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT}")
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        """Migrate the schema. The write lock makes a second opener wait, which then finds nothing to do."""
+        """Migrate the schema. The write lock makes a second opener wait, which then finds nothing to do.
+
+        Raises:
+            StoreUnusable: the file is another program's or another shard's, its schema is newer, or the owner row is missing.
+        """
         db.execute(sql.BEGIN)
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (application,) = db.execute("PRAGMA application_id").fetchone()

@@ -143,7 +143,7 @@ class SqliteReads:
     # ------------------------------------------------------------ in the thread
 
     def _run_or_disconnect(self, work: Callable[[], _T]) -> _T:
-        """Run `work`, and close the connection if it raises."""
+        """Return the result of `work`. If it raises, close the connection. Errors of SQLite become `StoreLost`."""
         try:
             return work()
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
@@ -162,7 +162,7 @@ class SqliteReads:
         return found
 
     def _begin_read(self, committed: Fence) -> sqlite3.Connection:
-        """Begin a read transaction, and check that it shows the flush `committed` of this owner."""
+        """Begin a read transaction, and return its connection. Raises `StoreLost` if it lacks the flush `committed`."""
         if self._db is None:
             self._db = self._file.open_for_reading()
         self._db.execute(sql.BEGIN_READ)

@@ -194,7 +194,7 @@ class SqliteStore:
         return self._db
 
     def _disconnect_after(self, error: Exception) -> StoreLost:
-        """Close the connection after an error that leaves its state unknown."""
+        """Close the connection after an error that leaves its state unknown. Return the error to raise."""
         store_error = self._file.store_error(error)
         if is_damage(error):
             self._damage = str(store_error)
@@ -209,7 +209,7 @@ class SqliteStore:
             raise self._disconnect_after(error) from error
 
     def _run_locked(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Run `work` under the write lock and commit."""
+        """Run `work` under the write lock, commit, and return its result."""
         db = self._require_db()
         try:
             db.execute(sql.BEGIN)
@@ -248,7 +248,7 @@ class SqliteStore:
         return current
 
     def _write_owner(self, db: sqlite3.Connection, owner: Owner) -> Owner:
-        """Write the owner row with this process as its connection."""
+        """Write the owner row with this process as its connection, and return it."""
         db.execute(sql.SET_OWNER, (owner.epoch, owner.nonce, owner.flush, os.getpid()))
         return owner_of(db.execute(sql.READ_OWNER).fetchone())
 
