@@ -17,7 +17,7 @@ _DUE_KIND_IF_DELETED: Final = {
     State.LEASED: "lease",
     State.DEAD: "retention",
 }
-"""The kind of end when a row of this state is due and is kept or deleted."""
+"""What has ended when a due row of a state is kept, or is deleted: the kinds of `due_counts`."""
 
 
 class FlushReport:

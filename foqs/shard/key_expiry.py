@@ -19,7 +19,7 @@ _PAUSE_BETWEEN_PAGES_MS: Final = 20
 """The pause between two pages of an idle shard, and so the shortest time between two reads of the oldest row."""
 
 _BATCHING_MS: Final = 1_000
-"""How long expired rows collect before they are deleted."""
+"""How long rows whose windows have ended collect before they are deleted."""
 
 
 async def run_key_expiry(writer: Writer, shard_clock: ShardClock, interval_ms: int) -> None:

@@ -85,7 +85,7 @@ class OwnedShard:
         self.number = owned.shard
         self.epoch = owned.owner.epoch
         self.is_dropped = False
-        """Its results must not be reported any more."""
+        """Whether another host owns it, or may: its results must not be reported any more."""
         self.dispute_reason: str | None = None
         """Why it does not serve some of its key slots."""
         self.disconnect = disconnect
@@ -189,12 +189,12 @@ class OwnedShard:
 
     @property
     def key_slots(self) -> frozenset[int]:
-        """Key slots that are committed here and not disputed."""
+        """The key slots that are committed here and not disputed."""
         return self.memory.key_slots - self._disputed_key_slots if self._disputed_key_slots else self.memory.key_slots
 
     @property
     def assigned_key_slots(self) -> frozenset[int]:
-        """Key slots that are committed here or still to be committed."""
+        """The key slots that are committed here or still to be committed."""
         return self.memory.key_slots.union(self._writer.pending_key_slots)
 
     @property
@@ -342,7 +342,9 @@ class OwnedShard:
         keyed: bool = False,
         in_flight: InFlight | None = None,
     ) -> Inserts:
-        """Queue new items. Either all of them have keys or none; `in_flight` counts them until they have results.
+        """Queue new items, and return their operation. `keyed`: all of them have idempotency keys; else none has.
+
+        `in_flight` counts them until they have results.
 
         Raises `TemporaryRefusal`: nothing was queued.
         """
@@ -380,7 +382,7 @@ class OwnedShard:
         return self.counts.is_lagging or topic in self.counts or bool(self.memory.purge_markers.last_number(topic))
 
     def submit_purge(self, topic: TopicName, caller: OperationCaller) -> SetPurgeMarker:
-        """Queue a purge marker: once it is committed, all items that the topic had are gone.
+        """Queue a purge marker, and return its operation. Once it is committed, all items that the topic had are gone.
 
         Raises `TemporaryRefusal`: nothing was queued.
         """
@@ -403,7 +405,7 @@ class OwnedShard:
         item_bytes_max: int,
         caller: OperationCaller,
     ) -> Leases:
-        """Queue the lease of reserved items. The caller got the keys from the index.
+        """Queue the leases of reserved items, and return their operation. The caller got the keys from the index.
 
         The operation's `read_bytes` bounds the payload that must be read per item: the length known from a
         cached row, and for other rows the larger of `item_bytes_max` and the longest known of the namespace.

@@ -56,7 +56,7 @@ class ShardBreaker(CircuitBreakerListener):
         """Why it was last opened."""
         self._circuit = CircuitBreaker(reset_timeout=settings.reset_s, listeners=[self])
         self._wait_started_s: float | None = None
-        """When the flush under way began; None when there is none."""
+        """When the wait for the database began, by a flush or a read; None while the writer does not wait."""
         self._retrying_since_s: float | None = None
         """When the first attempt of a retried flush began; None when there is none."""
         self._is_probing = False
@@ -107,7 +107,7 @@ class ShardBreaker(CircuitBreakerListener):
         self._record_outcome(None)
 
     def on_flush_failed(self, reason: str) -> None:
-        """Record that the flush under way failed, and not because of its contents."""
+        """Record that the flush or the read under way failed, and not because of its contents."""
         self._record_outcome(reason)
 
     def on_flush_retry(self, first_attempt_s: float) -> None:

@@ -102,7 +102,7 @@ class ShardMemory:
     def recover(
         self, topics: Iterable[TopicName], key_slots: Iterable[int], purge_markers: Iterable[PurgeMarker]
     ) -> Iterator[None]:
-        """Load the tables of topics, key slots and purge markers at a takeover, in steps. Each topic may have READY items."""
+        """Load topics, key slots and purge markers at a takeover, and yield between steps. Each topic may have READY items."""
         self.key_slots = frozenset(key_slots)
         for marker in purge_markers:
             self.purge_markers.add(marker)

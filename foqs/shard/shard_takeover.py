@@ -46,7 +46,7 @@ class ShardTakeover:
         return await self._store.read_owner()
 
     async def take_over(self, epoch: int, nonce: str) -> OwnedStore:
-        """Become the owner. Raises `Superseded`, `StoreLost`."""
+        """Become the owner, and return the owned store. Raises `Superseded`, `OtherCluster`, `StoreLost`."""
         return OwnedStore(self._shard, self._store, await self._store.take_over(epoch, nonce))
 
     async def recover(self, owned: OwnedStore) -> OwnedShard:

@@ -20,7 +20,7 @@ from foqs.shard.writer import Writer
 class ShardSnapshot:
     """The figures of one shard. Times are of the shard clock, in milliseconds; None if there is none yet.
 
-    `queue_items`, `queue_bytes`: operations that wait for a flush, by lane.
+    `queue_items`, `queue_bytes`: entries that wait for a flush, and their bytes, by lane.
     `held_items`: events that wait for an earlier event on the same number.
     `bisection_batch_count`: parts of refused batches that wait for another try.
     `flush_items_limit`: entries that the next flush may have.

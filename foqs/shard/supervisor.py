@@ -184,7 +184,12 @@ class ShardSupervisor:
         return shard
 
     async def _request_epoch(self) -> int:
-        """Request an epoch for a takeover. That may wait for a plan; a release does not. Raises `_Released`."""
+        """Return a new epoch for a takeover. That may wait for a plan, but no longer than until a release.
+
+        Raises:
+            _Released: the release was requested first.
+            CoordinatorFailed: the coordinator issued none.
+        """
         request = asyncio.ensure_future(self._coordinator.issue_epoch(self._shard, self._seen_epoch))
         released = asyncio.ensure_future(self._release_requested.wait())
         try:

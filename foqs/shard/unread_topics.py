@@ -1,7 +1,7 @@
-"""Reads the best items of topics from which nobody dequeues, so that their priority and age are known.
+"""Reads the best items of topics from which no consumer dequeues, so that their priority and age are known.
 
 A takeover knows only which topics may have READY items, and only a dequeue reads them.
-If no consumer runs, nobody would see how long the items wait.
+If no consumer runs, no metric would show how long the items wait.
 
 Always true: one such read at a time, and together they take at most a tenth of the time.
 Knows nothing of rows and connections.
@@ -17,9 +17,9 @@ from foqs.core.items.item import TopicName
 from foqs.core.memory.ready_index import ReadyIndex
 
 _FIRST_WALK_AFTER_S: Final = 1.0
-"""After a takeover, dequeues that wait read first."""
+"""The pause after a takeover, in which dequeues that wait read first."""
 _WALK_INTERVAL_S: Final = 60.0
-"""A consumer that stops may leave a topic whose next items are not read."""
+"""The pause after all topics were inspected: a consumer that stops may leave a topic whose next items are not read."""
 _PAUSE_PER_READ: Final = 9
 """The pause after a read, as a multiple of its duration."""
 _PAUSE_S_MIN: Final = 0.02

@@ -195,12 +195,12 @@ class Writer:
 
     @property
     def bisection_batch_count(self) -> int:
-        """Parts of refused batches that wait for another try."""
+        """The number of parts of refused batches that wait for another try."""
         return len(self._bisection_queue)
 
     @property
     def pending_key_slots(self) -> Sequence[int]:
-        """Key slots that are still to be written."""
+        """The key slots that are still to be written."""
         return self._pending_key_slots
 
     def refuse_inserts(self, error: Unavailable) -> None:
@@ -413,7 +413,7 @@ class Writer:
         """Run one flush until it is committed.
 
         Returns the refusal if the database refused it for good, or refused it at all while the
-        breaker is open and the batch has new items.
+        breaker is open and the batch has new items. Raises `ShardLost`.
         """
         self._flushing_batch = batch
         self._is_flushing = True
@@ -505,7 +505,12 @@ class Writer:
             self._between_flushes.popleft()()
 
     async def _flush_once(self, batch: Batch, first_attempt_ms: int, now_ms: int, offset_ms: int) -> FlushPlan:
-        """Run one transaction of a batch. Resolves an unknown outcome; raises a retryable `WriteRefused` if nothing was written."""
+        """Run one transaction of a batch, and return its plan once it is committed. An unknown outcome is resolved first.
+
+        Raises:
+            WriteRefused: nothing was written; also after a lost connection, as retryable.
+            FencedOut, ShardLost: this host does not own the shard any more.
+        """
         arrival_ms = self._database_clock.last_arrival_ms
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms, arrival_ms)
         moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies)
