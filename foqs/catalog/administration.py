@@ -209,7 +209,7 @@ class Administration:
                 return document
 
     async def _load_not_empty(self) -> Document:
-        """Load the stored document. Raises `CatalogFailed` if it has become empty."""
+        """Return the stored document. Raises `CatalogFailed` if it has become empty."""
         document = await self._catalog.load()
         if document == EMPTY_DOCUMENT and self._namespaces.document.version:
             raise CatalogFailed(
@@ -274,7 +274,7 @@ class Administration:
     async def create(
         self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float
     ) -> NamespaceRecord:
-        """Create a namespace. Creating it again with the same settings changes nothing."""
+        """Create a namespace, and return it. Creating it again with the same settings changes nothing."""
         incarnation, own_tier = self._new_incarnation(), tier or self._namespaces.tier
         return await self._change_namespace(
             name, lambda before: changes.create(before, name, own_tier, settings, incarnation=incarnation), deadline
@@ -283,7 +283,7 @@ class Administration:
     async def update(
         self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float
     ) -> NamespaceRecord:
-        """Change the given settings of a namespace."""
+        """Change the given settings of a namespace, and return it."""
         return await self._change_namespace(name, lambda before: changes.update(before, name, tier, settings), deadline)
 
     async def change(self, change: DocumentChange, deadline: float, *, is_known_empty: bool = False) -> None:
@@ -350,7 +350,11 @@ class Administration:
         await self._change(change if is_administrator else checked, deadline, turn=name)
 
     async def restore(self, text: str, deadline: float) -> None:
-        """Replace the configuration by an export. A namespace that the export lacks must hold no items."""
+        """Replace the configuration by an export. A namespace that the export lacks must hold no items.
+
+        Raises:
+            InvalidArgument: names the place in the export that is wrong, or a namespace that holds items.
+        """
         try:
             imported = parse(text, allow_unknown=False)  # else a misspelt field would be ignored
         except MalformedDocument as error:
@@ -399,10 +403,16 @@ class Administration:
         from_empty: bool = False,
         is_known_empty: bool = False,
     ) -> Document:
-        """Store the changed document and apply it.
+        """Store the changed document, apply it and return it.
 
         Args:
             turn: the namespace that waits for its turn; empty for the administrators of the whole system.
+
+        Raises:
+            DeadlineExceeded: other changes took too long; nothing was changed.
+            UnknownOutcome: the change may be stored, or may still be.
+            LimitExceeded: the catalog would be too large.
+            Unavailable: the catalog cannot be read or written now; nothing was changed.
         """
         try:
             async with asyncio.timeout_at(deadline):

@@ -182,7 +182,7 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
 
 
 def _with_unknown_of(existing: NamespaceRecord | None, imported: NamespaceRecord) -> NamespaceRecord:
-    """Return an imported namespace with the fields that only a newer version knows: an import does not have them."""
+    """Return an imported namespace with the existing one's fields that only a newer version knows. An import has none."""
     if existing is None:
         return imported
     queues = {

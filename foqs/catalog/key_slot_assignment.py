@@ -32,7 +32,7 @@ class SlotConflict(Exception):
 
 
 def conflicting_slots(assignment: SlotAssignment, shard: int, slots: Set[int]) -> dict[int, frozenset[int]]:
-    """Return those of a shard's slots that are recorded as another's, by the other shard."""
+    """Return which of a shard's slots are recorded as another shard's, by that other shard."""
     if slots <= assignment.get(shard, frozenset()):
         return {}  # saves the comparison with a thousand shards: no slot has two
     shared = {other: held & slots for other, held in assignment.items() if other != shard}

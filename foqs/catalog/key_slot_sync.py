@@ -60,7 +60,7 @@ class KeySlotSync:
         self._disputes: dict[int, str] = {}
         self._last_error = ""
         self._has_untried_work = False
-        """Whether slots are to be recorded or assigned and that was not tried yet."""
+        """Whether there are slots to record or assign for which that was not tried yet."""
         admin.add_change_listener(lambda changed: self.on_change())
 
     @property

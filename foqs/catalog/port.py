@@ -4,7 +4,7 @@ Always true: a document is replaced as a whole, only by the next version, and
 only if its author read the stored one; so no change overwrites another. The
 stored document is the truth even if its version is lower than one read before:
 then a copy was restored. Implementations are `file_catalog` (a file, for one
-host), `registry_catalog` (for several hosts) and `memory_catalog` (for tests).
+host), `registry_catalog` (for several hosts) and `memory_catalog` (for hosts that store nothing).
 tests/contract/test_catalog.py runs against all of them.
 """
 

@@ -2,7 +2,7 @@
 
 Always true: what they add leaves room for other namespaces, and a reserve in which the
 administrators of the whole system can still create, pause and grant. A change that makes
-the part of a namespace smaller is always allowed. Pure; knows nothing of who calls.
+the part of a namespace smaller is always allowed. Pure; knows nothing of callers.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class ItemSource(Protocol):
         skip_refilling: bool,
         excluded: Collection[OwnedShard] = (),
     ) -> list[tuple[OwnedShard, KeysByTopic]]:
-        """Reserve the best keys that are certain.
+        """Reserve the best keys that are certain, and return them by shard and topic.
 
         `skip_refilling` skips shards that are still reading. If shards are `excluded`, only other shards that commit
         quickly are used.

@@ -227,7 +227,7 @@ class Engine:
         self._update_readiness()
 
     def on_dropped(self, shard: int) -> None:
-        """Stop to serve a shard at once. Flushes in flight have an unknown outcome; queued calls get `NotOwner`."""
+        """Stop serving a shard at once. Flushes in flight have an unknown outcome; queued calls get `NotOwner`."""
         supervisor = self._supervisors.pop(shard, None)
         if supervisor is not None:
             try:

@@ -18,7 +18,7 @@ class OwnedShards:
     """The shards of one host.
 
     Args:
-        tier: says who owns the shards of other hosts.
+        tier: names the owners of the shards of other hosts.
 
     Attributes:
         served: the shards that this host serves, by number; changes over time.

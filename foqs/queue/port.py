@@ -155,7 +155,7 @@ class PageResult:
 
 @dataclass(slots=True, frozen=True)
 class ItemExplanation:
-    """Why an item is not delivered and what would change that: one sentence each, the most important first.
+    """The reasons why an item is not delivered, and the remedies: one sentence each, the most important first.
 
     `item` is None if there is no such item (`absent`) or its shard cannot be read.
     `better_items` counts the READY items that come before this READY one; None if they were not counted.

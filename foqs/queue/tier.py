@@ -96,12 +96,12 @@ class Tier(Protocol):
 
     @property
     def drained_shards(self) -> Collection[int]:
-        """Shards of this host that accept new items only with a key, because such items can be nowhere else."""
+        """The shards of this host that accept new items only with a key, because such items can be nowhere else."""
         ...
 
     @property
     def removed_shards(self) -> Collection[int]:
-        """Shards of this host that accept no new items, because no host would deliver them."""
+        """The shards of this host that accept no new items, because no host would deliver them."""
         ...
 
     def owner_of(self, shard: int) -> tuple[str, int] | None:

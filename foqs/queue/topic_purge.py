@@ -20,7 +20,12 @@ from foqs_contract.errors import DeadlineExceeded, FoqsError, NotOwner, Unavaila
 
 
 async def purge_topic(shards: Sequence[OwnedShard], topic: TopicName, deadline: float) -> int:
-    """Purge the topic in these shards. Returns the number of items, as far as they are counted."""
+    """Purge the topic in these shards. Returns the number of items, as far as they are counted.
+
+    Raises:
+        UnknownOutcome: the topic may be purged in some of the shards.
+        FoqsError: any other error; nothing was or will be purged.
+    """
     operations: list[SetPurgeMarker] = []
     refusals: list[FoqsError] = []
     empty = [shard for shard in shards if not shard.may_have_items(topic)]

@@ -78,7 +78,12 @@ class BulkJobService(BulkJobs):
         return await self._write(changing, deadline)
 
     async def _write(self, changing: Coroutine[Any, Any, _T], deadline: float) -> _T:
-        """Complete a change of the record, even if its caller leaves."""
+        """Return the result of a change of the record, which is completed even if its caller leaves.
+
+        Raises:
+            UnknownOutcome: the change may be recorded, or may still be.
+            Unavailable: nothing was recorded.
+        """
         task = asyncio.ensure_future(changing)
         self._running.add(task)
         task.add_done_callback(self._on_written)

@@ -111,7 +111,7 @@ def _is_alike(other: BulkJobRecord, job: BulkJobRecord) -> bool:
 
 
 def _without_oldest(jobs: BulkJobRecords) -> BulkJobRecords:
-    """Forget ended jobs beyond the limits: each time the oldest of the namespace that has the most."""
+    """Return the jobs without ended ones beyond the limits. The oldest of the namespace with the most goes first."""
     ended: dict[str, deque[str]] = {}
     """The ids of ended jobs by namespace, the oldest first."""
     for job in jobs.by_id.values():
@@ -244,7 +244,10 @@ def report(
 
 
 def release(jobs: BulkJobRecords, nonce: str, now_ms: int) -> BulkJobRecords:
-    """Take from a host that stops all jobs that it has not given up itself: the result of a page may be lost."""
+    """Take the owner with this nonce, which stops, from the jobs that it has not given up. Return the jobs.
+
+    The result of a page may be lost.
+    """
     owned = [job for job in jobs.by_id.values() if job.owner is not None and job.owner.nonce == nonce]
     if not owned:
         return jobs

@@ -76,7 +76,7 @@ class BulkJobWorker:
 
     Args:
         job: as it was recorded when the host took it.
-        write_interval_s: returns how often the progress shall be recorded.
+        write_interval_s: returns how often to record the progress.
     """
 
     def __init__(self, job: BulkJobRecord, tools: BulkJobTools, write_interval_s: Callable[[], float]) -> None:
@@ -168,7 +168,7 @@ class BulkJobWorker:
             self._tools.observer.bulk_items(self._job.spec.change.action.name, page.changed, page.refused)
 
     async def _on_error(self, error: FoqsError) -> bool:
-        """Record why the job cannot go on. Returns whether it shall be tried again, after a pause."""
+        """Record why the job cannot go on. If it may be tried again, pause and return True; else end it and return False."""
         progress = self._progress
         if error.hides_write and not self._job.spec.is_count:
             progress = replace(progress, counts=replace(progress.counts, at_least=True))

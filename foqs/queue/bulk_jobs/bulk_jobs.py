@@ -2,7 +2,7 @@
 
 Always true: a job is stored before its start is answered; each call may be repeated.
 Any host of the namespace's tier serves them. Knows nothing of how a job makes its
-pages, nor of who may call.
+pages, nor of permissions.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class FilterWalk:
 
 @asynccontextmanager
 async def read_deadline(deadline: float) -> AsyncIterator[None]:
-    """Limit the time of the reads of a walk. Raises `DeadlineExceeded`."""
+    """Limit the time of the reads in its block. Raises `DeadlineExceeded`."""
     try:
         async with asyncio.timeout_at(deadline):
             yield
