@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import click
@@ -185,6 +185,15 @@ def outage_notes(unavailable_shards: int, effect: str) -> list[str]:
         return []
     shards = counted(unavailable_shards, "shard is", "shards are")
     return [f"{shards} unavailable: {effect} (foqs shard list says why)."]
+
+
+def pattern_notes(topics: Iterable[str]) -> list[str]:
+    """Return the sentence about topics whose names have a `*`, as the patterns of a worker; none without such a name."""
+    if not any("*" in topic for topic in topics):
+        return []
+    return [
+        "Here * is no pattern but part of the name; foqs topic list --prefix finds topics by the beginning of a name."
+    ]
 
 
 def show_document(text: str) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foqs.cli.host_session import CommandFailed, HostSession
-from foqs.cli.output import Column, Row, confirm, print_message, show_rows
+from foqs.cli.output import Column, Row, confirm, pattern_notes, print_message, show_rows
 from foqs_contract.bulk_actions import COUNT, BulkActionRow
 from foqs_contract.plurals import counted
 from foqs_contract.printable_text import printable
@@ -90,6 +90,8 @@ def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, ho
         confirm(f"{work.action.name.capitalize()} {counted(matched, 'item')}?")
     if not matched:
         _show_result(session, None, 0, 0)
+        for note in pattern_notes([only.topic] if only.topic else []):
+            print_message(note)
         return
     key = secrets.token_hex(16)
 

@@ -11,7 +11,7 @@ from foqs.cli.commands.bulk_runs import BulkOptions, BulkWork, apply_to_matching
 from foqs.cli.commands.item_commands import PAGE_ITEMS, view_row
 from foqs.cli.commands.item_selection import apply_to_ids, refuse_bulk_options
 from foqs.cli.host_session import HostSession, host_call_options
-from foqs.cli.output import Column, Row, print_message, short_text, show_rows
+from foqs.cli.output import Column, Row, pattern_notes, print_message, short_text, show_rows
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
 from foqs_contract.bulk_actions import REDRIVE
@@ -65,7 +65,11 @@ def dead_list(session: HostSession, topic: str | None, limit: int, payload: bool
         rows, more = found
         show_rows(rows, _COLUMNS if payload else _COLUMNS[:-1], session.output_format)
         if not rows:
-            print_message("No item is dead." if topic is None else "No item of this topic is dead.")
+            print_message(
+                "No item is dead."
+                if topic is None
+                else " ".join(["No item of this topic is dead.", *pattern_notes([topic])])
+            )
         elif more:
             print_message(f"There may be more than these {len(rows)}; --limit shows more.")
 

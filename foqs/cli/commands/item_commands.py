@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foqs.cli.host_session import HostSession, errors_by_place, fail_on_errors, host_call_options, run_until_signal
-from foqs.cli.output import Column, Row, bytes_fields, outage_notes, print_message, short_text, show_fields, show_rows
+from foqs.cli.output import (
+    Column,
+    Row,
+    bytes_fields,
+    outage_notes,
+    pattern_notes,
+    print_message,
+    short_text,
+    show_fields,
+    show_rows,
+)
 from foqs.cli.values import DURATION, STATES, parse_leases, parse_topic_counts
 from foqs.runtime.durations import format_duration
 
@@ -90,6 +100,7 @@ def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int |
                     [
                         nothing,
                         *outage_notes(deliveries.unavailable_shards, "there may be items"),
+                        *pattern_notes(wants),
                         *await _pause_notes(client, list(wants)[:_PAUSES_SHOWN]),
                     ]
                 )
@@ -173,7 +184,7 @@ def peek(session: HostSession, topic: str, state: str, limit: int, payload: bool
     rows = session.run(work)
     show_rows(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
     if not rows:
-        print_message(f"No item of this topic is {state}.")
+        print_message(" ".join([f"No item of this topic is {state}.", *pattern_notes([topic])]))
 
 
 @click.group()
@@ -228,7 +239,7 @@ def item_list(
     rows = session.run(work)
     show_rows(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
     if not rows:
-        print_message("No item of this shard matches.")
+        print_message(" ".join(["No item of this shard matches.", *pattern_notes(topics)]))
 
 
 def delivery_row(delivery: Delivery) -> dict[str, Any]:

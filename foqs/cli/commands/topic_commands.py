@@ -7,13 +7,14 @@ count and asks first.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from foqs.cli.host_session import ERROR, NOT_FOUND, CommandFailed, HostSession, host_call_options
-from foqs.cli.output import Column, Row, confirm, outage_notes, print_message, show_fields, show_rows
+from foqs.cli.output import Column, Row, confirm, outage_notes, pattern_notes, print_message, show_fields, show_rows
 from foqs.cli.values import STATES
 from foqs.cli.watch import run_watchable, watch_option
 from foqs.runtime.durations import format_duration
@@ -116,7 +117,7 @@ def topic_show(session: HostSession, name: str) -> None:
     notes = outage_notes(unavailable_shards, _UNAVAILABLE)
     if row is None:
         sentence = f"The topic {name} of the namespace {session.namespace} holds no item."
-        raise CommandFailed(" ".join([sentence, *notes]), ERROR if notes else NOT_FOUND)
+        raise CommandFailed(" ".join([sentence, *pattern_notes([name]), *notes]), ERROR if notes else NOT_FOUND)
     show_fields(row, session.output_format)
     for note in notes:
         print_message(note)
@@ -131,7 +132,11 @@ def topic_pause(session: HostSession, topics: Sequence[str]) -> None:
     async def work(client: Client) -> None:
         for name in topics:
             await client.pause_topic(name)
-            print_message(f"Paused {name}. Resume it with: foqs topic resume {name}")
+            for note in (
+                f"Paused {name}. Resume it with: foqs topic resume {shlex.quote(name)}",
+                *pattern_notes([name]),
+            ):
+                print_message(note)
 
     session.run(work)
 
@@ -145,7 +150,7 @@ def topic_resume(session: HostSession, topics: Sequence[str]) -> None:
     async def work(client: Client) -> None:
         for name in topics:
             await client.resume_topic(name)
-            print_message(f"Resumed {name}.")
+            print_message(" ".join([f"Resumed {name}.", *pattern_notes([name])]))
 
     session.run(work)
 
@@ -170,7 +175,9 @@ def topic_purge(session: HostSession, topics: Sequence[str], yes: bool) -> None:
     if not yes:
         held = session.run(count)
         for name, items in held.items():
-            print_message(f"{name} holds {counted(items, 'item')}.")
+            print_message(
+                " ".join([f"{name} holds {counted(items, 'item')}.", *([] if items else pattern_notes([name]))])
+            )
         confirm(f"Delete {counted(sum(held.values()), 'item')}?")
     rows: list[Row] = []
 

@@ -26,6 +26,7 @@ from foqs_client import (
     FoqsError,
     InvalidArgument,
     Item,
+    ItemCount,
     ItemFilter,
     ItemPage,
     ItemView,
@@ -368,6 +369,34 @@ def test_list_of_active_topics_says_how_many_it_leaves_out(
     assert TOPIC.topic in shown.stdout
     assert "dead-0" not in shown.stdout
     assert shown.stderr == note
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dead", "list", "--topic", "shop.*"],
+        ["peek", "shop.*"],
+        ["dequeue", "shop.*"],
+        ["topic", "show", "shop.*"],
+        ["topic", "pause", "shop.*"],
+        ["topic", "purge", "shop.*"],
+        ["item", "cancel", "--topic", "shop.*"],
+        ["dead", "redrive", "--topic", "shop.*"],
+    ],
+)
+def test_command_for_one_topic_says_that_its_name_is_no_pattern(
+    run: Callable[..., Result], client: FakeClient, arguments: list[str]
+) -> None:
+    client.answers.update(
+        dead=ItemPage([], None),
+        peek=ItemPage([], None),
+        dequeue=Deliveries(),
+        topics=TopicPage([], None),
+        count=ItemCount(0, 0),
+        pause_topic=None,
+    )
+    assert "Here * is no pattern" in run(*arguments).stderr
+    assert "pattern" not in run(*arguments[:-1], "shop").stderr
 
 
 def test_empty_dequeue_names_the_paused_topics(run: Callable[..., Result], client: FakeClient) -> None:
