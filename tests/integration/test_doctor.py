@@ -304,7 +304,7 @@ def test_the_files_of_a_host_are_ok_and_are_not_changed(folder: Path) -> None:
     assert code == 0
     assert rows["Schema"]["found"] == f"every shard has version {sqlite_sql.MIGRATIONS[-1].number}"
     assert rows["Files"]["state"] == "ok"
-    assert (rows["Catalog"]["state"], ", with 1 namespaces" in rows["Catalog"]["found"]) == ("ok", True)
+    assert (rows["Catalog"]["state"], ", with 1 namespace" in rows["Catalog"]["found"]) == ("ok", True)
     assert sorted(path.name for path in folder.iterdir()) == before
 
 

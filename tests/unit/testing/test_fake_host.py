@@ -34,6 +34,30 @@ def test_it_opens_no_socket_and_starts_no_thread(monkeypatch: pytest.MonkeyPatch
     run(main())
 
 
+def test_new_default_of_attempts_is_for_new_items_only() -> None:
+    """docs/worker.md says it: not even a redriven or moved item gets a maximum."""
+
+    async def main() -> None:
+        async with FakeHost() as fake:
+            client = fake.client()
+            ids = [result.require() for result in await client.enqueue([Item("t", b"moved"), Item("t", b"redriven")])]
+            await client.update_namespace(Namespace("default", attempts_max_default=1))
+            await client.enqueue([Item("t", b"new")])
+            found = await client.dequeue({"t": 3})
+            await client.nack([Nack(each.id, each.token, dead=True) for each in found if each.id == ids[1]])
+            await client.redrive(ids[1:])
+            await client.nack([Nack(each.id, each.token, delay_ms=0) for each in found if each.id != ids[1]])
+            await client.move(ids[:1], "t2")
+            views = {view.payload: view for topic in ("t", "t2") for view in await fake.items(topic)}
+            assert {name: (view.state, view.attempts_max) for name, view in views.items()} == {
+                b"new": ("dead", 1),
+                b"moved": ("ready", 0),
+                b"redriven": ("ready", 0),
+            }
+
+    run(main())
+
+
 def test_two_hosts_of_one_process_know_nothing_of_each_other() -> None:
     async def main() -> None:
         async with FakeHost() as one, FakeHost() as other:

@@ -19,6 +19,7 @@ from foqs_client.spark.pipelines.item_actions import ItemAction
 from foqs_client.spark.pipelines.item_calls import ItemCalls, count_outcomes
 from foqs_client.spark.pipelines.item_frame import read_items
 from foqs_client.spark.pipelines.terminal import confirm, progress, say
+from foqs_contract.plurals import counted
 
 EXAMPLES = 10
 """Items that a dry run shows."""
@@ -61,11 +62,11 @@ def change_items(
     matched = sum(by_topic.values())
     for topic, items in by_topic.items():
         say(f"  {items:>10,}  {topic}")
-    say(f"{matched:,} items match.")
+    say(f"{counted(matched, 'item matches', 'items match')}.")
     if dry_run:
         for row in chosen.limit(EXAMPLES).collect():
             say(f"  {row['id']}  {row['topic']}  {row['state']}  priority {row['priority']}  attempt {row['attempt']}")
-    if dry_run or not matched or not confirm(f"{str(action).capitalize()} {matched:,} items?", yes=yes):
+    if dry_run or not matched or not confirm(f"{str(action).capitalize()} {counted(matched, 'item')}?", yes=yes):
         return {}
     tasks = min(64, 1 + matched // _ITEMS_PER_TASK)
     with progress(context, str(action)):

@@ -18,6 +18,7 @@ from foqs_client.spark.environment import problem
 from foqs_client.spark.pipelines.connection import TIMEOUT_MS, Connection, PipelineError
 from foqs_client.spark.pipelines.error_sentence import error_sentence
 from foqs_client.spark.pipelines.terminal import say
+from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -195,7 +196,7 @@ def _show_outcomes(outcomes: Mapping[tuple[str, str], int], good: Sequence[str])
     for (outcome, message), items in sorted(outcomes.items()):
         counts[outcome] = counts.get(outcome, 0) + items
         if outcome not in good:
-            say(f"{items:,} items: {outcome}: {message}")
+            say(f"{counted(items, 'item')}: {outcome}: {message}")
     _show(counts)
     return 0 if set(counts) <= set(good) else 1
 

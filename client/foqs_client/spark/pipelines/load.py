@@ -20,6 +20,7 @@ from foqs_client.spark.item_columns import COLUMNS, SinkError, checked_columns
 from foqs_client.spark.pipelines.connection import Connection, PipelineError
 from foqs_client.spark.pipelines.error_sentence import error_sentence
 from foqs_client.spark.pipelines.terminal import progress, say
+from foqs_contract.plurals import counted
 
 FORMATS: Final = ("parquet", "json", "csv")
 EXAMPLES: Final = 5
@@ -64,7 +65,7 @@ def load_files(spark: SparkSession, connection: Connection, load: Load, *, dry_r
     run = load.run or _run_name(frame, load)
     with progress(spark.sparkContext, "count"):
         rows = frame.count()
-    say(f"{rows:,} rows; the run is {run}.")
+    say(f"{counted(rows, 'row')}; the run is {run}.")
     if dry_run:
         for row in frame.limit(EXAMPLES).collect():
             say(f"  {row.asDict()}")

@@ -21,6 +21,7 @@ from foqs_client.spark.pipelines.item_actions import ItemAction
 from foqs_client.spark.pipelines.item_calls import ItemCalls, count_outcomes
 from foqs_client.spark.pipelines.item_frame import STATES, read_items
 from foqs_client.spark.pipelines.terminal import confirm, progress, say
+from foqs_contract.plurals import counted
 
 FORMAT: Final = 1
 _ITEMS_PER_TASK: Final = 20_000
@@ -66,8 +67,8 @@ def import_items(
     matched = sum(counts.values())
     for topic, number in counts.items():
         say(f"  {number:>10,}  {topic}")
-    say(f"{matched:,} items of {manifest['name']}.")
-    if dry_run or not matched or not confirm(f"Restore {matched:,} items?", yes=yes):
+    say(f"{counted(matched, 'item')} of {manifest['name']}.")
+    if dry_run or not matched or not confirm(f"Restore {counted(matched, 'item')}?", yes=yes):
         return {}
     calls = ItemCalls(connection, ItemAction("restore", manifest["name"]))
     with progress(spark.sparkContext, "import"):
