@@ -243,7 +243,7 @@ def test_a_statement_gives_way_to_writers_while_a_reader_holds_the_table(
         return ends[-1]
 
     monkeypatch.setattr(online_statement, "_run_once", counted)
-    monkeypatch.setattr(mysql_migrations, "WAIT_FOR_LOCK_S", b"SET SESSION lock_wait_timeout = 3600")
+    monkeypatch.setattr(mysql_migrations, "LIMIT_LOCK_WAIT", b"SET SESSION lock_wait_timeout = 3600")
 
     async def story() -> None:
         new = await opened(bench.store(), epoch=2)

@@ -41,7 +41,7 @@ _CLOSING_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 116
 PREPARE_REFUSED_CODES: Final = frozenset({1243, 1461, 1615})
 """Server errors of prepared statements: unknown, no room for it, its table has changed."""
 NO_TLS_CODE: Final = 3159
-"""The server accepts no connection without TLS."""
+"""The server's error for a connection without TLS, which it does not accept."""
 TLS_REMEDY: Final = "set tls in [store] or [databases.NAME], and for REQUIRE X509 tls_cert_file and tls_key_file"
 _QUIT_PACKET: Final = b"\x01\0\0\0\x01"
 """The packet that ends a session: COM_QUIT."""

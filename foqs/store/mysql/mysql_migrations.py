@@ -93,7 +93,7 @@ _JOURNAL: Final = """CREATE TABLE IF NOT EXISTS {journal} (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
 
 JOURNAL_MIGRATION: Final = Migration(9, "a journal of the changes of items whose rows are written later", (_JOURNAL,))
-"""Not in `MIGRATIONS` yet, because no shard journals. It will have phases: see docs/design/journal.md."""
+"""Adds the journal. Not in `MIGRATIONS` yet, because no shard journals. It will have phases: see docs/design/journal.md."""
 
 MIGRATIONS: Final = (
     Migration(
@@ -155,7 +155,7 @@ MIGRATIONS: Final = (
         contract=("ALTER TABLE {item} DROP KEY item_due, ALGORITHM = INPLACE, LOCK = NONE",),
     ),
 )
-"""`{item}` and similar names stand for the shard's tables."""
+"""All migrations, in order. `{item}` and similar names stand for the shard's tables."""
 
 EXISTS_CODES: Final = frozenset({1060, 1826, 3822})
 """Server errors for a column or a constraint that exists: a statement ran again. MySQL has no IF NOT EXISTS for them."""
@@ -212,8 +212,8 @@ def set_state(shard: int, state: SchemaState) -> tuple[bytes, ...]:
 
 # ----------------------------------------------------------- online statements
 
-WAIT_FOR_LOCK_S: Final = b"SET SESSION lock_wait_timeout = 1"
-"""Ends the wait for a table's lock by itself, if the program that watches it died. It is the shortest on MySQL."""
+LIMIT_LOCK_WAIT: Final = b"SET SESSION lock_wait_timeout = 1"
+"""Limits the wait for a table's lock to a second, the least on MySQL, in case the program that watches the wait dies."""
 
 
 WAITING_STATE: Final = "Waiting for table"

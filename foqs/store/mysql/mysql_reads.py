@@ -26,7 +26,7 @@ from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, Store
 from foqs.store.sql_rows import id_page, lease_ends_of, order_keys_of
 
 _LONG_TIMEOUT_S: Final = 3_600.0
-"""A count or a sweep reads an index of the whole shard, and nothing waits for it."""
+"""The time limit of a count or a sweep: it reads an index of the whole shard, and nothing waits for it."""
 _IDLE_CHECKS_MAX: Final = 2
 
 

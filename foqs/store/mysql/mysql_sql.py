@@ -55,7 +55,7 @@ TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut", "timer")
 """The tables of a shard, without their prefix."""
 
 IDS_PER_STATEMENT: Final = 500
-"""MariaDB rewrites an IN list of 1,000 ids or more as a join, and scans the table for 16,000."""
+"""The most ids of a statement: MariaDB rewrites an IN list of 1,000 or more as a join, and scans the table for 16,000."""
 UPDATES_PER_STATEMENT: Final = 200
 TOPICS_PER_STATEMENT: Final = 200
 INSERT_BYTES_MAX: Final = 4 << 20

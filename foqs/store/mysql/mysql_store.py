@@ -79,16 +79,16 @@ _T = TypeVar("_T")
 
 _LOCK_WAIT_CODE: Final = 1205
 _RETRYABLE_CODES: Final = frozenset({_LOCK_WAIT_CODE, 1213, *PREPARE_REFUSED_CODES})
-"""A lock wait that timed out, a deadlock, and a refused prepared statement, which is sent as text the next time."""
+"""Server errors for a lock wait that timed out, a deadlock, and a prepared statement, which is text the next time."""
 _DUPLICATE_KEY_CODE: Final = 1062
 _NO_ACCESS_CODES: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698, NO_TLS_CODE})
 _DISK_FULL_CODES: Final = frozenset({1021, 1114})
 _OWNER_LOCK_WAIT_S: Final = 1
 """How long a takeover or a check waits for the owner row before it kills the holder."""
 _PACKET_MARGIN: Final = 1024
-"""Room for the fence and for separators."""
+"""The bytes of a packet that are left for the fence and for separators."""
 PACKET_BYTES_MAX: Final = 15 << 20
-"""Below 16 MiB, where the protocol splits packets."""
+"""The most bytes of a packet: below 16 MiB, where the protocol splits packets."""
 _READ_ONLY_HINT: Final = "it is read-only: point the URL at the primary"
 
 

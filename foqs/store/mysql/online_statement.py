@@ -64,7 +64,7 @@ async def _run_once(settings: MysqlSettings, watcher: MysqlLink, statement: byte
     """Return whether the statement has run; False if it waited for too long and was ended."""
     link = await MysqlLink.connect(settings)
     try:
-        _, found = await link.run(sql.WAIT_FOR_LOCK_S, _CONNECTION_ID)
+        _, found = await link.run(sql.LIMIT_LOCK_WAIT, _CONNECTION_ID)
         connection_id = int(found.rows[0][0])
         link.timeout_s = _STATEMENT_TIMEOUT_S
         running = asyncio.ensure_future(link.run(statement))

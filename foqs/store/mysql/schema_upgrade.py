@@ -34,7 +34,7 @@ NO_SUCH_TABLE_CODE: Final = 1146
 DENIED_CODES: Final = frozenset({1044, 1142, 1143, 1370})
 """Server errors for a right that the user lacks."""
 _STEP_TIMEOUT_S: Final = 24 * 3_600.0
-"""An index of a large table takes long to build; a timeout would only start it again and again."""
+"""The time limit of a step: an index of a large table takes long to build, and a timeout would only start it again."""
 RUN_RIGHTS: Final = "SELECT, INSERT, UPDATE, DELETE"
 """The rights that the user of a host needs on its database. Ending its own connections needs no right."""
 SCHEMA_RIGHTS: Final = f"{RUN_RIGHTS}, CREATE, ALTER, INDEX"
@@ -68,7 +68,7 @@ async def read_state(link: MysqlLink, shard: int) -> SchemaState:
 
 
 def check_usable(state: SchemaState, settings: MysqlSettings, shard: int) -> None:
-    """Raise `StoreUnusable` if this program may not use the tables any more, or they are those of an earlier moment.
+    """Raise `StoreUnusable` if this program may not use the tables any more, or if older ones took their place.
 
     Tables that are missing are no reason: opening the shard again would create empty ones.
     """

@@ -32,7 +32,7 @@ NO_SUCH_INDEX_CODE: Final = 1176
 _RETRYABLE_CODES: Final = frozenset({1205, 1213})
 _READ_TIMEOUT_S: Final = 3_600.0
 _PACKET_BYTES: Final = 1 << 20
-"""Statements that remove entries are much shorter."""
+"""The limit of a statement, which those that remove entries never reach."""
 
 
 def no_progress(done: int, total: int) -> None:

@@ -151,7 +151,7 @@ JOURNAL_MIGRATION: Final = Migration(
 )""",
     ),
 )
-"""Not in `MIGRATIONS` yet, because no shard journals: see docs/design/journal.md."""
+"""Adds the journal. Not in `MIGRATIONS` yet, because no shard journals: see docs/design/journal.md."""
 
 
 def _assigned(names: Sequence[str]) -> str:
