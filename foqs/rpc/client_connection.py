@@ -339,13 +339,13 @@ class ClientConnection(asyncio.Protocol):
         self, method: ServerMethod, request: Request, principal: Principal | None, cost_bytes: int
     ) -> WaitingPlace:
         """Take a place for a call that waits. Raises Overloaded."""
-        # A principal is text and a namespace is bytes, so they are different owners.
-        owners: list[Hashable] = [method.namespace_of(request)]
+        # A principal is text and a namespace is bytes, so they are different holders.
+        holders: list[Hashable] = [method.namespace_of(request)]
         if principal is not None:
-            owners.append(principal.name)
+            holders.append(principal.name)
         server = self._server
         if self._waiting_count < server.calls_in_flight_per_connection_max:
-            place = server.waiting_calls.reserve(owners, cost_bytes)
+            place = server.waiting_calls.reserve(holders, cost_bytes)
             if place is not None:
                 self._waiting_count += 1
                 return place

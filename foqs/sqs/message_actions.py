@@ -199,10 +199,10 @@ class MessageActions:
             yield
             return
         # Tuples, because a principal may have the name of a namespace.
-        owners = [("namespace", self._directory.namespace_of(queue.account))]
+        holders = [("namespace", self._directory.namespace_of(queue.account))]
         if request.principal is not None:
-            owners.append(("principal", request.principal.name))
-        place = self._waiting.reserve(owners, 0)
+            holders.append(("principal", request.principal.name))
+        place = self._waiting.reserve(holders, 0)
         if place is None:
             raise SqsError(
                 "RequestThrottled",

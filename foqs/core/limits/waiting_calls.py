@@ -1,8 +1,8 @@
-"""The calls of a server that wait for items, and the memory that they hold: places that owners share.
+"""The calls of a server that wait for items, and the memory that they hold: places that holders share.
 
-An owner is a principal or a namespace; a call has all of its owners. Always true: an owner
+A holder is a principal or a namespace; a call has all of its holders. Always true: a holder
 holds at most as many places, and as many bytes, as were free when it took the last one. So
-one owner alone gets half of all, n owners that want everything get 1/(n + 1) each, and
+one holder alone gets half of all, n holders that want everything get 1/(n + 1) each, and
 there is room for the next one. Knows nothing of calls.
 """
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 
-class OwnerShare:
-    """The places and the bytes that one owner holds."""
+class HolderShare:
+    """The places and the bytes of one holder."""
 
-    __slots__ = ("byte_count", "call_count", "owner")
+    __slots__ = ("byte_count", "call_count", "holder")
 
-    def __init__(self, owner: Hashable) -> None:
-        self.owner = owner
+    def __init__(self, holder: Hashable) -> None:
+        self.holder = holder
         self.call_count = 0
         self.byte_count = 0
 
@@ -27,7 +27,7 @@ class WaitingPlace:
 
     __slots__ = ("byte_count", "shares")
 
-    def __init__(self, shares: Sequence[OwnerShare], byte_count: int) -> None:
+    def __init__(self, shares: Sequence[HolderShare], byte_count: int) -> None:
         self.shares = shares
         self.byte_count = byte_count
 
@@ -45,31 +45,31 @@ class WaitingCalls:
         self.byte_count = 0
         self._calls_max = calls_max
         self._bytes_max = bytes_max
-        self._shares: dict[Hashable, OwnerShare] = {}
-        """The shares of owners that hold a place. Others are not kept: a caller can name any number of owners."""
+        self._shares: dict[Hashable, HolderShare] = {}
+        """The shares of the holders that have a place. Others are not kept: a caller can name any number of holders."""
 
     @property
-    def owner_count(self) -> int:
-        """The number of owners that hold a place."""
+    def holder_count(self) -> int:
+        """The number of holders that have a place."""
         return len(self._shares)
 
-    def reserve(self, owners: Sequence[Hashable], byte_count: int) -> WaitingPlace | None:
-        """Take a place for a call of these owners. Return None if there is no room, or if one of them has its share."""
+    def reserve(self, holders: Sequence[Hashable], byte_count: int) -> WaitingPlace | None:
+        """Take a place for a call of these holders. Return None if there is no room, or if one of them has its share."""
         free_calls = self._calls_max - self.call_count
         free_bytes = self._bytes_max - self.byte_count
         if not free_calls or byte_count > free_bytes:
             return None
         shares = []
-        for owner in owners:
-            share = self._shares.get(owner)
+        for holder in holders:
+            share = self._shares.get(holder)
             if share is None:
-                share = OwnerShare(owner)
+                share = HolderShare(holder)
             elif share.call_count >= free_calls or share.byte_count + byte_count > free_bytes:
                 return None
             shares.append(share)
         for share in shares:
             if not share.call_count:
-                self._shares[share.owner] = share
+                self._shares[share.holder] = share
             share.call_count += 1
             share.byte_count += byte_count
         self.call_count += 1
@@ -84,4 +84,4 @@ class WaitingCalls:
             share.call_count -= 1
             share.byte_count -= place.byte_count
             if not share.call_count:
-                del self._shares[share.owner]
+                del self._shares[share.holder]

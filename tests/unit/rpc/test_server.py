@@ -269,7 +269,7 @@ def test_long_polls_of_one_namespace_leave_room_for_all_calls_of_others() -> Non
             quiet.send(call("dequeue", poll("x" * 300), 5))
             assert (await quiet.reply("dequeue"))[1].failed.error.code == ErrorCode.INVALID_ARGUMENT
             waiting = host.server.waiting_calls
-            assert waiting.call_count == waiting.byte_count == waiting.owner_count == 0
+            assert waiting.call_count == waiting.byte_count == waiting.holder_count == 0
             await noisy.close()
             await quiet.close()
 

@@ -1,4 +1,4 @@
-"""The places of calls that wait: shares of owners, and nothing is left when all calls have ended."""
+"""The places of calls that wait: shares of holders, and nothing is left when all calls have ended."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from random import Random
 from foqs.core.limits.waiting_calls import WaitingCalls, WaitingPlace
 
 
-def fill(waiting: WaitingCalls, *owners: str, byte_count: int = 1) -> int:
+def fill(waiting: WaitingCalls, *holders: str, byte_count: int = 1) -> int:
     """Reserve until a call is refused; return how many were not."""
     count = 0
-    while waiting.reserve(owners, byte_count) is not None:
+    while waiting.reserve(holders, byte_count) is not None:
         count += 1
     return count
 
 
 def test_one_owner_gets_half_of_the_places_and_the_next_ones_less_each() -> None:
     waiting = WaitingCalls(100, 1_000)
-    assert [fill(waiting, owner) for owner in ("a", "b", "c", "d")] == [50, 25, 13, 6]
+    assert [fill(waiting, holder) for holder in ("a", "b", "c", "d")] == [50, 25, 13, 6]
     assert waiting.call_count == 94
 
 
@@ -25,8 +25,8 @@ def test_owners_that_take_turns_get_equal_shares_and_leave_one_for_the_next() ->
     waiting = WaitingCalls(100, 1_000)
     shares = dict.fromkeys("abc", 0)
     for _ in range(100):
-        for owner in shares:
-            shares[owner] += waiting.reserve((owner,), 1) is not None
+        for holder in shares:
+            shares[holder] += waiting.reserve((holder,), 1) is not None
     assert list(shares.values()) == [25, 25, 25]
 
 
@@ -61,7 +61,7 @@ def test_places_that_were_given_back_are_free() -> None:
         assert waiting.byte_count <= 200
     for place in held:
         waiting.release_reservation(place)
-    assert waiting.owner_count == 0
+    assert waiting.holder_count == 0
     assert fill(waiting, "a") == 10
 
 
@@ -70,6 +70,6 @@ def test_an_owner_without_a_place_is_not_remembered() -> None:
     first = waiting.reserve(("principal", "first"), 1)
     assert first is not None
     assert waiting.reserve(("principal", "refused"), 1) is None
-    assert waiting.owner_count == 2
+    assert waiting.holder_count == 2
     waiting.release_reservation(first)
-    assert waiting.owner_count == 0
+    assert waiting.holder_count == 0
