@@ -271,7 +271,7 @@ class Dequeue:
     # ------------------------------------------------------------------ the end
 
     def expire(self) -> None:
-        """Search a last time, or reply without the shards that are late."""
+        """End a wait: search a last time. If leases are late, switch to other shards or wait on; at the end reply without them."""
         # The loop's timer may fire slightly early by the loop's own clock.
         now = max(self._source.loop_time(), self._wakes_at)
         if self._phase is _Phase.WAITING:

@@ -109,7 +109,7 @@ class _DividedBudget(Budget):
             self._change_namespace(namespace, sign * len(group), sign * group_size)
 
     def _change_namespace(self, namespace: str, items: int, size: int) -> None:
-        """Add to the use of a namespace, or subtract."""
+        """Add rows and bytes to the use of a namespace; negative numbers subtract."""
         self.items += items
         self.bytes += size
 

@@ -174,7 +174,7 @@ class Statements:
         return f"SELECT {', '.join(OWNER_COLUMNS)} FROM {self._owner} WHERE one = 1{tail}".encode()
 
     def set_owner(self, owner: Owner) -> bytes:
-        """Write a takeover or a new connection of the owner, which writes timers, after the row was locked."""
+        """Write the owner row at a takeover or a new connection, after it was locked. `timers_epoch`: the owner writes timers."""
         return (
             f"UPDATE {self._owner} SET epoch = {owner.epoch}, timers_epoch = {owner.epoch}, "
             f"nonce = {name_literal(owner.nonce)}, flush = {owner.flush}, connection = {owner.connection} WHERE one = 1"
