@@ -250,7 +250,7 @@ class ComposedHost:
         self.working.append(self._engine_task)
 
     async def _start_sweep(self) -> None:
-        """Move dead letters of the shards of this host, whether it has an SQS port or not."""
+        """Move dead letters of the shards of this host, whether it has an SQS server or not."""
         engine = self._engine
         sweep = DeadLetterSweep(engine.admin.document, engine.shards, engine.queue.bulk, self._timeout_s)
         self._sweep_task = asyncio.ensure_future(sweep.run())

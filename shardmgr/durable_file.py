@@ -25,7 +25,7 @@ def replace_file(path: Path, text: str) -> None:
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     make_private_folder(path.parent)
-    fresh.unlink(missing_ok=True)  # a file that a crash left behind keeps its rights
+    fresh.unlink(missing_ok=True)  # a file that a crash left behind keeps its mode
     with open(fresh, "x", encoding="utf-8", opener=private_opener) as file:
         file.write(text)
         file.flush()

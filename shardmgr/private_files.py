@@ -1,6 +1,6 @@
 """Files and folders that only this user may use, whatever the umask is.
 
-Always true: a folder or a file that exists keeps its rights, because a person may have
+Always true: a folder or a file that exists keeps its mode, because a person may have
 chosen them. Knows nothing of the content.
 """
 
@@ -15,7 +15,7 @@ FILE_MODE: Final = 0o600
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder, and its parents with the usual rights. Raises OSError."""
+    """Create a folder, and its parents with the usual mode. Raises OSError."""
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
 
 

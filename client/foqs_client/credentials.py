@@ -22,7 +22,7 @@ from foqs_contract.call_table import FIRST_VERSION
 from foqs_contract.contract_version import too_old
 from foqs_contract.idl import ttypes
 from foqs_contract.request import Request
-from foqs_contract.secret_rights import UnsafeRights, check_rights
+from foqs_contract.secret_file_mode import UnsafeFileMode, check_secret_file_mode
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unreadable
 
 TOKEN_BYTES_MAX: Final = 4_096
@@ -200,8 +200,8 @@ def read_token(file: str | Path) -> str:
         raise errors.InvalidArgument(problem, field="token_file") from None
     if os.name == "posix":
         try:
-            check_rights(file, status)
-        except UnsafeRights as error:
+            check_secret_file_mode(file, status)
+        except UnsafeFileMode as error:
             raise errors.InvalidArgument(f"{file}: {error}", field="token_file") from None
     line, _, _ = data.partition(b"\n")
     return _checked_token(line.decode("ascii", "replace").rstrip("\r"), "token_file")

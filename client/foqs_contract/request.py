@@ -1,7 +1,7 @@
-"""The types of requests of which only the common fields are read.
+"""Protocols of the requests, by the fields that generic code reads.
 
-Holds `Request` and protocols of more fields. Always true: the requests of the
-contract have these fields; mypy compares them with the generated structs. Pure.
+Always true: the requests of the contract have these fields; mypy compares them with the
+generated structs. Pure.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ class Request(Protocol):
 
 
 class ForwardedRequest(Request, Protocol):
-    """The request of a call that one host may make at another for its own caller."""
+    """A request with the field `forwarded`: true if a host sends the call on for its own caller."""
 
     forwarded: bool | None
 
 
 class ShardsRequest(ForwardedRequest, Protocol):
-    """The request of a call that each host of a tier serves for its part of the shards."""
+    """A request with the field `shards`: a host that forwards the call names the shards that the receiver serves."""
 
     shards: Sequence[int] | None
 
 
 class RequestOfNamespace(Request, Protocol):
-    """The request of a call that names its namespace itself, as a host reads it."""
+    """A request with the field `namespace_name`. A host decodes it as bytes."""
 
     namespace_name: bytes | None
 
 
 class RequestOfIds(RequestOfNamespace, Protocol):
-    """The request of a call that does the same to each of its items."""
+    """A request with the field `ids`: the call does the same to each of these items."""
 
     ids: Sequence[bytes] | None
 
 
 class RequestOfItems(ForwardedRequest, Protocol):
-    """The request of a call that adds items."""
+    """A request with the field `items`: the items that the call adds."""
 
     items: Sequence[Any] | None

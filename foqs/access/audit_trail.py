@@ -44,7 +44,7 @@ class AuditRecord:
     Attributes:
         at_ms: when it ended, in milliseconds since 1970-01-01 UTC by this host's clock.
         principal: None if the host does not authenticate.
-        peer: the address that the call came from; `console` or `sqs` before it says through which port.
+        peer: the address that the call came from; `console` or `sqs` before it names the server, if it is not the Thrift server.
         call: the call of the contract, or `sqs.` and an action.
         namespace: None if the call concerns the whole cluster.
         target: what it concerned, as the host understood it, for people.

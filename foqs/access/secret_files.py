@@ -11,7 +11,7 @@ import os
 import stat
 from typing import Final
 
-from foqs_contract.secret_rights import UnsafeRights, check_rights
+from foqs_contract.secret_file_mode import UnsafeFileMode, check_secret_file_mode
 
 SECRET_BYTES_MIN: Final = 16
 """The least length of a token. A shorter one could be guessed."""
@@ -55,8 +55,8 @@ def read_secret(file: str, bytes_max: int) -> bytes:
             file, f"it belongs to another user (uid {status.st_uid})", f"run: chown {os.geteuid()} {file}"
         )
     try:
-        check_rights(file, status)
-    except UnsafeRights as error:
+        check_secret_file_mode(file, status)
+    except UnsafeFileMode as error:
         raise UnusableFile(file, error.problem, error.remedy) from None
     if len(data) > bytes_max:
         raise UnusableFile(file, f"it is longer than {bytes_max} bytes", "name a file that holds only the secret")

@@ -52,7 +52,7 @@ def console_url(config: Config) -> str | None:
 
 
 def sqs_url(config: Config) -> str:
-    """Return the endpoint URL of the SQS port."""
+    """Return the endpoint URL of the SQS server."""
     server = config.server
     scheme = "https" if server.tls_cert_file else "http"
     return f"{scheme}://{bracketed(server.host)}:{server.sqs_port}"

@@ -248,7 +248,7 @@ async def _count(page_request: PageRequest, only: ItemFilter, key: str) -> Count
             except DeadlineExceeded:
                 return Counted(None)
 
-    place = (page_request.rights.authenticated, page_request.namespace, only, key)
+    place = (page_request.permissions.authenticated, page_request.namespace, only, key)
     found: Counted | None = await page_request.shared.counts.get(place, read, COUNT_WAIT_S)
     return found
 

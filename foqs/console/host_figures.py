@@ -2,7 +2,7 @@
 
 Holds `HostFigures`. It reads memory and changes nothing. Always true: the figures of the
 tier are those of this host's shards and the last report of each peer; a collection yields
-between shards. Knows nothing of pages and rights.
+between shards. Knows nothing of pages and permissions.
 """
 
 from __future__ import annotations

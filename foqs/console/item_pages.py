@@ -23,7 +23,7 @@ async def item(page_request: PageRequest) -> web.StreamResponse:
     if page_request.request.method == "POST":
         return await _change(page_request, item_id)
     found = await page_request.client.explain(
-        item_id, with_payload=page_request.rights.may_consume(page_request.namespace)
+        item_id, with_payload=page_request.permissions.may_consume(page_request.namespace)
     )
     counts = None if found.item is None else await counts_of(page_request, found.item.topic)
     return page_request.page(

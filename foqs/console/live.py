@@ -3,7 +3,7 @@
 Always true: a round collects the shared figures once, and draws each distinct part of a
 page once, however many pages show it; a stream gets a part only when it changed, and
 never more often than once in its period; a slow browser misses drafts and delays nobody.
-The rights of a stream are checked in each round. Rounds take at most one part in
+The permissions of a stream are checked in each round. Rounds take at most one part in
 `COST_FACTOR` of a core: a round that took long is followed by a longer pause. If all
 streams are taken, principals have equal shares.
 """
@@ -55,7 +55,7 @@ class LivePart:
     def key(self, page_request: PageRequest) -> Hashable:
         """Return what a drawing depends on: pages with equal keys show the same."""
         fields = tuple(page_request.values.get(name, "") for name in self.fields)
-        return self.template, page_request.rights.authenticated, page_request.namespace, fields
+        return self.template, page_request.permissions.authenticated, page_request.namespace, fields
 
     def address(self, page_request: PageRequest) -> str:
         """Return the address of the page's event stream."""
@@ -67,7 +67,7 @@ class LiveStream:
     """The events of one open page.
 
     Args:
-        page_request: returns the page request with the rights of now; None: the session is over. Raises FoqsError: the
+        page_request: returns the page request with the permissions of now; None: the session is over. Raises FoqsError: the
             page may not be shown.
         owner: the name of its principal; None: the console does not authenticate.
     """

@@ -28,10 +28,10 @@ async def namespace(page_request: PageRequest) -> web.StreamResponse:
     """Show the settings, usage and grants of a namespace, or change them."""
     if page_request.request.method == "POST":
         return await _change(page_request)
-    client, rights, name = page_request.client, page_request.rights, page_request.namespace
+    client, permissions, name = page_request.client, page_request.permissions, page_request.namespace
     settings = await client.get_namespace()
-    usage = await client.usage() if rights.may_administer(name) else None
-    grants = await client.grants() if rights.may_administer(name) else []
+    usage = await client.usage() if permissions.may_administer(name) else None
+    grants = await client.grants() if permissions.may_administer(name) else []
     return page_request.page(
         "namespace.html",
         f"Namespace {name}",

@@ -40,15 +40,15 @@ class BusyTopic(NamedTuple):
 
 async def overview(page_request: PageRequest) -> web.StreamResponse:
     """Show the state of the cluster to administrators, and the usage of the namespaces."""
-    shown = [name for name in page_request.namespaces if page_request.rights.may_administer(name)][
+    shown = [name for name in page_request.namespaces if page_request.permissions.may_administer(name)][
         :OVERVIEW_NAMESPACES_MAX
     ]
-    rights = page_request.rights
+    permissions = page_request.permissions
     values, usages = await asyncio.gather(
         overview_values(page_request),
         asyncio.gather(*(_usage(page_request.client.usage(name)) for name in shown)),
     )
-    is_admin = rights.is_admin
+    is_admin = permissions.is_admin
     return page_request.page(
         "overview.html",
         "Overview",
@@ -62,7 +62,7 @@ async def overview(page_request: PageRequest) -> web.StreamResponse:
 
 async def overview_values(page_request: PageRequest) -> Mapping[str, Any]:
     """Return what the live part of the overview shows. Only administrators see hosts, shards and all items."""
-    if not page_request.rights.is_admin:
+    if not page_request.permissions.is_admin:
         return {"totals": None}
     shared = page_request.shared
     hosts, shards, totals = await asyncio.gather(
@@ -91,7 +91,7 @@ async def _usage(asked: Awaitable[Usage]) -> Usage | None:
 
 
 def _newest_point(page_request: PageRequest) -> Point | None:
-    return page_request.shared.history.tier.last if page_request.rights.is_admin else None
+    return page_request.shared.history.tier.last if page_request.permissions.is_admin else None
 
 
 OVERVIEW: Final = LivePart("overview_live.html", (), overview_values, point=_newest_point)

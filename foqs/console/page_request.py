@@ -21,8 +21,8 @@ from foqs_contract.call_table import CALLS, Permission
 
 
 @dataclass(slots=True, frozen=True)
-class Rights:
-    """What a principal may do. Without authentication (`principal` None) everything is allowed.
+class PagePermissions:
+    """The permissions of a principal on the pages. `authenticated` is None without authentication; then everything is allowed.
 
     A page leaves out what is not allowed. The host checks each call all the same.
     """
@@ -40,7 +40,7 @@ class Rights:
         """Whether the principal may do everything."""
         return self.authenticated is None or self.authenticated.principal.is_admin
 
-    def permissions(self, namespace: str) -> Collection[int]:
+    def on(self, namespace: str) -> Collection[int]:
         """Return the permissions on a namespace."""
         if self.authenticated is None or self.is_admin:
             return tuple(Permission)
@@ -50,20 +50,20 @@ class Rights:
         """Return the error if the host would refuse this call of the contract; None if it is allowed."""
         if self.authenticated is None:
             return None
-        return denial(CALLS[call].requirement, self.authenticated.principal, self.permissions(namespace))
+        return denial(CALLS[call].requirement, self.authenticated.principal, self.on(namespace))
 
     def may_see(self, namespace: str) -> bool:
         """Whether the namespace may be shown."""
-        return self.is_admin or bool(self.permissions(namespace))
+        return self.is_admin or bool(self.on(namespace))
 
     def may_administer(self, namespace: str) -> bool:
-        return Permission.ADMIN in self.permissions(namespace)
+        return Permission.ADMIN in self.on(namespace)
 
     def may_consume(self, namespace: str) -> bool:
-        return Permission.CONSUME in self.permissions(namespace)
+        return Permission.CONSUME in self.on(namespace)
 
     def may_enqueue(self, namespace: str) -> bool:
-        return Permission.ENQUEUE in self.permissions(namespace)
+        return Permission.ENQUEUE in self.on(namespace)
 
     def may_read(self, namespace: str) -> bool:
         """Whether items may be shown."""
@@ -86,7 +86,7 @@ class PageRequest:
     """
 
     request: web.Request
-    rights: Rights
+    permissions: PagePermissions
     values: MultiMapping[str]
     clients: LocalClients
     shared: SharedFigures
@@ -104,7 +104,7 @@ class PageRequest:
         usual = "default" if "default" in self.namespaces or not self.namespaces else self.namespaces[0]
         self.namespace = asked or usual
         if self.namespace != usual and self.namespace not in self.namespaces:
-            if self.rights.is_admin:
+            if self.permissions.is_admin:
                 raise namespace_not_found(self.namespace)
             raise PermissionDenied(
                 "you have no permission on this namespace; a principal with ADMIN on it can grant one"
@@ -128,7 +128,7 @@ class PageRequest:
         """Return the client of the principal in the namespace for a read that other pages share."""
         # Only what a form does is noted with an address. Pages share a client, wherever their browsers are.
         address = self.site.browser_address(self.request) if self.request.method == "POST" else ""
-        return self.clients.use(self.rights.authenticated, self.namespace, address)
+        return self.clients.use(self.permissions.authenticated, self.namespace, address)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a field without the spaces around it."""

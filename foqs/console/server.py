@@ -33,7 +33,7 @@ from foqs.console.live import STREAM_PATH, LiveHub, LivePart
 from foqs.console.local_clients import Accept, LocalClients
 from foqs.console.namespace_pages import NAMESPACE_PAGES
 from foqs.console.overview_page import OVERVIEW_PAGES, OVERVIEW_PARTS
-from foqs.console.page_request import PageRequest, Rights, done_sentence
+from foqs.console.page_request import PagePermissions, PageRequest, done_sentence
 from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal, stream_refusal
 from foqs.console.session_secret import SessionSecret
 from foqs.console.sessions import issue_cookie, read_cookie
@@ -261,21 +261,23 @@ class Console:
         async def handle(request: web.Request) -> web.StreamResponse:
             if request.method not in ("GET", "HEAD", "POST"):
                 raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD", "POST"])
-            rights = self._rights(request)
-            if rights is None:
+            permissions = self._permissions(request)
+            if permissions is None:
                 asked = (self._site.path(request.path_qs) or "") if request.method == "GET" else ""
                 raise web.HTTPSeeOther(self._site.link("/login", next=asked))
             values: MultiMapping[Any] = request.query if request.method != "POST" else await _form(request)
-            with self._page_request(request, rights, values) as page_request:
+            with self._page_request(request, permissions, values) as page_request:
                 return await serve(page_request)
 
         return handle
 
-    def _page_request(self, request: web.Request, rights: Rights, values: MultiMapping[Any]) -> PageRequest:
-        names = sorted(name for name in self._settings.namespaces() if rights.may_see(name))
-        return PageRequest(request, rights, values, self._clients, self._shared, names, self._render, self._site)
+    def _page_request(
+        self, request: web.Request, permissions: PagePermissions, values: MultiMapping[Any]
+    ) -> PageRequest:
+        names = sorted(name for name in self._settings.namespaces() if permissions.may_see(name))
+        return PageRequest(request, permissions, values, self._clients, self._shared, names, self._render, self._site)
 
-    def _rights(self, request: web.Request) -> Rights | None:
+    def _permissions(self, request: web.Request) -> PagePermissions | None:
         """Return what the request's principal may do; None if nobody is logged in. It proves the request."""
         settings = self._settings
         authenticated = None
@@ -287,7 +289,7 @@ class Console:
             if authenticated is None:
                 return None
         self._listener.connections.prove(request)
-        return Rights(authenticated, settings.permissions_of)
+        return PagePermissions(authenticated, settings.permissions_of)
 
     # ----------------------------------------------------------------- streams
 
@@ -300,10 +302,10 @@ class Console:
         if part is None:
             raise web.HTTPNotFound
         self._listener.connections.need_peer(request)
-        rights = self._rights(request)
-        if rights is None:
+        permissions = self._permissions(request)
+        if permissions is None:
             return self._error_page(request, 401, "The session is over. Log in again.")
-        stream = self._hub.open(part, lambda: self._page_request_of_stream(request), rights.principal_name)
+        stream = self._hub.open(part, lambda: self._page_request_of_stream(request), permissions.principal_name)
         if stream is None:
             return self._error_page(request, 503, "Too many pages are open at this host.")
         response = web.StreamResponse(
@@ -323,18 +325,20 @@ class Console:
         return response
 
     def _page_request_of_stream(self, request: web.Request) -> PageRequest | None:
-        """Return the page request of an open page with the rights of now; None if the session is over or the browser has left.
+        """Return the page request of an open page with the permissions of now; None if the session is over or the browser has left.
 
         Raises:
             NamespaceNotFound, PermissionDenied: the page is about another namespace.
         """
-        rights = self._rights(request)
-        if rights is None or request.transport is None or request.transport.is_closing():
+        permissions = self._permissions(request)
+        if permissions is None or request.transport is None or request.transport.is_closing():
             return None
         # Only the namespace of the page is of interest: there may be thousands, and this runs once a second.
         name = request.query.get("namespace", "")
-        names = [name] if name in self._settings.namespaces() and rights.may_see(name) else []
-        return PageRequest(request, rights, request.query, self._clients, self._shared, names, self._render, self._site)
+        names = [name] if name in self._settings.namespaces() and permissions.may_see(name) else []
+        return PageRequest(
+            request, permissions, request.query, self._clients, self._shared, names, self._render, self._site
+        )
 
     # ------------------------------------------------------------------ logins
 

@@ -105,7 +105,7 @@ async def check_listing(page_request: PageRequest) -> None:
     Raises:
         PermissionDenied, NamespaceNotFound.
     """
-    refusal = page_request.rights.refusal("getActiveTopics", page_request.namespace)
+    refusal = page_request.permissions.refusal("getActiveTopics", page_request.namespace)
     if refusal is not None:
         raise refusal
     await page_request.client.get_namespace()

@@ -1,6 +1,6 @@
 """The bounded reads behind the pages of topics: the priority line, what comes due, and the topics that a list leaves out.
 
-Always true: the host checks the caller's rights before a result is returned to it, as the
+Always true: the host checks the caller's permissions before a result is returned to it, as the
 page lists the topic or the topics first.
 """
 

@@ -65,7 +65,7 @@ class HostProcess(ServerProcess):
 
     @property
     def sqs_url(self) -> str | None:
-        """The endpoint URL of its SQS port; None if it has none."""
+        """The endpoint URL of its SQS server; None if it has none."""
         port = self.options.get("server.sqs_port")
         return None if port is None else f"http://127.0.0.1:{port}"
 

@@ -17,7 +17,7 @@ ITEMS_PER_CALL_CEILING: Final = 10_000
 
 
 class RpcOptions(Options):
-    """What a connection may cost."""
+    """The limits of the Thrift connections, and of the calls over all of them."""
 
     frame_bytes_max: int = option(
         16 * MIB,
@@ -73,7 +73,7 @@ class RpcOptions(Options):
 
 
 class CallOptions(Options):
-    """What one call may ask for."""
+    """The limits of one call."""
 
     items_per_call_max: int = option(
         1_000,

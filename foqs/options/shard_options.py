@@ -1,4 +1,4 @@
-"""The options of `[shard]` and `[row_cache]`: what the shards of a host may keep waiting and in memory, and what their databases are like.
+"""The options of `[shard]` and `[row_cache]`: the limits of the shards of a host, and the properties of their databases.
 
 Knows nothing of shards. `foqs.shard.shard_constants` has its constants.
 """
@@ -9,7 +9,7 @@ from foqs.options.options import HOUR_MS, MIB, MS, Options, option
 
 
 class ShardOptions(Options):
-    """What a shard keeps waiting and in memory, and what its database is like."""
+    """The limits of a shard's waiting operations and memory, and the properties of its database."""
 
     queue_items_max: int = option(
         40_000,

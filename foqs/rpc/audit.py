@@ -1,7 +1,7 @@
 """Notes the changes that administrators make, and those that are refused to others.
 
 The notes are entries of `foqs.access.audit_trail`. The row of a call says whether it is noted. The doors note: the connections of Thrift and of the
-console, and the SQS port. Always true: each change is noted once, at the host that was called,
+console, and the SQS server. Always true: each change is noted once, at the host that was called,
 when it ends or is denied; of the pages of one bulk change each host notes the first that it
 gets. What a part of the host does for a change that is noted is not noted. Knows nothing of what
 the calls do.

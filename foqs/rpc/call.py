@@ -36,8 +36,9 @@ class Call:
     Attributes:
         request: the decoded struct; its strings are bytes. It must not be changed.
         deadline: on the event loop's clock.
-        principal: its maker; None if nobody authenticates, or a part of this host makes it that has checked what it needs.
-        peer: where it comes from: an address, or the part of this host that makes it.
+        principal: the principal that makes the call; None if the host does not authenticate, or if a part of this host
+            makes the call and has checked the grants itself.
+        peer: the address that the call came from, or the part of this host that makes it.
     """
 
     __slots__ = ("deadline", "method", "peer", "principal", "request")

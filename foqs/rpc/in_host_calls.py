@@ -1,10 +1,10 @@
 """Calls of the Thrift contract that are made inside the host, without a connection.
 
-Their makers are the SQS port, the bulk jobs, and this host's own part of a call that is
-forwarded to several hosts. Always true: a call takes the way of a call over Thrift, forwarding
+The callers are the SQS server, the bulk jobs, and this host's own part of a call that is
+forwarded to several hosts. Always true: a call is handled like a call over Thrift, forwarding
 included; it is answered once or raises; if its caller is cancelled, the call is abandoned, and
-items that were leased for it are released. Its maker has checked what it needs, and notes it.
-Knows nothing of what the calls are for.
+items that were leased for it are released. The caller has checked the grants of the principal,
+and writes the audit. Knows nothing of what the calls are for.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class InHostCall(Call):
         """Make the call, and return the reply struct.
 
         Args:
-            grace_s: the call is ended this long after its deadline; None: its maker ends it.
+            grace_s: the call is ended this long after its deadline; None: only its caller ends it, by cancelling.
 
         Raises:
             FoqsError: the call failed as a whole.

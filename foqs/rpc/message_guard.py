@@ -1,8 +1,8 @@
-"""Refuses items of producers and consumers that pass for messages that the SQS port has made.
+"""Refuses items of producers and consumers that pass for messages that the SQS server has made.
 
 Always true: a principal that is no administrator gives no item a payload or metadata that
 names a sender or an origin, whichever host it calls; nothing of such a call is done.
-Hosts are administrators, so a forwarded call was checked where it was made. The SQS port
+Hosts are administrators, so a forwarded call was checked where it was made. The SQS server
 makes its calls inside the host, where nothing is checked. Knows nothing of what is in a message.
 """
 

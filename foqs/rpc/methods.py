@@ -32,7 +32,7 @@ def unforwarded(method: ServerMethod) -> Handler:
 
 @dataclass(slots=True, frozen=True)
 class RpcService:
-    """What a host serves.
+    """The methods that a host serves, and the time that a call of them may take.
 
     Attributes:
         methods: every method of the contract by its name.

@@ -38,7 +38,7 @@ class ActionTarget:
 
 @dataclass(slots=True, frozen=True)
 class ActionRequest:
-    """What an action needs to know.
+    """One request of an SQS client, checked and parsed, as its action gets it.
 
     Attributes:
         account: of calls that name no queue.

@@ -2,7 +2,7 @@
 
 They are dead letters whose move was interrupted, and items that a consumer over Thrift gave
 up. Always true: a host moves items of its own shards only, so one host moves an item,
-whichever hosts have an SQS port; after a takeover it is the new owner.
+whichever hosts have an SQS server; after a takeover it is the new owner.
 """
 
 from __future__ import annotations

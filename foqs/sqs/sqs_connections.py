@@ -1,4 +1,4 @@
-"""The HTTP port of SQS: connections, bodies within their limits, and replies.
+"""The HTTP server of SQS: connections, bodies within their limits, and replies.
 
 Always true: the limits of `[rpc]` on connections, calls and bytes hold on this port too,
 counted by themselves; a request whose client disconnects is cancelled; bodies are

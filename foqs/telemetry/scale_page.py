@@ -147,7 +147,7 @@ def _facts(
 
 
 def _parse_name(query: Mapping[str, str], name: str, default: str | None = None) -> str:
-    """Return a name among the parameters. Raises `InvalidArgument`."""
+    """Return the value of the query parameter `name`, a namespace or topic; `default` if it is absent. Raises `InvalidArgument`."""
     text = query.get(name, default)
     return decode_name(None if text is None else text.encode(errors="replace"), name)
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from multidict import MultiDict
 
-from foqs.console.page_request import PageRequest, Rights
+from foqs.console.page_request import PagePermissions, PageRequest
 from foqs.console.server import _templates
 from foqs.console.shared_reads import SharedReads
 from foqs.console.site import Site
@@ -64,7 +64,7 @@ def page_request_of(
     clients = cast(Any, SimpleNamespace(use=lambda *_: nullcontext(client)))
     shared = cast(Any, SimpleNamespace(counts=SharedReads(60.0), now_s=lambda: now_s, figures=figures))
     return PageRequest(
-        request, Rights(None, lambda principal, name: ()), values, clients, shared, ["default"], render, site
+        request, PagePermissions(None, lambda principal, name: ()), values, clients, shared, ["default"], render, site
     )
 
 

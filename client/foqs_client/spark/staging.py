@@ -211,7 +211,9 @@ class Staging:
 
     def _unusable(self, error: Exception) -> SourceError:
         reason = " ".join(str(error).split())
-        return SourceError(f"the staging_location {self.location} cannot be used: {reason}; correct it, or its rights")
+        return SourceError(
+            f"the staging_location {self.location} cannot be used: {reason}; correct it, or its permissions"
+        )
 
 
 def _leases(file: pq.ParquetFile) -> list[Lease]:

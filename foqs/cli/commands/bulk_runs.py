@@ -43,7 +43,13 @@ _COLUMNS: Final[list[Column]] = [
 
 @dataclass(slots=True, frozen=True)
 class BulkOptions:
-    """How a change by filter is run: without a question, at most `rate` items a second, without waiting for it."""
+    """The options of a change by filter.
+
+    Attributes:
+        yes: it starts without a question.
+        rate: at most this many items are changed a second; None: no limit.
+        background: the command does not wait for the end of the job.
+    """
 
     yes: bool = False
     rate: int | None = None
@@ -52,7 +58,7 @@ class BulkOptions:
 
 @dataclass(slots=True, frozen=True)
 class BulkWork:
-    """What is done to the items.
+    """The action of a bulk job, with its arguments.
 
     Attributes:
         action: its name is the verb of the question.
@@ -84,7 +90,7 @@ def bulk_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, how: BulkOptions) -> None:
-    """Count the matching items, ask, and change them by a bulk job."""
+    """Count the matching items, ask, change them by a bulk job, and show the result. Raises CommandFailed."""
     matched = session.run(lambda client: _count(client, only, work))
     if matched and not how.yes:
         confirm(f"{work.action.name.capitalize()} {counted(matched, 'item')}?")
@@ -115,7 +121,7 @@ def apply_to_matching(session: HostSession, only: ItemFilter, work: BulkWork, ho
 
 
 def _follow_to_end(session: HostSession, job: BulkJob, only: ItemFilter, work: BulkWork, matched: int) -> None:
-    """Wait until the job stands still, show its counts, and fail if it did not do all."""
+    """Wait until the job is settled, and show its counts. Raises CommandFailed if it did not change all items."""
     progress = _JobProgress(job, matched)
     try:
         session.run(lambda client: _follow(client, progress))

@@ -41,7 +41,7 @@ def run_cluster(
     """Run a cluster until a signal stops it.
 
     Args:
-        port: the first of two ports for each host, one for each console and one for each SQS port; 0: any free ports.
+        port: the first of two ports for each host, one for each console and one for each SQS server; 0: any free ports.
         program: the `foqs` of the hosts; None: this one. A host for which another one was requested runs that.
 
     Raises:

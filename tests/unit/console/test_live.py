@@ -15,7 +15,7 @@ from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import Principal
 from foqs.console.history import Point
 from foqs.console.live import COST_FACTOR, PING_S, STREAMS_MAX, LiveHub, LivePart, LiveStream, encode_event
-from foqs.console.page_request import PageRequest, Rights
+from foqs.console.page_request import PagePermissions, PageRequest
 from foqs.console.site import Site
 from foqs_client import PermissionDenied, Unavailable
 from tests.support.virtual_time import run_virtual
@@ -74,7 +74,7 @@ class World:
         request = make_mocked_request("GET", f"/stream?page=/topic&namespace=n&topic={topic}")
         nothing = cast(Any, None)
         return PageRequest(
-            request, Rights(principal, lambda *_: ()), request.query, nothing, nothing, ["n"], nothing, Site()
+            request, PagePermissions(principal, lambda *_: ()), request.query, nothing, nothing, ["n"], nothing, Site()
         )
 
     def open(self, topic: str = "a", principal: AuthenticatedPrincipal | None = None) -> Page:

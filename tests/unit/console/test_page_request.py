@@ -12,17 +12,21 @@ from multidict import MultiDict
 
 from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import Principal
-from foqs.console.page_request import PageRequest, Rights
+from foqs.console.page_request import PagePermissions, PageRequest
 from foqs.console.site import Site
 from foqs_contract.errors import NamespaceNotFound, PermissionDenied
 
 
 def namespace(asked: str, names: list[str], *, is_admin: bool = False) -> str:
     """Return the namespace of a request."""
-    rights = Rights(AuthenticatedPrincipal(Principal("ann", is_admin), b"digest"), lambda principal, name: ())
+    permissions = PagePermissions(
+        AuthenticatedPrincipal(Principal("ann", is_admin), b"digest"), lambda principal, name: ()
+    )
     values = MultiDict({"namespace": asked} if asked else {})
     unused = cast(Any, None)
-    return PageRequest(make_mocked_request("GET", "/"), rights, values, unused, unused, names, unused, Site()).namespace
+    return PageRequest(
+        make_mocked_request("GET", "/"), permissions, values, unused, unused, names, unused, Site()
+    ).namespace
 
 
 def test_the_usual_namespace_is_the_default_or_the_first() -> None:
@@ -51,7 +55,9 @@ def test_pages_share_a_client_and_a_form_is_sent_from_its_address() -> None:
     transport = cast(Any, SimpleNamespace(get_extra_info=lambda name: ("10.0.0.1", 1), is_closing=lambda: False))
     for method in ("GET", "POST"):
         request = make_mocked_request(method, "/", transport=transport)
-        rights = Rights(None, lambda principal, name: ())
-        with PageRequest(request, rights, MultiDict(), clients, unused, ["default"], unused, Site()) as page_request:
+        permissions = PagePermissions(None, lambda principal, name: ())
+        with PageRequest(
+            request, permissions, MultiDict(), clients, unused, ["default"], unused, Site()
+        ) as page_request:
             assert page_request.client is page_request.client
     assert used == [(None, "default", ""), (None, "default", "10.0.0.1")]

@@ -1,4 +1,4 @@
-"""The rights that the file of a secret may have, for hosts and clients alike."""
+"""Checks the mode of a file that holds a secret, for hosts and clients alike."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 _ROOT: Final = 0
 
 
-class UnsafeRights(Exception):
-    """Others than the owner may use a file. `problem` says how, `remedy` what to do."""
+class UnsafeFileMode(Exception):
+    """The mode of a file of a secret lets others than its owner use it. `problem` names the mode, `remedy` the command."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}; {remedy}")
@@ -18,8 +18,8 @@ class UnsafeRights(Exception):
         self.remedy = remedy
 
 
-def check_rights(file: object, status: os.stat_result) -> None:
-    """Raise `UnsafeRights` if others than the owner may use a file of a secret.
+def check_secret_file_mode(file: object, status: os.stat_result) -> None:
+    """Raise `UnsafeFileMode` if the mode in `status` lets others than the owner use `file`, which holds a secret.
 
     A file of root may be readable by its group: root chose who is in it. Examples are secrets of
     Kubernetes, whose group is that of the container, and keys below /etc/ssl/private.
@@ -28,4 +28,4 @@ def check_rights(file: object, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077 & ~readable:
         fitting = "600" if status.st_uid == os.geteuid() else "440"
-        raise UnsafeRights(f"others than its owner may use it (mode {mode:o})", f"run: chmod {fitting} {file}")
+        raise UnsafeFileMode(f"others than its owner may use it (mode {mode:o})", f"run: chmod {fitting} {file}")
