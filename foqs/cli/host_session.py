@@ -68,7 +68,7 @@ class HostSession:
 
     Attributes:
         timeout_ms: of each call.
-        is_namespace_named: whether the command line names the namespace, and not the environment or nobody.
+        is_namespace_named: True if the command line names the namespace; false if it is that of the environment or the default.
     """
 
     address: str

@@ -64,7 +64,7 @@ def write_data(text: str = "", *, nl: bool = True) -> None:
 
 
 def show_banner(lines: Sequence[str]) -> None:
-    """Write what a started host shows. A host serves also if nobody can see it."""
+    """Write the lines that a started host shows. If they cannot be written, log a warning: the host serves all the same."""
     try:
         write_data("\n".join(map(printable, lines)))
     except (StreamFailed, OSError) as error:

@@ -1,4 +1,4 @@
-"""How a host connects to its peers and to the registry, and a command to the registry, from a configuration.
+"""Opens the connections of a host to its peers, and of a host or a command to the registry, by the configuration.
 
 Always true: nothing is connected before the first use, and the session of a command
 ends with the command. Knows nothing of what is sent over the connections.

@@ -78,7 +78,7 @@ class Membership:
         self._unserved: Sequence[int] = ()
         self._is_fully_served = False
         self._unserved_source: ClusterView | None = None
-        """The reading of which `_unserved` and `_is_fully_served` are."""
+        """The reading from which `_unserved` and `_is_fully_served` come."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> str:

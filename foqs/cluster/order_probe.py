@@ -1,4 +1,4 @@
-"""Asks the other hosts of the tier over what a sampled delivery passed, and answers them.
+"""Asks the other hosts of the tier how many better items they had than a sampled delivery, and answers such calls.
 
 Holds `OrderProbe`. Always true: a sample is asked for at once, of all peers at the same
 time; a peer that does not answer in time counts as having nothing, and as a failure;
@@ -27,7 +27,7 @@ _RANK: Final = ThriftMethod("rankItem")
 
 
 class OrderProbe:
-    """The order meter's view of the tier.
+    """Measures the displacement of sampled deliveries over the whole tier.
 
     It is the `OrderSink` of a host with peers.
     """
@@ -57,7 +57,7 @@ class OrderProbe:
     def on_sample(
         self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement, deliveries: int
     ) -> None:
-        """Ask the peers, then add the sample."""
+        """Ask the peers for their part of the displacement, then add the sample."""
         peers = list(self._peers.by_nonce.values())
         if not peers:
             self._samples.add(topic, here, deliveries, self._stopwatch_s())

@@ -1,4 +1,4 @@
-"""What a host with peers knows of the topics of its tier: its own figures and the last report of each peer.
+"""The figures of a tier at a host with peers: its own, and the last report of each peer.
 
 Holds `PeerFigures`; see `foqs.queue.tier_figures.TierFigures`.
 """

@@ -1,4 +1,4 @@
-"""A host with others in its tier: everything that it does with them.
+"""A host as a member of its tier: membership, gossip, forwarding and shared limits.
 
 Knows nothing of sockets; `host` starts and stops it.
 """
@@ -41,7 +41,7 @@ class TierMember:
     Args:
         state: of this host.
         peers: the other hosts of the tier.
-        view: what they report; empty.
+        view: for their reports; empty at first.
         delivery_bytes_max: the limit of the payloads of one reply.
 
     Attributes:
@@ -118,7 +118,7 @@ class TierMember:
         }
 
     def layer(self, refresh: Callable[[], Awaitable[None]]) -> Layer:
-        """Return what serves each call with the other hosts, by its route.
+        """Return the layer that serves each call together with the other hosts, by its route.
 
         Args:
             refresh: reads the catalog and applies it.

@@ -1,4 +1,4 @@
-"""The page of what administrators changed."""
+"""The page of the audit: the changes that administrators made."""
 
 from __future__ import annotations
 

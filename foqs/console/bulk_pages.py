@@ -229,7 +229,7 @@ def _counted_key(count: BulkJob) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Counted:
-    """How many items match.
+    """The number of items that match.
 
     Attributes:
         items: None if they cannot be counted in `COUNT_S_MAX`.
@@ -239,7 +239,7 @@ class Counted:
 
 
 async def _count(page_request: PageRequest, only: ItemFilter, key: str) -> Counted | None:
-    """Count the items that match; None if that goes on. The form that looks again has the same key."""
+    """Count the items that match. Return None while the count goes on; the form that looks again has the same `key`."""
 
     async def read() -> Counted:
         with page_request.use_client() as client:

@@ -1,4 +1,4 @@
-"""Where the parts of the console's drawings are: bars, lines, and the picture of who owns what.
+"""The geometry of the console's drawings: bars, lines, and the picture of which host owns which shard.
 
 Pure functions: numbers in, places out. The templates draw them as SVG.
 """
@@ -38,7 +38,7 @@ class Chart:
 
     @property
     def places(self) -> list[int]:
-        """The place of each figure in a point."""
+        """The index of each figure in a `Point`."""
         return [COLUMNS[name] for name, _ in self.columns]
 
 
@@ -126,7 +126,7 @@ class OwnerRow:
 
 @dataclass(slots=True, frozen=True)
 class OwnershipPicture:
-    """Who owns what."""
+    """The picture of which host owns which shard."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""The page of hosts and shards, with a picture of who owns what."""
+"""The page of hosts and shards, with a picture of which host owns which shard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PERIOD_S: Final = 2.0
 
 
 async def cluster(page_request: PageRequest) -> web.StreamResponse:
-    """Show who owns what, or move or drain something."""
+    """Show the hosts and their shards, or move or drain a shard or a host."""
     if page_request.request.method == "POST":
         return await _change(page_request)
     return page_request.page(
@@ -42,7 +42,7 @@ def _owner(shard: Shard) -> str | None:
 
 
 def _note(host: Host) -> str:
-    """Return what the picture says of a host."""
+    """Return the note of a host in the picture: leaving, drained, or empty."""
     return "leaving" if host.leaving else "drained" if host.draining else ""
 
 

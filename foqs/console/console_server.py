@@ -1,7 +1,7 @@
-"""The console's port: its connections, and their TLS handshakes.
+"""The server of the console: its connections, and their TLS handshakes.
 
-Always true: the limits of `[rpc]` on connections, handshakes and stalled peers hold on
-this port too, counted by themselves; handshakes use the newest certificate. Knows
+Always true: the limits of `[rpc]` on connections, handshakes and stalled peers hold
+here too, counted apart; handshakes use the newest certificate. Knows
 nothing of pages.
 """
 
@@ -20,7 +20,7 @@ from foqs.runtime.http_connections import HttpConnection, HttpConnections
 
 
 class ConsoleServer:
-    """Accepts connections from `listen` to `close`. It is the server of a `TlsAcceptor`, if the port uses TLS.
+    """Accepts connections from `listen` to `close`. It is the server of a `TlsAcceptor`, if it uses TLS.
 
     Args:
         new_handler: returns aiohttp's handler of one connection.
@@ -61,7 +61,7 @@ class ConsoleServer:
         self.peer_log.warn(peer_name(peer), text)
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:
-        """Use another certificate for future handshakes, if the port uses TLS."""
+        """Use another certificate for future handshakes, if the console uses TLS."""
         if self._tls_acceptor is not None:
             self._tls_acceptor.context = tls
 

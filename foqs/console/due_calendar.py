@@ -1,4 +1,4 @@
-"""When the deferred items of a topic come due: counts by minute, hour, day or month.
+"""The calendar of a topic's deferred items: how many come due in each minute, hour, day or month.
 
 Holds the intervals, the counts with what is known of each, and how they are read through
 pages of items in the order of delivery: by priority, then deliver-after time. A topic with
@@ -26,7 +26,7 @@ PRIORITIES_MAX: Final = 8
 
 
 class Due(NamedTuple):
-    """When an item of this priority comes due."""
+    """The priority of a deferred item, and the time at which it comes due."""
 
     priority: int
     due_ms: int
@@ -70,7 +70,7 @@ class Calendar:
     Attributes:
         intervals: in order, without gaps.
         counts: one of each interval.
-        later: what comes due after the last interval.
+        later: the items that come due after the last interval.
         is_scanned: every item was read.
     """
 

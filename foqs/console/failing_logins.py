@@ -1,4 +1,4 @@
-"""How many wrong tokens of each peer are not answered yet.
+"""Limits the wrong tokens of each peer that are not answered yet.
 
 Always true: a peer has at most `FAILING_LOGINS_MAX` tokens refused in the time of one
 delay, whether it waits for the answers or not; no peer is refused because of another.

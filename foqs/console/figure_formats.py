@@ -1,4 +1,4 @@
-"""How the console's templates show figures: signs, rates, forecasts, and rows of histograms. Pure functions."""
+"""Formats figures for the console's templates: signs, rates, forecasts, and rows of histograms. Pure functions."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def bar_rows(counts: Sequence[tuple[str, Count]]) -> list[BarRow]:
 
 
 def priority_rows(priority_line: PriorityLine) -> list[BarRow]:
-    """Return the rows of the ready items by priority. What is not shown by priority is one row without a bar."""
+    """Return the rows of the ready items by priority. The items of all other priorities are one row without a bar."""
     rows = bar_rows([(str(priority), count) for priority, count in priority_line.priorities])
     return [*rows, ("all others", priority_line.rest, 0.0)] if priority_line.rest.items else rows
 
 
 def calendar_rows(calendar: Calendar) -> list[BarRow]:
-    """Return the rows of what comes due. What comes later is one row without a bar."""
+    """Return the rows of a calendar. The items after its last interval are one row without a bar."""
     named = zip((part.label for part in calendar.intervals), calendar.counts, strict=True)
     rows = bar_rows(list(named))
     return [*rows, ("later", calendar.later, 0.0)] if calendar.later.items else rows

@@ -1,4 +1,4 @@
-"""What the overview says is wrong: doctor's findings about the cluster, and what the host itself sees.
+"""The problems that the overview shows: doctor's findings about the cluster, and those of the host itself.
 
 Pure functions.
 """

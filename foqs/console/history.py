@@ -1,4 +1,4 @@
-"""What the console's charts show: points of the last hour, of the tier and of a few topics.
+"""The history behind the console's charts: points of the last hour, of the tier and of a few topics.
 
 Always true: a series has at most one point for each `SLOT_S`, and `SLOTS_MAX` points, in
 ascending time; the topics are the busiest ones and those that were looked at last, at most `TOPICS_MAX`. A
@@ -36,12 +36,12 @@ class Point(NamedTuple):
     acked_per_s: float
 
     def rounded(self) -> list[float]:
-        """Return the numbers as a page gets them."""
+        """Return the figures as a page gets them: with two decimals."""
         return [round(value, 2) for value in self]
 
 
 COLUMNS: Final[dict[str, int]] = {name: at for at, name in enumerate(Point._fields)}
-"""The place of each figure in a point."""
+"""The index of each figure in a `Point`."""
 
 
 class Series:
@@ -75,7 +75,7 @@ class History:
         self._topics: OrderedDict[TopicName, Series] = OrderedDict()
 
     def topic(self, topic: TopicName) -> Series:
-        """Return the series of a topic that is busy or looked at now."""
+        """Return the series of a topic, a new one if there is none. With too many, the one not asked for longest is dropped."""
         series = self._topics.get(topic)
         if series is None:
             series = self._topics[topic] = Series()

@@ -1,4 +1,4 @@
-"""What the console shows of its host and the tier without a call: totals, rates, breakers, how well the order is kept.
+"""The figures that the console shows of its host and the tier without a call: totals, rates, breakers, displacement.
 
 Holds `HostFigures`. It reads memory and changes nothing. Always true: the figures of the
 tier are those of this host's shards and the last report of each peer; a collection yields
@@ -126,7 +126,7 @@ class HostFigures:
         return self._tier.busiest(BUSY_TOPICS)
 
     def order(self, topic: TopicName) -> TopicOrder | None:
-        """Return what the sampled deliveries of this host passed over; None without samples."""
+        """Return the displacement of this host's sampled deliveries of a topic; None without samples."""
         return self._engine.queue.order_meter.samples.of_topic(topic, self._stopwatch_s())
 
     def breakers(self) -> Mapping[int, str]:

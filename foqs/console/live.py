@@ -2,7 +2,7 @@
 
 Always true: a round collects the shared figures once, and draws each distinct part of a
 page once, however many pages show it; a stream gets a part only when it changed, and
-never more often than once in its period; a slow browser misses drafts and delays nobody.
+never more often than once in its period; a slow browser misses parts that are outdated when it reads, and delays nobody.
 The permissions of a stream are checked in each round. Rounds take at most one part in
 `COST_FACTOR` of a core: a round that took long is followed by a longer pause. If all
 streams are taken, principals have equal shares.
@@ -97,7 +97,7 @@ class LiveStream:
         self._changed.set()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield what to send, until the stream ends."""
+        """Yield the bytes to send, until the stream ends."""
         while not (self._is_ended and not self._waiting):
             try:
                 async with asyncio.timeout(PING_S):

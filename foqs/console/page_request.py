@@ -82,7 +82,8 @@ class PageRequest:
         namespace: the chosen one; empty if there is none.
 
     Raises:
-        NamespaceNotFound, PermissionDenied: the request names another one. So nobody has clients of many names.
+        NamespaceNotFound: an administrator names a namespace that does not exist.
+        PermissionDenied: the principal has no permission on the namespace. So there are no clients of invented names.
     """
 
     request: web.Request

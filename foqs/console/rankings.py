@@ -34,17 +34,18 @@ ORDERS: Final[dict[str, Callable[[TopicStats], int]]] = {
     "age": lambda topic: -1 if topic.oldest_ready_age_ms is None else topic.oldest_ready_age_ms,
     "dead": lambda topic: topic.dead,
 }
-"""What a topic is ranked by. The highest comes first."""
+"""The number by which each order ranks a topic. The highest comes first."""
 _LEAST: Final = {"ready": 1, "age": 0, "dead": 1}
 """A topic with less is not ranked."""
 
 
 @dataclass(slots=True, frozen=True)
 class Choice:
-    """Which topics are ranked, and by what.
+    """The topics to rank, and the order.
 
     Attributes:
         states: only topics with an item in one of these states.
+        order: a key of `ORDERS`.
     """
 
     namespace: str

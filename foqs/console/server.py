@@ -1,4 +1,4 @@
-"""The console's port: routes, logins, refusals, and errors as pages.
+"""The console of a host: routes, logins, refusals, and errors as pages.
 
 Always true: every answer to a readable request has the headers of `requests.HEADERS`; a request that changes
 something comes from the console's own pages; without a session only the login and the
@@ -60,7 +60,7 @@ STATIC_AGE_S: Final = 365 * 86_400
 COMPRESSED_BYTES_MIN: Final = 1_400
 """A smaller answer fits into one packet as it is."""
 _NOT_GATHERED: Final = {"X-Accel-Buffering": "no"}
-"""A proxy such as nginx sends each event at once."""
+"""The header with which a proxy such as nginx sends each event at once."""
 Serve: TypeAlias = Callable[[PageRequest], Awaitable[web.StreamResponse]]
 
 _PAGES: Final[Mapping[str, Serve]] = {
@@ -93,7 +93,7 @@ _STATUS: Final[Mapping[str, int]] = {
 
 @dataclass(slots=True, frozen=True)
 class ConsoleSettings:
-    """What a console needs to know of its host.
+    """The properties of a host that its console uses.
 
     Attributes:
         host_name: shown on each page.
@@ -103,11 +103,11 @@ class ConsoleSettings:
         permissions_of: the permissions of the principals.
         namespaces: returns the names of all namespaces, in no order.
         tls: for https; None: http.
-        url: that of a proxy in front of it; None: browsers use its own port.
+        url: the URL of a proxy in front of the console; None: browsers use its own port.
         limits: of connections.
         on_handshake_failed: called once per failed TLS handshake.
         now_s: returns seconds since 1970-01-01 UTC.
-        figures: what the pages show of this host without a call.
+        figures: the figures of this host that the pages show without a call.
     """
 
     host_name: str
@@ -192,7 +192,7 @@ class Console:
         self._listener.use_certificate(tls)
 
     async def stop(self) -> None:
-        """Close the port and the clients. May be called twice."""
+        """Stop listening, and close the connections and the clients. May be called twice."""
         await self._hub.close()
         for task in self._tasks:
             task.cancel()
@@ -278,7 +278,7 @@ class Console:
         return PageRequest(request, permissions, values, self._clients, self._shared, names, self._render, self._site)
 
     def _permissions(self, request: web.Request) -> PagePermissions | None:
-        """Return what the request's principal may do; None if nobody is logged in. It proves the request."""
+        """Return the permissions of the request's principal; None if nobody is logged in. Otherwise prove the connection."""
         settings = self._settings
         authenticated = None
         if settings.authenticator is not None:

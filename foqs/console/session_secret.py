@@ -92,7 +92,7 @@ async def replace_secret(documents: Documents) -> None:
 
 
 def secret_file(folder: Path) -> Path:
-    """Return the file of a host alone."""
+    """Return the file in which a host without a cluster keeps the secret."""
     return folder / f"{DOCUMENT_NAME}.json"
 
 

@@ -1,7 +1,7 @@
-"""What all pages of a console share: the collected totals, the history, and reads that take long.
+"""The figures that all pages of a console share: the collected totals, the history, and reads that take long.
 
 Always true: the totals are collected at most once in `PERIOD_S`, however many pages ask;
-all memory is bounded. Reads no page and checks no right: a page asks the host for the
+all memory is bounded. Reads no page and checks no permission: a page asks the host for the
 same topic by a call first.
 """
 
@@ -35,7 +35,7 @@ _ALL_STATES: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
 
 
 class Figures(Protocol):
-    """What the shared figures need of `HostFigures`."""
+    """The part of `HostFigures` that the shared figures use."""
 
     @property
     def list_topics(self) -> ListTopics: ...
@@ -56,7 +56,7 @@ class Figures(Protocol):
 
 
 class TopicFigures(Protocol):
-    """What the history needs of a topic: `TopicStats` and the client's `Topic` have it."""
+    """The figures of a topic in its history: `TopicStats` and the client's `Topic` have them."""
 
     @property
     def ready(self) -> int: ...
@@ -106,7 +106,7 @@ class SharedFigures:
             return self._totals
 
     def record_topic(self, name: TopicName, topic: TopicFigures | None) -> Rates:
-        """Add the figures of a topic that a page shows to its history. Returns its rates. None: it has no items."""
+        """Add the figures of a topic that a page shows to its history, and return its rates. `topic` None: it has no items."""
         rates = self.figures.topic_rates(name)
         self.history.topic(name).add(_point(self.now_s(), topic, rates))
         return rates

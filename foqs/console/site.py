@@ -1,4 +1,4 @@
-"""Where browsers find the console: its own port, or the URL of a proxy in front of it.
+"""The address at which browsers find the console: its own port, or the URL of a proxy in front of it.
 
 Always true: every address in a page begins with the prefix of that URL, and the cookie
 goes to no address outside of it. Everywhere else in the console a path has no prefix.
@@ -28,7 +28,7 @@ class CookieFlags(TypedDict):
 
 @dataclass(slots=True, frozen=True)
 class Site:
-    """The place of a console.
+    """The address of a console, as browsers see it.
 
     Attributes:
         url: that of the proxy; None: browsers use the console's own port.
@@ -87,7 +87,7 @@ class Site:
 
     @property
     def cookie_flags(self) -> CookieFlags:
-        """What browsers shall do with the cookie."""
+        """The attributes of the session's cookie."""
         return {"path": f"{self.prefix}/", "secure": self.is_secure, "httponly": True, "samesite": "Strict"}
 
     @property

@@ -21,7 +21,7 @@ class StaticFile:
     """A file of the console, with its media type.
 
     Attributes:
-        version: another one for other contents.
+        version: a digest of the contents, so that other contents have another address.
     """
 
     body: bytes

@@ -178,7 +178,7 @@ class DemoConsumer:
 
 
 def chunks(pairs: Iterator[tuple[Delivery, FileTask]]) -> Iterator[list[tuple[Delivery, FileTask]]]:
-    """Groups that keep a worker busy for a moment: at most CHUNK_ITEMS, and CHUNK_BYTES unless it is one file."""
+    """Yield groups that keep a worker busy for a moment: at most CHUNK_ITEMS, and CHUNK_BYTES unless it is one file."""
     chunk: list[tuple[Delivery, FileTask]] = []
     size = 0
     for delivery, task in pairs:

@@ -32,7 +32,7 @@ class DemoProducer:
         self._topics = topics
 
     async def run(self, nursery: run_files.PlantedFiles) -> None:
-        """Enqueues the planted files, spoiled once they are read, then all others.
+        """Read the planted files, spoil them, enqueue them, and then enqueue all others.
 
         Raises:
             FoqsError: an item could not be enqueued.
@@ -46,7 +46,7 @@ class DemoProducer:
         self._ledger.complete_at = asyncio.get_running_loop().time()
 
     def _read(self, paths: Sequence[str], planted: bool = False) -> list[FileEntry]:
-        """What can be read of `paths`; runs in a thread, as files may be large."""
+        """Return the entries of the files that can be read; runs in a thread, as files may be large."""
         entries = []
         for path in paths:
             try:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar, tables, sentences.
+"""Shows a run to a person: a bar, tables, sentences.
 
 Always true: without a terminal everything is plain lines; nothing in the name
 of a file can move the reader's cursor. Knows nothing of how a run goes.
@@ -44,11 +44,11 @@ class Display:
         self._console.print(printable(text), style="bold")
 
     def line(self, text: str = "") -> None:
-        """A line that stays one however narrow the terminal is, so that it can be copied."""
+        """Write a line without a break, however narrow the terminal is, so that it can be copied."""
         self._console.print(printable(text), soft_wrap=True)
 
     def named_values(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Names, each with what is to be said of it."""
+        """Write names, each with its text."""
         self._pairs([(Text(name, "cyan"), text) for name, text in pairs])
 
     def failure(self, text: str) -> None:
@@ -57,7 +57,7 @@ class Display:
         )
 
     async def show_progress(self, ledger: RunLedger, total: Callable[[], int]) -> None:
-        """Shows how far the ledger is, until cancelled."""
+        """Show how many items of the ledger are done, until cancelled."""
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             await self._bar(ledger, total)
         else:
@@ -88,7 +88,7 @@ class Display:
     # ---------------------------------------------------------------- the report
 
     def topics(self, ledger: RunLedger, left: HostContents) -> None:
-        """Counts by topic; what is dead or left by the host's word."""
+        """Write the counts by topic. The dead and remaining items are those that the host reports."""
         host = {topic.topic: topic for topic in left.topics}
         rows = []
         for topic, count in sorted(counts_by_topic(ledger).items(), key=lambda pair: -pair[1]["items"]):
@@ -99,7 +99,7 @@ class Display:
         self._table(["TOPIC", "ITEMS", "ACKED", "DEAD", "LEFT", "SIZE"], rows)
 
     def latencies(self, ledger: RunLedger) -> None:
-        """Percentiles of the spans of an item's way, and of single calls."""
+        """Write the percentiles of the times between the steps of an item, and of single calls."""
         spans = (
             ("enqueue to delivery", ledger.latencies(ledger.delivered_at)),
             ("enqueue to ack", ledger.latencies(ledger.acked_at)),
@@ -113,7 +113,7 @@ class Display:
         self._table(["LATENCY", *(name for _, name in PERCENTILES)], rows)
 
     def dead(self, ledger: RunLedger, left: HostContents) -> None:
-        """The items that were given up, with the reason that travelled in their metadata."""
+        """Write the dead items, with the reason in their metadata."""
         names = {
             id: f"planted: {Path(path).name}" if ledger.entries[path].is_planted else path
             for path, id in ledger.ids.items()
@@ -127,7 +127,7 @@ class Display:
             self.line(f"  and {len(left.dead) - DEAD_SHOWN_MAX:,} more")
 
     def checks(self, checks: Sequence[Check]) -> None:
-        """Each check with how it went."""
+        """Write each check with its result."""
         marks = {True: Text("ok", "green"), False: Text("FAILED", "bold red")}
         self._pairs([(marks[check.ok], check.sentence) for check in checks])
 

@@ -27,7 +27,7 @@ COMPRESSION_LEVEL: Final = 1
 
 @dataclass(slots=True, frozen=True)
 class FileTask:
-    """What an item says of its file."""
+    """The payload of an item: its file, with the size and checksum that it had."""
 
     path: str
     size: int
@@ -36,7 +36,7 @@ class FileTask:
 
 @dataclass(slots=True, frozen=True)
 class FileResult:
-    """What became of a file; `error` None means processed."""
+    """The result of the work on a file. `error` is None if it was processed."""
 
     sha256: str
     compressed_bytes: int
@@ -45,7 +45,7 @@ class FileResult:
 
 
 def process_all(tasks: Sequence[FileTask]) -> list[FileResult]:
-    """The results, in order. This is what a worker process is sent."""
+    """Return the results of the tasks, in order. This runs in a worker process."""
     return [process(task) for task in tasks]
 
 

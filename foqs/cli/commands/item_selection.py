@@ -29,7 +29,7 @@ IdsCall: TypeAlias = "Callable[[Client, Sequence[str]], Awaitable[Sequence[Outco
 
 
 def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command its items: IDS as `ids`, or the options of a filter as `only`; and `how` a change is run."""
+    """Give a command its items: IDS as `ids`, or the options of a filter as `only`; and the `BulkOptions` as `how`."""
 
     @click.argument("ids", nargs=-1, metavar="[ID]...")
     @click.option("--topic", default=None, help="Items of this topic.")

@@ -1,4 +1,4 @@
-"""What doctor finds about schemas and durability."""
+"""The findings of doctor about schema versions and durability."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foqs_contract.plurals import counted
 
 @dataclass(slots=True, frozen=True)
 class StoreLocation:
-    """A database with shards.
+    """A database or folder with shards, as the configuration names it.
 
     Attributes:
         key: the key of its options: `store`, or `databases.NAME`.

@@ -1,7 +1,7 @@
-"""Doctor's checks of the port for programs written for Amazon SQS.
+"""Doctor's checks of the SQS server, which serves programs written for Amazon SQS.
 
 Always true: nothing is changed; a running host gets one request without a signature,
-which it may refuse. No findings if the port is off.
+which it may refuse. No findings if the server is off.
 """
 
 from __future__ import annotations

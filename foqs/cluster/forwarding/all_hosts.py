@@ -26,7 +26,7 @@ Merge: TypeAlias = Callable[[Any, Sequence[Any], Sequence[str]], Any]
 
 
 class AllHosts:
-    """Serves calls about what every host has."""
+    """Serves the calls whose reply is merged from the reports of all hosts of the tier."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers

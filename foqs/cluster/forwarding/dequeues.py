@@ -31,7 +31,7 @@ WAKES_MAX: Final = 100
 
 
 class GossipReports(AvailabilityView, PeerReports, Protocol):
-    """What the peers report; `foqs.cluster.gossip.gossip_view.GossipView` is one."""
+    """The reports of the peers about their items; `foqs.cluster.gossip.gossip_view.GossipView` is one."""
 
 
 class DequeueForwarder:

@@ -27,7 +27,7 @@ from foqs_contract.request import RequestOfItems
 from foqs_contract.thrift_method import ThriftMethod
 
 _RETRYABLE_ELSEWHERE: Final = frozenset(code for code, kind in ERROR_BY_CODE.items() if kind.retryable_elsewhere)
-"""The item was not written, and another host may accept it."""
+"""The codes of the errors after which an item is not written, and another host may accept it."""
 
 
 class EnqueueForwarder:
@@ -54,7 +54,7 @@ class EnqueueForwarder:
 
 
 class ItemRoutes:
-    """Where the items of one call go."""
+    """Chooses the peers to which items of one call are forwarded, and sends them."""
 
     def __init__(self, peers: Peers, row: CallRow) -> None:
         has_slot = _HAS_SLOT.get(row.name)

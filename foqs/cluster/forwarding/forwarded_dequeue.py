@@ -111,7 +111,7 @@ class ForwardedDequeue(WrappedCall):
         return bool(self.request.forwarded or self.request.local_only)
 
     def fail(self, error: Exception) -> None:
-        """Fail the call; but if only this host can deliver nothing, that is a part of the tier's reply."""
+        """Fail the call. `NothingDeliverable` does not fail it: peers may still deliver, and their reply is merged with it."""
         if isinstance(error, NothingDeliverable):
             self._on_local_empty(error.outage)
         else:
@@ -189,13 +189,15 @@ class ForwardedDequeue(WrappedCall):
     def _reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None) -> None:
         self._finish()
 
-        def with_heads(value: _T) -> Any:
+        def with_availability(value: _T) -> Any:
             reply = to_struct(value)
             if self._peer_dequeues.peers.by_nonce:
-                reply.availability = self._peer_dequeues.topic_heads(self.topics, with_peers=not self.request.forwarded)
+                reply.availability = self._peer_dequeues.topic_availability(
+                    self.topics, with_peers=not self.request.forwarded
+                )
             return reply
 
-        self.outer.reply(with_heads, value, give_back)
+        self.outer.reply(with_availability, value, give_back)
 
     def _reply_empty(self) -> None:
         if self._unknown_outcome is not None:

@@ -1,4 +1,4 @@
-"""Dequeues from the peer that has the best items, and what this host and its peers have of topics.
+"""Dequeues from the peer that has the best items, and the availability of topics at this host and its peers.
 
 Holds `PeerDequeues`. Always true: a peer is asked only if gossip says that it has
 better items than this host; a peer that delivered nothing of a topic is not asked
@@ -52,7 +52,7 @@ class _Refusal(NamedTuple):
 
 
 class TopicAvailability(Protocol):
-    """What a peer has of a topic; see `foqs.cluster.gossip.gossip_view.PeerAvailability`."""
+    """The availability of a topic at a peer; see `foqs.cluster.gossip.gossip_view.PeerAvailability`."""
 
     @property
     def peer(self) -> Peer: ...
@@ -65,14 +65,14 @@ class TopicAvailability(Protocol):
 
 
 class AvailabilityView(Protocol):
-    """What the peers have; see `foqs.cluster.gossip.gossip_view.GossipView`."""
+    """The availability of topics at the peers; see `foqs.cluster.gossip.gossip_view.GossipView`."""
 
     def best_peers(self, topic: TopicName) -> Sequence[TopicAvailability]:
         """Return the peers that have READY items of a topic, the best first."""
         ...
 
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
-        """Record what a peer has of a topic now."""
+        """Record the availability of a topic at a peer now; `best_priority` is None if it has no READY item."""
         ...
 
 
@@ -80,7 +80,7 @@ class PeerDequeues:
     """Chooses the peer of a dequeue, calls it, and releases items that come too late.
 
     Args:
-        peer_view: what the peers have, by gossip.
+        peer_view: the availability at the peers, by gossip.
     """
 
     def __init__(self, peers: Peers, availability: Availability, peer_view: AvailabilityView) -> None:
@@ -149,25 +149,25 @@ class PeerDequeues:
 
     # --------------------------------------------------- remaining availability
 
-    def topic_heads(self, topics: Sequence[TopicName], *, with_peers: bool) -> list[ttypes.TopicAvailability]:
-        """Return TopicHeads: what remains of the topics here and, as last reported, at peers."""
-        heads = []
+    def topic_availability(self, topics: Sequence[TopicName], *, with_peers: bool) -> list[ttypes.TopicAvailability]:
+        """Return the availability of the topics that is left here and, `with_peers`, at the peers as last reported."""
+        found = []
         own_address, now = self.peers.own_address, self._loop.time()
         best = self._availability.best_priorities(topics)
         for topic in topics:
             if topic in best and own_address is not None:
                 ready = self._availability.ready_count(topic)
-                heads.append(
+                found.append(
                     ttypes.TopicAvailability(topic[1], ttypes.HostAddress(*own_address), best[topic], ready, 0)
                 )
             if with_peers:
                 for available in self._peer_view.best_peers(topic):
                     address = ttypes.HostAddress(*available.peer.address)
                     age_ms = max(0, int((now - available.as_of_s) * 1_000))
-                    heads.append(
+                    found.append(
                         ttypes.TopicAvailability(topic[1], address, available.best_priority, available.ready, age_ms)
                     )
-        return heads
+        return found
 
     # ------------------------------------------------------------- calls to peers
 
@@ -196,10 +196,10 @@ class PeerDequeues:
             return []
         self._forget_refusals(peer, part_topics)
         if reply.availability is not None:
-            heads = {head.topic: head for head in reply.availability}
+            left = {found.topic: found for found in reply.availability}
             for topic in part_topics:
-                head = heads.get(topic[1])
-                best, ready = (None, 0) if head is None else (head.best_priority, head.ready or 0)
+                found = left.get(topic[1])
+                best, ready = (None, 0) if found is None else (found.best_priority, found.ready or 0)
                 self._peer_view.update_topic(peer, topic, best, ready)
         if not reply.items:
             self._set_retry_at(peer, part_topics, RETRY_AFTER_S)

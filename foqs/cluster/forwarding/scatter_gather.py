@@ -153,7 +153,7 @@ class ScatterGather:
         """Return the replies of the owners of these shards, or of all.
 
         Args:
-            request: of the parts; their shards are added.
+            request: the request of each part; the shards of the part are added to a copy.
             writes: the parts can change something.
 
         Raises:

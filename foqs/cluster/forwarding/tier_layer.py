@@ -1,4 +1,4 @@
-"""Which part of a tier serves a call, by the route in its row.
+"""The layer that serves each call in a tier, by the route in its row.
 
 Always true: every route has a part, so a call is never served by one host alone where it
 needs others; a call that a peer has forwarded is served by this host alone, so no call is
@@ -21,7 +21,7 @@ def tier_layer(forwarding: Mapping[Route, Layer]) -> Layer:
     """Return the layer of a host of a tier. Raises ValueError if a route has no part.
 
     Args:
-        forwarding: what serves the calls of each route; those of `LOCAL_ROUTES` need nothing.
+        forwarding: the layer of each route that needs other hosts; `LOCAL_ROUTES` are added.
     """
     routes = {**LOCAL_ROUTES, **forwarding}
     missing = [route.name for route in Route if route not in routes]

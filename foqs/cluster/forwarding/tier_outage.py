@@ -1,4 +1,4 @@
-"""Which shards of the tier may hold items of some topics and cannot deliver them now.
+"""The outages of a tier: the shards that may hold items of some topics and cannot deliver them now.
 
 Holds `TierOutages`. Always true: it asks nobody. It knows this host's shards, the gossip
 of the peers and their last refusals, and the plan; so it is about a second old. A host that does not answer, and
@@ -20,7 +20,7 @@ from foqs_contract.errors import Unavailable
 
 
 class PeerReports(Protocol):
-    """What the peers report; see `foqs.cluster.gossip.gossip_view.GossipView`."""
+    """The reports of the peers about their shards and topics; see `foqs.cluster.gossip.gossip_view.GossipView`."""
 
     def unavailable_shards(self, peer: Peer) -> int:
         """Return how many of the shards that the peer serves cannot deliver, as last reported."""

@@ -37,7 +37,7 @@ _GOSSIP: Final = ThriftMethod("gossip")
 
 @dataclass(slots=True, frozen=True)
 class GossipPace:
-    """How a host gossips, by default as in production."""
+    """The interval and the limits of a host's gossip. The defaults are those of production."""
 
     interval_s: float = 1.0
     """How often a host asks each other host for the topics that changed and for its reports on namespaces. A list of the
@@ -79,7 +79,7 @@ class RateReports(Protocol):
 
 
 class Exchange:
-    """Serves and sends `exchange` calls.
+    """Serves and sends `gossip` calls.
 
     Args:
         load: returns how many items wait here to be written.
@@ -138,7 +138,7 @@ class Exchange:
     # -------------------------------------------------------------------- serving
 
     def handle(self, call: Call) -> None:
-        """Serve `exchange`; see `Handler`."""
+        """Serve `gossip`; see `Handler`."""
         request: ttypes.GossipRequest = call.request
         pace = self._pace
         has_unrefreshed = self._local_topics.refresh(pace.page_topics_max, include_new=not request.continuation)

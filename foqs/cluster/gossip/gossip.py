@@ -23,10 +23,10 @@ _VERSION_BITS: Final = 62
 
 
 class Gossip:
-    """The gossip of one host: what it reports to its peers, and what they report.
+    """The gossip of one host: its reports to its peers, and theirs.
 
     Args:
-        view: what the peers report.
+        view: the last reports of the peers.
         limits, rates, on_items_available, can_accept_items: see `Exchange`.
     """
 

@@ -1,4 +1,4 @@
-"""What the peers have, topic by topic, as last reported.
+"""The topics of the peers and the items in each, as last reported.
 
 Holds `GossipView`. Always true: after a peer's first full listing, this is exactly
 what the peer reported; it stays until the plan no longer lists the peer, even if
@@ -44,7 +44,7 @@ class PeerTopicStats(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class PeerAvailability:
-    """What a peer has of a topic, as last reported.
+    """The availability of a topic at a peer, as last reported.
 
     Attributes:
         best_priority: the worst possible priority if the host has not read its best item.
@@ -151,7 +151,7 @@ class GossipView:
     def apply_reply(
         self, peer: Peer, reply: ttypes.GossipReply, as_of_s: float, *, is_continuation: bool = False
     ) -> Collection[TopicName]:
-        """Apply an ExchangeReply. Return the topics of which the peer now has more or better READY items than before.
+        """Apply the reply of a peer to a `gossip` call. Return the topics of which the peer now has more or better READY items than before.
 
         Args:
             as_of_s: on the loop's clock, a time not after the reply was written.

@@ -1,4 +1,4 @@
-"""What this host reports of its topics: which changed, and what each holds now.
+"""The reports of this host about its topics: which changed, and how many items each holds now.
 
 Holds `LocalTopics`. Always true: a topic is refreshed only when it changed, or when
 one of its shards came or went; a summary is current when it is sent, except that
@@ -143,7 +143,7 @@ class LocalTopics:
         return self._change_log.changes_since(version, full_since, topics_max)
 
     def summaries(self, topics: Sequence[TopicName]) -> list[Any]:
-        """Return a TopicSummary of each topic.
+        """Return a `TopicUpdate` of each topic.
 
         A topic that came back and was not refreshed since is reported as gone: it may be
         deleted again before its refresh, and that deletion would not be recorded.

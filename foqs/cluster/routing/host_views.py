@@ -27,7 +27,7 @@ class HostViews:
         self._nonce = nonce
         self._version = version
         self._source: ClusterView | None = None
-        """The reading of which `_hosts` are."""
+        """The reading from which `_hosts` come."""
         self._hosts: Sequence[HostView] = ()
 
     def __call__(self) -> Sequence[HostView]:
