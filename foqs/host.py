@@ -129,7 +129,7 @@ class ComposedHost:
         self._ports: dict[str, int] = {}
         """The ports that were found, by option."""
         self.working: list[asyncio.Future[None]] = []
-        """They end only if the host must stop, most with the error."""
+        """The futures of the parts that run; each ends only if the host must stop, most with the error."""
         self._service: RpcService
         self._rpc_server: RpcServer
         self._sampler: HostSampler

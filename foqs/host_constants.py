@@ -1,7 +1,7 @@
 """The constants of a host that tests replace.
 
-They are no options: nobody could choose them by something that a host shows. A host in a test has shorter times,
-which it gets as an argument.
+They are no options, because nothing that a host shows says how to choose them. A test passes shorter times as an
+argument.
 """
 
 from __future__ import annotations
@@ -28,4 +28,4 @@ class HostConstants:
 
 
 HOST_CONSTANTS: Final = HostConstants()
-"""Those of a host that no test has started."""
+"""The constants of every host outside of tests."""

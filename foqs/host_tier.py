@@ -1,4 +1,4 @@
-"""What a host gets from being alone or a member of a cluster: where its shards, its catalog and its documents come from.
+"""The tier of a host: where its shards, its catalog and its documents come from, for a host alone and in a cluster.
 
 Holds the port `HostTier`, and its two classes: of a host alone, and of a member. Only
 `host_tier` chooses, by the configuration. Always true: nothing is opened before `open`.
@@ -51,13 +51,13 @@ class HostTier(Protocol):
     """The tier of a host, as the host starts, shows and stops it.
 
     Attributes:
-        tier: as the queue asks it.
-        shards: all that a host alone has, each with the name of its database; None: the plan assigns them.
+        tier: the tier for the queue.
+        shards: the shards of a host alone, each with the name of its database; None: the plan assigns them.
         coordinator: assigns the shards.
         catalog: stores namespaces, grants and pauses.
-        documents: of the bulk jobs.
-        secrets: of the console.
-        handlers: of the calls that only a host of a cluster serves, by name.
+        documents: the documents of the bulk jobs.
+        secrets: the documents with the secret of the console.
+        handlers: the handlers of the calls that only a host of a cluster serves, by name.
     """
 
     tier: Tier
@@ -69,7 +69,7 @@ class HostTier(Protocol):
     handlers: Mapping[str, Handler]
 
     def layer(self, refresh: Callable[[], Awaitable[None]]) -> Layer:
-        """Return what serves each call with the other hosts.
+        """Return the layer that serves each call together with the other hosts.
 
         Args:
             refresh: reads the catalog and applies it.
@@ -77,7 +77,7 @@ class HostTier(Protocol):
         ...
 
     def cluster(self, identity: HostIdentity) -> ClusterService:
-        """Return what calls about hosts and shards ask. `identity` is this host's."""
+        """Return the service behind the calls about hosts and shards. `identity` is this host's."""
         ...
 
     def topics(self, queue: Queue) -> TopicLists:
@@ -85,7 +85,7 @@ class HostTier(Protocol):
         ...
 
     def figures(self, engine: Engine) -> TierFigures:
-        """Return what the console and autoscalers see of the tier."""
+        """Return the figures of the tier for the console and for autoscalers."""
         ...
 
     def running_hosts(self) -> Collection[str] | None:
@@ -110,7 +110,7 @@ class HostTier(Protocol):
         Returns futures that end only if something fails, with the error.
 
         Args:
-            port: of the calls.
+            port: the host's port for Thrift calls.
         """
         ...
 

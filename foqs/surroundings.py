@@ -1,4 +1,4 @@
-"""What a host gets from outside the program: clocks, randomness, the stores of its shards, and the registry of its cluster.
+"""The surroundings of a host: clocks, randomness, the stores of its shards, and the registry of its cluster.
 
 Always true: nothing is opened here. The network is that of the event loop. Knows
 nothing of what a host does with them.

@@ -278,7 +278,7 @@ class Console:
         return PageRequest(request, permissions, values, self._clients, self._shared, names, self._render, self._site)
 
     def _permissions(self, request: web.Request) -> PagePermissions | None:
-        """Return the permissions of the request's principal; None if nobody is logged in. Otherwise prove the connection."""
+        """Return the permissions of the request's principal; None if nobody is logged in. Otherwise the request counts as proved."""
         settings = self._settings
         authenticated = None
         if settings.authenticator is not None:

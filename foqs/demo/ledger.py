@@ -45,13 +45,13 @@ class RunLedger:
     # -------------------------------------------------------------------- events
 
     def enqueue_started(self, entries: Sequence[FileEntry], now: float) -> None:
-        """The enqueue call begins. Latencies count from here."""
+        """Record that the enqueue call of these files begins. Latencies count from here."""
         for entry in entries:
             self.entries[entry.path] = entry
             self.sent_at[entry.path] = now
 
     def enqueued(self, entries: Sequence[FileEntry], ids: Iterable[str]) -> None:
-        """The items are durable."""
+        """Record the ids of the items of these files; the items are durable now."""
         self.ids.update((entry.path, id) for entry, id in zip(entries, ids, strict=True))
 
     def delivered(self, path: str, id: str, now: float) -> None:

@@ -114,7 +114,7 @@ class LocalCluster:
             and with SQS ports, too.
         options: options of every host's configuration, by dotted name.
         with_consoles: every host serves the console.
-        with_sqs: every host has an SQS port.
+        with_sqs: every host has an SQS server.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ def _all_served(routing: Routing, without: str | None = None) -> bool:
 
 
 def _has_its_part(routing: Routing, name: str) -> bool:
-    """Every shard is served, and the host has a shard unless there are too few, or they are pinned to others."""
+    """Return whether every shard is served and the host has one. It may have none if there are too few that are not pinned."""
     free = [shard for shard in routing.shards if shard.pinned_to is None]
     wanted = bool(len(free) // max(1, len(routing.hosts)))
     return _all_served(routing) and (not wanted or any(shard.owner_name == name for shard in routing.shards))

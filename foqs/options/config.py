@@ -133,7 +133,7 @@ class Config(Options):
 
     @property
     def lock_files(self) -> Mapping[Path, Path]:
-        """The lock files of a host alone, each with what it reserves. Two hosts on the same files would stop each other."""
+        """The lock files of a host alone, each with the path that it reserves. Two hosts on the same files would stop each other."""
         if self.cluster.zookeeper:
             return {}
         locks = {self.data_dir / "host.lock": self.data_dir} if self.store.parsed_url.kind == "sqlite" else {}

@@ -43,7 +43,7 @@ class Options(BaseModel):
 
 
 class ServerOptions(Options):
-    """Where the host listens, and how it stops."""
+    """The addresses on which the host listens, its place in a cluster, and how it stops."""
 
     host: str = option(
         "127.0.0.1",

@@ -119,7 +119,7 @@ _REMOVED: Final[Mapping[str, Sequence[str]]] = {
         "demand_topics_max",
     ),
 }
-"""By section: options of 0.1.0 that nobody could choose by anything that a host shows. They are constants now."""
+"""By section: options of 0.1.0 that are constants now, because nothing that a host shows says how to choose them."""
 _REMOVED_BY_OLDER_NAMES: Final[Mapping[str, Sequence[str]]] = {
     "rpc": ("silence_timeout_ms", "connections_refused_max"),
     "calls": ("handout_wait_ms_max", "recall_items_max"),

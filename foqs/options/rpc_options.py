@@ -10,7 +10,7 @@ from typing import Final
 from foqs.options.options import DAY_MS, MIB, MS, PAYLOAD_BYTES_CEILING, Options, option
 
 RESULT_BYTES_MAX: Final = 2_048
-"""Limit of what a reply holds of an entry beside a payload: its id, or its error with message, field and owner."""
+"""The most bytes of one entry in a reply, without a payload: its id, or its error with message, field and owner."""
 TIMEOUT_MS_MAX: Final = 120_000
 """The longest deadline of a call. Idempotency keys are remembered for longer, so that a retry finds them."""
 ITEMS_PER_CALL_CEILING: Final = 10_000

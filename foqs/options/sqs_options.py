@@ -1,4 +1,4 @@
-"""The options of `[sqs]`: the port for programs written for Amazon SQS.
+"""The options of `[sqs]`: the SQS server, for programs written for Amazon SQS.
 
 Knows nothing of the protocol.
 """
@@ -18,7 +18,7 @@ _NAME_BYTES_MAX: Final = 255
 
 
 class SqsOptions(Options):
-    """The port for programs written for Amazon SQS. server.sqs_port opens it; the limits of [rpc] hold there too."""
+    """The SQS server, for programs written for Amazon SQS. server.sqs_port turns it on; the limits of [rpc] hold there too."""
 
     accounts: dict[str, str] = option(
         {ACCOUNT_DEFAULT: "default"},

@@ -30,6 +30,7 @@ class HostView:
         name: constant over restarts; may be empty.
         shard_count: how many shards it should own.
         nonce: names this run of the host; may be empty.
+        load: how many items wait to be written there, as last reported; None if it is not known.
         drained: whether it is to own no shards.
         leaving: whether it is stopping and hands its shards over.
         version: of its program, if known.
@@ -57,6 +58,7 @@ class ShardView:
         epoch: of that ownership; 0 if there was none yet.
         state: a state of `shardmgr.ownership`.
         database: its name in the hosts' configurations; may be empty.
+        draining: whether it refuses new items; see `ClusterService.drain_shard`.
         pinned_to: the name of the host that it was moved to; empty for none.
         queued_items: how many items wait to be written; None if another host owns it.
         reason: why it is not served; None if it is.
@@ -129,7 +131,7 @@ class ClusterService(Protocol):
         ...
 
     def changes_since(self, version: int) -> RoutingChange | None:
-        """Return what changed in the routing table since a version; None if the version is too old."""
+        """Return the changes of the routing table since a version; None if the version is too old."""
         ...
 
     def host_loads(self) -> Sequence[float]:

@@ -1,7 +1,7 @@
 """Notes the changes that administrators make, and those that are refused to others.
 
-The notes are entries of `foqs.access.audit_trail`. The row of a call says whether it is noted. The doors note: the connections of Thrift and of the
-console, and the SQS server. Always true: each change is noted once, at the host that was called,
+The notes are entries of `foqs.access.audit_trail`. The row of a call says whether it is noted. The connections of Thrift and of the
+console note it, and the SQS server. Always true: each change is noted once, at the host that was called,
 when it ends or is denied; of the pages of one bulk change each host notes the first that it
 gets. What a part of the host does for a change that is noted is not noted. Knows nothing of what
 the calls do.
@@ -22,7 +22,7 @@ from foqs_contract.idl import ttypes
 from foqs_contract.request import Request
 
 LISTED_MAX: Final = 3
-"""Entries of a list that a target names."""
+"""The most entries of a list that a target names."""
 _HIDDEN: Final = frozenset(("payload", "metadata", "json", "token", "items", "trace_context"))
 """Fields of which only their presence is noted."""
 _LEFT_OUT: Final = frozenset(("namespace_name", "timeout_ms", "page", "forwarded", "shards", "start_key"))
@@ -32,7 +32,7 @@ _ENUMS: Final[Mapping[str, Any]] = {
     "permissions": ttypes.Permission,
     "states": ttypes.ItemState,
 }
-"""The decoder returns plain numbers."""
+"""The enums of fields, for their names: the decoder returns plain numbers."""
 
 
 class Audit:

@@ -29,7 +29,7 @@ UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 8_192
 
 
 class SessionConnection(Protocol):
-    """The connection, as its auth session needs it."""
+    """The part of a connection that its auth session uses."""
 
     peer_address: str
 
@@ -63,7 +63,7 @@ class AuthSession:
         self._loop = loop
         self._authenticated: AuthenticatedPrincipal | None = None
         self.principal: Principal | None = None
-        """That of the peer; None if it has none."""
+        """The principal of the peer; None if it has none."""
         self._failure_count = 0
         self._is_failure_reply_pending = False
 
@@ -74,7 +74,7 @@ class AuthSession:
 
         Args:
             certificate: the peer's verified certificate, if there is one.
-            known: the peer, if it is a part of this host that has authenticated a principal itself.
+            known: the principal, if the peer is a part of this host that has authenticated it.
         """
         authenticated = known or self._authenticator.authenticate_certificate(certificate)
         if authenticated is not None:

@@ -1,4 +1,4 @@
-"""Converts bulk jobs to Thrift structs, and requests to what a job shall do.
+"""Converts bulk jobs to Thrift structs, and requests to the specifications of jobs.
 
 Always true: a job's filter and change survive the way there and back. Knows nothing of
 calls.
@@ -125,7 +125,7 @@ def parse_start(
 def _parse_work(
     request: ttypes.StartBulkJobRequest, settings: NamespaceOptions
 ) -> tuple[BulkChange, BulkChange | None, RowFilter]:
-    """Return what the job does, for which change it counts, and to which items. Raises FoqsError."""
+    """Return the change of a job, the change for which it counts (None if for none), and the filter. Raises FoqsError."""
     change, item_filter = parse_bulk(request.filter, request, settings)
     meant = request.counts_for
     if meant is None:
@@ -138,7 +138,7 @@ def _parse_work(
 def _parse_meant(
     raw_filter: ttypes.ItemFilter | None, meant: ttypes.BulkChange, settings: NamespaceOptions
 ) -> tuple[BulkChange, RowFilter]:
-    """Return a change that is not made yet, and the items that it will have. Raises FoqsError."""
+    """Return the change for which a job counts, and the filter of its items. Raises FoqsError."""
     try:
         return parse_bulk(raw_filter, meant, settings)
     except FoqsError as error:

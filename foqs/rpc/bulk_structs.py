@@ -22,7 +22,7 @@ _Changing: TypeAlias = ttypes.BulkRequest | ttypes.StartBulkJobRequest | ttypes.
 def parse_bulk(
     raw_filter: ttypes.ItemFilter | None, changing: _Changing, settings: NamespaceOptions
 ) -> tuple[BulkChange, RowFilter]:
-    """Parse what is done to which items. Raises FoqsError."""
+    """Return the change of a bulk request, and the filter of its items. Raises FoqsError."""
     item_filter = parse_filter(raw_filter)
     change = _parse_values(check_action(changing), changing, settings)
     return change, change.narrow(item_filter)
@@ -38,7 +38,7 @@ def _parse_values(action: BulkActionRow, changing: _Changing, settings: Namespac
 
 
 def change_fields(change: BulkChange) -> dict[str, Any]:
-    """Return the fields of a struct that say what is done to each item; texts are bytes, as in a decoded request."""
+    """Return the fields of a struct that describe the change of each item; texts are bytes, as in a decoded request."""
     values: Any = None
     if change.action.takes == "change":
         values = ttypes.Change(

@@ -1,9 +1,9 @@
 """A call on its way through a host, and the method that it is a call of.
 
-Holds `Call`. Every door makes one: a Thrift connection, and the parts of this host that make
-calls themselves. Always true: a call has one reply or one failure, and only the first is sent;
+Holds `Call`. A Thrift connection makes one for each call, and so do the parts of this host that
+make calls themselves. Always true: a call has one reply or one failure, and only the first is sent;
 a handler that serves a call now replies before it returns, and one that serves it later returns
-what ends it. Knows nothing of bytes, nor of what a call does.
+a `PendingCall`. Knows nothing of bytes, nor of what a call does.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class WrappedCall(Call):
 
     Attributes:
         outer: gets the reply.
-        pending: what serves it here, if that is not done.
+        pending: the pending call of the handler that serves it here; None if that handler replied at once.
     """
 
     __slots__ = ("outer", "pending")
@@ -101,7 +101,7 @@ class WrappedCall(Call):
 
 
 Handler: TypeAlias = Callable[[Call], PendingCall | None]
-"""Replies to the call now or later, or raises FoqsError."""
+"""Serves a call: replies now and returns None, returns a pending call that replies later, or raises FoqsError."""
 RequestCheck: TypeAlias = Callable[[Any], None]
 """Checks the request of a principal that is no administrator. Raises PermissionDenied."""
 
@@ -131,7 +131,7 @@ class ServerMethod:
 
 
 Layer: TypeAlias = Callable[[ServerMethod], Handler]
-"""Returns what serves a method in place of its handler, or with its help."""
+"""Returns the handler that serves a method in place of its own handler, or with its help."""
 
 
 def unchanged(reply: Any) -> Any:

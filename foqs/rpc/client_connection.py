@@ -78,7 +78,7 @@ class ClientConnection(asyncio.Protocol):
     """The protocol of one connection, and the `CallConnection` of its calls.
 
     Args:
-        authenticated: the peer, if it is known from the beginning.
+        authenticated: the principal, if it is known from the beginning.
         part: the name of the peer, if it is a part of this host.
     """
 

@@ -1,4 +1,4 @@
-"""Puts together what a host serves: the handlers of all its parts, and the tier around them.
+"""Builds the service of a host: the handlers of all its parts, and the layer of the tier around them.
 
 Knows nothing of what the calls do.
 """

@@ -114,7 +114,7 @@ _CHECKS: Final[Mapping[str, RequestCheck]] = {"enqueue": check_items, "nack": ch
 
 
 def _request_check(name: str, fields: Collection[str]) -> RequestCheck:
-    """Return what checks a request of a principal that is no administrator."""
+    """Return the check of a request of a principal that is no administrator."""
     check = _CHECKS.get(name)
 
     def check_request(request: ForwardedRequest) -> None:
@@ -138,7 +138,7 @@ _REPLY_ENCODERS: Final[Mapping[str, Callable[[bool, Any], bytes]]] = {
     "enqueue": codec.encode_enqueue_reply,
     "restoreItems": codec.encode_enqueue_reply,
 }
-"""Of the other methods, Thrift's encoder reads the reply struct."""
+"""The encoders of replies that may have many entries. The replies of other methods are encoded by Thrift's encoder."""
 
 
 def _reply_encoder(result: Any, spec: list[Any]) -> Callable[[bool, Any], bytes]:

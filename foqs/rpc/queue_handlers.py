@@ -54,7 +54,7 @@ class QueueHandlers:
     """Serves the contract's calls from one queue.
 
     Args:
-        topics: what the whole tier has; the queue itself for a host alone.
+        topics: the topics of the whole tier; those of the queue for a host alone.
         rng: draws the jitter of backoffs.
     """
 
@@ -91,7 +91,7 @@ class QueueHandlers:
         }
 
     def timeout_s(self, request: Request) -> float:
-        """Return the call's timeout: the requested one, at most the host's limit."""
+        """Return the call's timeout in seconds: the requested one, at most the host's limit. Raises InvalidArgument."""
         limits = self._queue.limits
         timeout_ms = request.timeout_ms
         if timeout_ms is None:

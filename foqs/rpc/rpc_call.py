@@ -35,7 +35,7 @@ class CallSession(Protocol):
 
 
 class CallConnection(Protocol):
-    """The connection, as a call needs it."""
+    """The part of a connection that its calls use."""
 
     backstop: DeadlineSweeper
     reply_bytes_max: int
@@ -43,7 +43,7 @@ class CallConnection(Protocol):
 
     @property
     def session(self) -> CallSession | None:
-        """None if the host does not authenticate."""
+        """The auth session of the connection; None if the host does not authenticate."""
         ...
 
     def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a connection may cost: the options of `[rpc]`, and the constants beside them.
+"""The limits of connections and their calls: the options of `[rpc]`, and the constants beside them.
 
 Each limit is checked before memory is used. Knows nothing of connections.
 """
@@ -53,7 +53,7 @@ class RpcLimits(RpcConstants):
     reply_bytes_max: int
     """A longer reply is not sent; its call is answered LIMIT_EXCEEDED. Only replies of calls that read can be so long."""
     write_buffer_bytes_max: int
-    """The replies that a peer has not read. Beyond it the next reply closes the connection; from a quarter of it on nothing is read."""
+    """The bytes of replies that a peer may leave unread. Beyond it the next reply closes the connection; from a quarter of it on nothing is read."""
 
     @classmethod
     def of(cls, options: RpcOptions, calls: CallOptions, constants: RpcConstants) -> Self:

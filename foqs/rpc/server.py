@@ -28,7 +28,7 @@ class RpcServer(ServerState[ClientConnection]):
         """Return a protocol for one new connection.
 
         Args:
-            authenticated: its peer, if that is a part of this host that speaks for a principal.
+            authenticated: the principal, if the peer is a part of this host that has authenticated it.
             part: the name of that part of the host.
         """
         return ClientConnection(self, authenticated, part)

@@ -1,4 +1,4 @@
-"""What all connections of a host share: limits, memory, counts, and the replies of one turn of the loop.
+"""The state that all connections of a host share: limits, memory, counts, and the replies of one turn of the loop.
 
 Holds the open connections and counts the calls in flight. Always true: the limits of
 `RpcLimits` hold at any moment; the only clock is the loop's. Knows nothing of bytes,
@@ -40,7 +40,7 @@ class ServerState(Generic[_ConnectionT]):
         on_call_replied: see `OnCallReplied`.
         authenticator: authenticates callers; None: anybody may call.
         stopwatch_s: measures the calls; None: the loop's clock.
-        replies: those of its connections; None: nothing but the server writes them.
+        replies: the unwritten replies of its connections; None: no other part of the host writes them.
         audit: notes the changes of administrators; None: nobody does.
     """
 

@@ -1,4 +1,4 @@
-"""The Host header of HTTP requests, by which a browser says what its user, or a page, has addressed.
+"""Checks the Host header of HTTP requests: the name by which a browser addressed this host.
 
 A page of another site reaches a port of this machine by a name of its own that it points here. The browser
 then lets it read the answers, because they come from the name of the page.

@@ -1,4 +1,4 @@
-"""The connections of an HTTP port: what a peer may cost before and beside its requests, and in the log.
+"""The connections of an HTTP server, with limits on the places, time, memory and log lines of each peer.
 
 Always true: a connection beyond the limit takes the place of one that serves no proved
 request, or is answered 503 and closed; a peer that does not complete a head in time, or
@@ -31,7 +31,7 @@ _REQUEST_BEGINS_S: Final = 1.0
 
 
 class HttpConnections:
-    """The connections of one port. `connection` is its protocol factory.
+    """The connections of one server. `connection` is its protocol factory.
 
     Args:
         new_handler: returns aiohttp's handler of one connection, as a `web.Server` does.
@@ -86,7 +86,7 @@ class HttpConnections:
                 self._idle.hold(connection, 1)
 
     def prove(self, request: web.BaseRequest) -> None:
-        """Keep the connection until the request is served, because the port knows now that it may be made."""
+        """Keep the connection until the request is served, because the request was found to be allowed."""
         connection = self._open.get(request.protocol)
         if connection is not None:
             connection.has_proved = True
@@ -283,7 +283,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class _RequestHandler(web.RequestHandler):
-    """aiohttp's handler of one connection, with answers that do not repeat what the peer sent, and are kept once.
+    """aiohttp's handler of one connection, with answers that do not repeat what the peer sent, and that are in memory once.
 
     An answer that repeats a head could show a cookie to a page's script, from which browsers hide it.
     """

@@ -66,17 +66,17 @@ class PacedTransport(asyncio.Transport):
     # ------------------------------------------------- what the connection passes on
 
     def on_pause(self) -> None:
-        """The transport behind this one wants no more for now."""
+        """Pass on nothing, because the transport behind this one accepts no more bytes for now."""
         self._is_paused = True
         self._update()
 
     def on_resume(self) -> None:
-        """It wants more."""
+        """Pass on waiting replies, because the transport behind this one accepts bytes again."""
         self._is_paused = False
         self._send()
 
     def on_lost(self) -> None:
-        """The connection has ended."""
+        """Give back the replies of which nothing was passed on, because the connection has ended."""
         unsent, begun_bytes = self._waiting, self._sent_of_first
         self._waiting, self._waiting_bytes, self._sent_of_first = deque(), 0, 0
         self._unread.hold(self, 0)

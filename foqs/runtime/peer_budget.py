@@ -1,4 +1,4 @@
-"""A limit on memory or places, shared by the peers of a port.
+"""A limit on memory or places, shared by the peers of a server.
 
 Always true: peers hold at most the limit together. Beyond it, the peer that holds most
 loses its oldest holding. So a peer that holds little is never harmed by one that holds

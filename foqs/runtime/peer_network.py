@@ -1,4 +1,4 @@
-"""Which connections are of one peer, for limits of peers that nobody has authenticated."""
+"""The network of a peer: connections of one network count as one peer in limits before authentication."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _IPV6_HOST_BITS: Final = 64
 
 
 def peer_network(peer: object) -> str:
-    """Return the address of a peer, as asyncio has it; of IPv6 its network. Others are one peer."""
+    """Return the network of a peer, given its address as asyncio has it: the IPv4 address, or the /64 of the IPv6 address.
+
+    Peers without such an address share the empty text.
+    """
     address = peer[0] if isinstance(peer, tuple) and peer else ""
     try:
         found = ipaddress.ip_address(str(address).partition("%")[0])

@@ -16,11 +16,11 @@ from foqs.sqs.parameters import Parameters
 
 @dataclass(slots=True, frozen=True)
 class ActionTarget:
-    """What an action concerns, as the host understood the request: its grant is checked for this, and this is noted.
+    """The account, queue or task that an action concerns, as the host understood the request. The grant is checked for it.
 
     Attributes:
         queue: the name of the queue; None: the account as a whole.
-        destination: of a message move task, if the request names one.
+        destination: the queue to which a message move task moves messages, if the request names one.
         task: the id of a message move task.
     """
 
@@ -41,7 +41,7 @@ class ActionRequest:
     """One request of an SQS client, checked and parsed, as its action gets it.
 
     Attributes:
-        account: of calls that name no queue.
+        account: the account of requests that name no queue.
         path_queue: the queue in the path of the URL, if there is one.
         base_url: scheme, host and port by which the client reached this host, for queue URLs.
         peer: the address that the request came from.

@@ -40,7 +40,7 @@ class HttpHead:
 
 @dataclass(slots=True, frozen=True)
 class HttpReply:
-    """The reply.
+    """An HTTP reply.
 
     Attributes:
         action: the name of a known action, or `unknown`.

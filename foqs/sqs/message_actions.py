@@ -67,7 +67,7 @@ _NO_ID: Final = UnknownOutcome("the reply has no id for the message")
 
 @dataclass(slots=True, frozen=True)
 class _Settlement:
-    """What shall be done with one receipt: the call, and its entry in the request."""
+    """The settlement of one receipt: the call, and its entry in the request."""
 
     method: str
     receipt: Receipt

@@ -1,4 +1,4 @@
-"""The origin of a dead letter: what SQS says of it that its item no longer says. Kept in the item's metadata.
+"""The origin of a dead letter: the facts that SQS reports and that its new item lacks. Kept in the item's metadata.
 
 Always true: an origin counts only in the queue that it was written for, so a dead letter
 that was moved on, or back, is a message like any other; metadata of another producer
@@ -19,7 +19,7 @@ _KINDS: Final = {"queue": str, "source": str, "message_id": str, "receives": int
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """Where a dead letter comes from.
+    """The message that a dead letter was before it was moved.
 
     Attributes:
         queue: the name of the queue that it was moved to.

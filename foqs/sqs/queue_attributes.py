@@ -1,7 +1,7 @@
 """The attributes of queues: names, ranges, defaults, and the policies among them.
 
-Always true: stored attributes are texts within SQS' ranges, and only those that differ
-from nothing: a default is not stored. Pure; knows no queue.
+Always true: stored attributes are texts within SQS' ranges; a default is not stored.
+Pure; knows no queue.
 """
 
 from __future__ import annotations

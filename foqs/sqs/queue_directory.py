@@ -38,12 +38,12 @@ class QueueDirectory:
         self._queues_max = options.queues_max
         self._time_s = time_s
         self._reading: asyncio.Future[CatalogError | None] | None = None
-        """The reading that began last; its result is why it failed."""
+        """The reading that began last; its result is its error, or None."""
         self._next_reading: asyncio.Future[CatalogError | None] | None = None
         """The reading that has not begun yet, for which callers wait."""
         self._last_began_at_s = time_s() - READ_INTERVAL_S
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}
-        """By namespace."""
+        """The callbacks of `watching`, by namespace."""
         admin.add_change_listener(self._on_catalog_changed)
         self.account_default = next(iter(options.accounts))
 
@@ -122,7 +122,7 @@ class QueueDirectory:
             raise Unavailable(f"the host cannot find out now whether the queue exists: {error}; try again")
 
     async def _read_catalog(self, before: asyncio.Future[CatalogError | None] | None) -> CatalogError | None:
-        """Read the stored catalog after the reading `before`. Return why that failed."""
+        """Read the stored catalog after the reading `before`. Return the error if that fails."""
         if before is not None:
             await asyncio.wait((before,))
         await asyncio.sleep(self._last_began_at_s + READ_INTERVAL_S - self._time_s())

@@ -23,7 +23,7 @@ class Redrive:
     Attributes:
         source, target: the names of two queues of the namespace.
         receives_max: a message that was received so often goes to `target` instead of being received again.
-        retention_ms: of messages of the target.
+        retention_ms: the retention of messages in the target.
     """
 
     namespace: str
@@ -34,7 +34,7 @@ class Redrive:
 
 
 def redrive_in_force(namespace: str, name: str, queues: Mapping[str, QueueEntry]) -> Redrive | None:
-    """Return how messages of a queue are moved now; None if they are not. `queues` are those of the namespace by name."""
+    """Return the policy of a queue that is in force; None without one. `queues` are those of the namespace by name."""
     entry = queues.get(name)
     target = None if entry is None else dead_letter_queue(entry)
     if entry is None or target is None or target.name == name or target.name not in queues:

@@ -52,7 +52,7 @@ class Proof(NamedTuple):
 
 
 class SqsService:
-    """Serves HTTP requests.
+    """Serves the HTTP requests of SQS clients.
 
     Args:
         authenticator: None: anybody may call, and signatures are not checked.
@@ -258,7 +258,7 @@ def _region_of(head: HttpHead) -> str:
 
 
 def _base_url(head: HttpHead) -> str:
-    """Return how the client reached this host, also through a proxy that says so."""
+    """Return the scheme, host and port by which the client reached this host, also through a proxy that names them."""
     forwarded = (head.header("x-forwarded-proto") or "").partition(",")[0].strip()
     scheme = forwarded if forwarded in ("http", "https") else head.scheme
     for name in ("x-forwarded-host", "host"):

@@ -41,7 +41,7 @@ _SPACES: Final = re.compile(r"\s+")
 
 @dataclass(slots=True, frozen=True)
 class HttpRequest:
-    """What a signature covers. `path` and `query` are as they were sent; `headers` has every line, in order."""
+    """The parts of a request that a signature covers. `path` and `query` are as they were sent; `headers` has every line, in order."""
 
     method: str
     path: str

@@ -1,7 +1,7 @@
 """The HTTP server of SQS: connections, bodies within their limits, and replies.
 
-Always true: the limits of `[rpc]` on connections, calls and bytes hold on this port too,
-counted by themselves; a request whose client disconnects is cancelled; bodies are
+Always true: the limits of `[rpc]` on connections, calls and bytes hold here too,
+counted apart; a request whose client disconnects is cancelled; bodies are
 counted before they are kept, and never decompressed; until a body is complete and its
 signature proved, the body and its connection may be taken from the peer that holds most
 of them. Knows nothing of SQS' actions.
@@ -45,7 +45,7 @@ _LINGERING_S: Final = 1.0
 
 
 class SqsConnections:
-    """The connections of the port. It is the server of a `TlsAcceptor`, if the port uses TLS.
+    """The connections of the SQS server. It is the server of a `TlsAcceptor`, if it uses TLS.
 
     Args:
         on_replied: called for each request with (sqs.ACTION, OK or the error's shape, seconds).
@@ -210,7 +210,7 @@ class SqsConnections:
 class _HeldBytes:
     """The bytes of one request and of the messages that it receives.
 
-    The body is a holding of its peer until it is proved, then a part of the port's budget.
+    The body is a holding of its peer until it is proved, then a part of the server's budget.
 
     Attributes:
         timeout: that of the reading; it ends early if the body is evicted.

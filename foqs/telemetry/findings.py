@@ -1,4 +1,4 @@
-"""What a check of a host or a cluster finds, and the checks that `foqs doctor` and the console share.
+"""The findings of checks of a host or a cluster, and the checks that `foqs doctor` and the console share.
 
 Always true: a finding that is not ok says what to do. Knows nothing of how findings are shown.
 """
@@ -30,7 +30,7 @@ class Finding:
 
 
 class ShardState(Protocol):
-    """What is checked of a shard."""
+    """The part of a shard that the checks read."""
 
     @property
     def shard(self) -> int: ...

@@ -1,4 +1,4 @@
-"""The host's HTTP port: liveness, readiness, metrics, pages for programs, and where the console is.
+"""The HTTP server of a host: liveness, readiness, metrics, pages for programs, and where the console is.
 
 Always true: /livez answers as long as the event loop runs; /readyz is 200 only
 while every shard is served; no request changes anything; on loopback no page of
@@ -29,7 +29,7 @@ CONNECTIONS_MAX: Final = 500
 STALL_TIMEOUT_S: Final = 30.0
 """A peer that sends no request, or does not read its answer, is disconnected after this time."""
 UNREAD_BYTES_MAX: Final = 64 << 20
-"""Of answers that peers do not read; a page of metrics has a few MiB at most."""
+"""The bytes of answers that peers leave unread; a page of metrics has a few MiB at most."""
 IDLE_S: Final = 300.0
 """A connection without further requests is closed after this time."""
 
@@ -103,7 +103,7 @@ class HttpServer:
         return int(self._listening.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Close the port and its connections. May be called twice."""
+        """Stop listening, and close the connections. May be called twice."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
             self._listening.close()

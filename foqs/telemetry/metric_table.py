@@ -87,7 +87,7 @@ EVENT_METRICS: Final = (
     _histogram("ack_duration_seconds", "Duration of an ack call, from its read to its reply"),
     _histogram("nack_duration_seconds", "Duration of a nack call, from its read to its reply"),
 )
-"""Counted as they happen."""
+"""The metrics of events, counted as the events happen."""
 
 SAMPLED_METRICS: Final = (
     _gauge("shard_state", "1 for the state of the shard", "shard", "state"),
@@ -228,7 +228,7 @@ SAMPLED_METRICS: Final = (
     _gauge("calls_in_flight_limit_bytes", "Memory that calls in flight and frames that are being read may take"),
     _gauge("waiting_dequeues", "Dequeues that wait for items"),
 )
-"""Sampled at each scrape."""
+"""The metrics that every host samples at each scrape."""
 
 CLUSTER_METRICS: Final = (
     _gauge(
@@ -248,7 +248,7 @@ CLUSTER_METRICS: Final = (
     _gauge("plan_failing", "1 while this host cannot follow the plan, or cannot write it as the elected planner"),
     _gauge("planner_elected", "1 at the host with the elected planner"),
 )
-"""Sampled at each scrape of a host in a cluster. A single host has none of them."""
+"""The metrics of a cluster, sampled at each scrape of a host in one. A host alone has none of them."""
 
 TIER_METRICS: Final = (
     _counter("gossip_replies", "Gossip replies of other hosts"),
@@ -260,10 +260,10 @@ TIER_METRICS: Final = (
     ),
     _gauge("gossip_topics", "Topics of other hosts that this host remembers; one topic at two hosts counts twice"),
 )
-"""Sampled at each scrape of a host in a cluster: the gossip with other hosts of its tier."""
+"""The metrics of the gossip with other hosts of the tier, sampled at each scrape of a host in a cluster."""
 
 JOB_METRICS: Final = (_gauge("bulk_jobs", "Bulk jobs on record, as this host read them last", "state"),)
-"""Sampled at each scrape, too."""
+"""The metrics of bulk jobs, sampled at each scrape."""
 
 METRICS: Final = EVENT_METRICS + SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRICS + JOB_METRICS
 

@@ -39,7 +39,7 @@ TOPICS_SCANNED_MAX: Final = 10_000
 """The topics that a scrape reads, of all shards together: some milliseconds of the event loop."""
 
 ORDER_KEY_BYTES: Final = 48
-"""An integer of 128 bits and its place in a list."""
+"""The memory of one order key: an integer of 128 bits and its place in a list."""
 
 _STATES: Final = (State.DEFERRED, State.READY, State.LEASED, State.DEAD)
 _STATE_NAMES: Final = {state: state.name.lower() for state in _STATES}
@@ -199,7 +199,7 @@ def _add_topic_samples(samples: _SampleLists, shards: list[OwnedShard], named: S
 
 
 def _add_order_samples(samples: _SampleLists, order: OrderSamples, named: Sequence[TopicName], now_s: float) -> None:
-    """Add how well the order was kept. Topics without samples have no quantiles."""
+    """Add the displacement of deliveries. Topics without samples have no quantiles."""
     samples["foqs_order_samples"].append(((), order.count))
     samples["foqs_order_deliveries"].append(((), order.deliveries))
     samples["foqs_order_passed_over_deliveries"] += [

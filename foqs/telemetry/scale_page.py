@@ -1,4 +1,4 @@
-"""The page /scale: what an autoscaler needs to know of a topic.
+"""The page /scale: the figures of a topic for an autoscaler.
 
 Holds `ScalePage`. Always true: the numbers are those of the whole tier, at any host; if
 they are not complete, the page fails, because an autoscaler would stop consumers for
