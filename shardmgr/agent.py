@@ -219,7 +219,7 @@ class Agent:
     # ---------------------------------------------------------------- session
 
     def _on_registry_change(self) -> None:
-        """Something in the registry may have changed."""
+        """Check the session and read again, because something in the registry may have changed."""
         self._check_session()
         self._changed.set()
 

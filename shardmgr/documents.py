@@ -58,7 +58,7 @@ _NONCE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def render_layout(layout: Layout) -> bytes:
-    """See `parse_layout`."""
+    """Return the JSON text of a layout; `parse_layout` reads it."""
     shards = {
         str(number): {"database": spec.database}
         | _without_none(
@@ -79,7 +79,7 @@ def render_layout(layout: Layout) -> bytes:
 
 
 def render_plan(plan: Plan) -> bytes:
-    """See `parse_plan`."""
+    """Return the JSON text of a plan; `parse_plan` reads it."""
     assignments = {
         str(number): {"name": assignment.name, "nonce": assignment.nonce, "epoch": assignment.epoch}
         | _without_none(database=assignment.database or None, leaving=assignment.leaving or None)
@@ -94,7 +94,7 @@ def render_plan(plan: Plan) -> bytes:
 
 
 def render_member(member: Member) -> bytes:
-    """See `parse_member`."""
+    """Return the JSON text of a member's entry; `parse_member` reads it."""
     return _to_json(
         name=member.name,
         nonce=member.nonce,

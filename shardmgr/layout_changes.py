@@ -18,9 +18,9 @@ from shardmgr.model import ClusterView, Layout, MalformedDocument, Member, Plan,
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 
 SHARDS_MAX: Final = 1_000
-"""The shards of a layout. Its plan fits into one document, even with the longest names."""
+"""The most shards of a layout. Its plan fits into one document, even with the longest names."""
 DRAINED_HOSTS_MAX: Final = 1_000
-"""Hosts."""
+"""The most hosts that may be drained at a time: the layout holds their names."""
 ATTEMPTS_MAX: Final = 10
 """The attempts for one change while others change the layout too."""
 

@@ -40,7 +40,7 @@ class FileEpochBook:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._unknown: dict[str, Any] = {}
-        """What a newer version has written beside, kept."""
+        """The fields of the file that a newer version has written; they are kept."""
 
     def load(self) -> dict[int, int]:
         try:

@@ -72,7 +72,7 @@ class ShardSpec:
         weight: its work, relative to other shards; at least 1.
         region: the region of its database's primary; hosts there are preferred. Empty: none.
         draining: it accepts no new items.
-        unknown: what a newer version has written beside, kept.
+        unknown: the fields that a newer version has written; they are kept.
     """
 
     number: int
@@ -92,7 +92,7 @@ class Layout:
         shards: the shards by number.
         drained: the names of hosts that shall own no shard.
         pins: by shard, the name of the host that shall own it while that host runs.
-        unknown: what a newer version has written beside, kept.
+        unknown: the fields that a newer version has written; they are kept.
     """
 
     shards: Mapping[int, ShardSpec] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Assignment:
         epoch: the epoch for the takeover; higher than any issued for the shard before.
         database: the shard's database at the assignment; empty if it is not known any more.
         leaving: the member shall hand the shard over.
-        unknown: what a newer version has written beside, kept while the assignment lasts.
+        unknown: the fields that a newer version has written; they are kept while the assignment lasts.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Plan:
     Attributes:
         assignments: by shard; a shard that no host should own has none.
         epochs: by shard, the last epoch issued, for every shard that ever had one: it outlives the assignment.
-        unknown: what a newer version has written beside, kept.
+        unknown: the fields that a newer version has written; they are kept.
     """
 
     assignments: Mapping[int, Assignment] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class OwnershipState(enum.Enum):
 
 
 class OwnershipEvent(enum.Enum):
-    """What can happen to an ownership."""
+    """An event that changes the state of an ownership."""
 
     ASSIGNED = "assigned"
     ACQUIRED = "taken over"

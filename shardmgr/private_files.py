@@ -1,7 +1,7 @@
 """Files and folders that only this user may use, whatever the umask is.
 
 Always true: a folder or a file that exists keeps its mode, because a person may have
-chosen them. Knows nothing of the content.
+chosen it. Knows nothing of the content.
 """
 
 from __future__ import annotations

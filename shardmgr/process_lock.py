@@ -28,7 +28,7 @@ def reserved(lock_file: Path, what: Path) -> Iterator[None]:
     """Hold a lock file, which is created, while the block runs.
 
     Args:
-        what: what it reserves, for the error.
+        what: the path that it reserves, for the error.
 
     Raises:
         NotReserved: another process holds it, or it cannot be created or locked.

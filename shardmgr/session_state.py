@@ -12,7 +12,7 @@ from typing import Final
 
 
 class SessionState(enum.Enum):
-    """What a host may do with its session."""
+    """The session state of a host, which says what it may do."""
 
     CUT_OFF = "cut off"
     """It has no session, or one that may be over: it serves nothing."""
@@ -25,7 +25,7 @@ class SessionState(enum.Enum):
 
 
 class SessionEvent(enum.Enum):
-    """What can happen to a session."""
+    """An event that changes the session state."""
 
     STARTED = "begun"
     """The service answers in a session in which the host serves nothing yet."""

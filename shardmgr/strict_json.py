@@ -31,7 +31,7 @@ _KINDS: Final = {
     "float_type": "a number",
     "bool_type": "true or false",
 }
-"""What a value must be, by pydantic's type of error."""
+"""The kind that a value must have, for the error, by pydantic's type of error."""
 
 
 class Form(BaseModel):

@@ -1,4 +1,4 @@
-"""The entry of a host's versions: which tables, documents and wire it speaks.
+"""The entry of a host's versions: of its program, its tables, its documents and its contract.
 
 An entry of its own beside the member's entry: a host of an older version refuses a
 member's entry with a field that it does not know, and takes that host for gone. Always
@@ -36,7 +36,7 @@ class HostVersions:
         program: the version of the program, for people.
         schema: the newest version of the tables that it uses. It uses the one before, too.
         documents: the format of the documents in the registry.
-        wire: the version of the calls and of the exchange between hosts.
+        wire: the contract version, of the calls of clients and of other hosts.
     """
 
     program: str
@@ -59,7 +59,7 @@ class _VersionsForm(Form):
 
 
 def render_versions(versions: HostVersions) -> bytes:
-    """See `parse_versions`."""
+    """Return the JSON text of an entry; `parse_versions` reads it."""
     return json.dumps({"format": FORMAT} | asdict(versions), separators=(",", ":")).encode()
 
 

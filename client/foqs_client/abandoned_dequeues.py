@@ -2,7 +2,7 @@
 
 Holds `AbandonedDequeues`. Always true: the host is asked once to end such a dequeue; if
 its reply has items, they are released. A host that does not know the call `abandonDequeues`
-replies when the wait of the dequeue is over. Knows nothing of who waited.
+replies when the wait of the dequeue is over. Knows nothing of the callers.
 """
 
 from __future__ import annotations

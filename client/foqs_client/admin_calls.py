@@ -108,12 +108,12 @@ class Grant:
 
 @dataclass(slots=True, frozen=True)
 class AuditEntry:
-    """A change that an administrator made.
+    """A change that an administrator made, or that was refused.
 
     Attributes:
         at_ms: when it ended, in milliseconds since 1970-01-01 UTC by the clock of the host.
         principal: None if the host does not authenticate.
-        peer: where the call came from: an address, "console" or "sqs".
+        peer: the address that the call came from; "console" or "sqs" before it, if it came over one of these.
         call: the call of the contract, or "sqs." and an action.
         namespace: None if it concerns the whole cluster.
         target: what it concerned, for people.

@@ -92,7 +92,7 @@ class _EntriesSpan:
 
 
 class _Send(_EntriesSpan):
-    """An enqueue. Attributes: items: as they are to be sent."""
+    """The span of an enqueue. `items`: the items to send, with their trace contexts."""
 
     def __init__(self, span: Span, items: Sequence[Item]) -> None:
         super().__init__(span)
@@ -105,11 +105,11 @@ class _Send(_EntriesSpan):
 
 
 class _Settle(_EntriesSpan):
-    """An ack, nack or release."""
+    """The span of an ack, nack or release."""
 
 
 class _Receive:
-    """A dequeue. Attributes: started_ns: when it began; deliveries: what it returned."""
+    """A dequeue, for its span. `started_ns`: when it began, since 1970-01-01 UTC; `deliveries`: those that it returned."""
 
     def __init__(self, started_ns: int) -> None:
         self.started_ns = started_ns

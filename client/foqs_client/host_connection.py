@@ -33,7 +33,7 @@ TIMER_RESOLUTION_S: Final = 0.01
 
 _ANSWER_WORDS: Final = (REPLY_WORD, EXCEPTION_WORD)
 _FIXED_BYTES: Final = LENGTH_BYTES + HEAD_BYTES_MIN
-"""What a frame has before its struct, besides the name."""
+"""The bytes of a frame before its struct, without the method name."""
 _NEVER: Final = float("inf")
 _TLS_ALERT: Final = b"\x15\x03"
 """Begins the reply of a port that requires TLS."""
@@ -48,7 +48,7 @@ class NoReply(Exception):
 
 
 class TlsRequired(NoReply):
-    """The port requires TLS. The host did not read the call."""
+    """The host accepts TLS only on this port. It did not read the call."""
 
 
 class LateReply(Protocol):

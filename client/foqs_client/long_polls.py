@@ -33,7 +33,7 @@ Poll: TypeAlias = "asyncio.Task[list[Delivery]]"
 
 
 class DequeueKind(NamedTuple):
-    """What a dequeue asks for. Calls of one kind can take over each other's polls.
+    """The kind of a dequeue: the items that it asks for. Calls of one kind can take over each other's polls.
 
     Attributes:
         is_long_poll: its polls wait for items.

@@ -1,4 +1,4 @@
-"""The calls that put items where no enqueue put them: to another topic, or back from an export.
+"""The client's calls that move items to another topic, and restore exported items.
 
 Holds `MovingCalls`, which `Client` inherits. Always true: both calls may be sent twice,
 because the host remembers what it has moved and restored for the namespace's key window.

@@ -64,7 +64,7 @@ class RoutedCalls:
     _automatic_keys: AutomaticKeys | None
     _rng: Random
     _coalescer: Coalescer | None
-    """None: every call is sent alone."""
+    """Coalesces small calls; None: every call is sent alone."""
 
     async def _fetch_routing(self, pool: ConnectionPool, known: Routing | None, timeout_ms: int) -> Routing:
         """Read the routing from a host; only the changes if a version is known."""

@@ -60,7 +60,7 @@ class Impairments:
 
 @dataclass(slots=True, frozen=True)
 class DequeueParts:
-    """What all dequeues of a client share.
+    """The parts of a client that all its dequeues share.
 
     Attributes:
         dequeue_from: dequeues the items that the host itself has.

@@ -74,7 +74,7 @@ class Router:
         self._seed_addresses = seed_addresses
         self._routing: Routing | None = None
         self.routing_table: TierRoutes | None = None
-        """None until it has more than one host."""
+        """The routing table, if it has more than one host; else None."""
         self._open_pool = open_pool
         self._fetch_routing = fetch_routing
         self._pools: dict[Address, ConnectionPool] = {}

@@ -43,7 +43,8 @@ class Item:
         deliver_after_ms: the item is not delivered before this moment, in milliseconds
             since 1970-01-01 UTC. Set at most one of `delay_ms` and `deliver_after_ms`.
         lease_ms: the time in which a consumer must settle the item or extend its lease.
-        ttl_ms: the item is deleted if it is not delivered within this time. None: never.
+        ttl_ms: the item expires this long after its enqueue: it is deleted, unless it is leased
+            then. None: never.
         at_most_once: a nack, or the end of a lease, deletes the item.
         attempts_max: the item is dead after this number of deliveries; 0 means no limit.
         idempotency_key: 1 to 255 bytes of UTF-8 without NUL. The same key and item again
@@ -225,7 +226,7 @@ class Change:
 
 @dataclass(slots=True, frozen=True)
 class ItemFilter:
-    """Matches items that meet all of its conditions. None matches every item. Bounds are inclusive.
+    """A filter of items: an item must meet all conditions that are not None. Bounds are inclusive.
 
     Attributes:
         topic: the topic of the items.
@@ -349,7 +350,8 @@ class ItemView:
         lease_remaining_ms: the time until the lease ends.
         ttl_remaining_ms: the time until the TTL ends.
         payload_bytes: the size of the payload.
-        idempotency_key: the key of the enqueue, while it is remembered; only from `item` and `explain`.
+        idempotency_key: the key of the enqueue, while it is remembered; only from `item`, `explain`, and `list_items`
+            with `with_key`.
         dead_reason: one sentence: why the item was given up.
         first_delivery_age_ms: the time since the first delivery; None if there was none.
         trace_context: the trace context of the enqueue.
@@ -378,7 +380,7 @@ class ItemView:
 
 @dataclass(slots=True, frozen=True)
 class Explanation:
-    """Why an item is not delivered, and how to change that.
+    """The reasons why an item is not delivered, and the remedies.
 
     Attributes:
         item: the item; None if it is `absent` or its shard cannot be asked.
@@ -488,7 +490,7 @@ class Routing:
     """The hosts and the shards of a tier.
 
     Attributes:
-        version: grows with each change.
+        version: equal versions are equal tables, from any host. Loads are not part of the table.
         hosts: the hosts that are running.
         shards: the shards with their owners.
         tier: the tier of the host that answered.

@@ -1,1 +1,1 @@
-"""What a client and a host must agree on. It depends on neither of them."""
+"""The contract of clients and hosts: its calls, structs, errors and bytes. It depends on neither of them."""

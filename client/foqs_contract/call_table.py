@@ -39,7 +39,7 @@ class Scope(enum.Enum):
 
 @dataclass(slots=True, frozen=True)
 class Requirement:
-    """What a principal needs to make a call.
+    """The requirement of a call: its scope, and the permissions of which a principal needs one.
 
     Attributes:
         any_of: for NAMESPACE: one of these permissions is needed.

@@ -51,7 +51,7 @@ class NewerPart(NamedTuple):
 
 
 def newer_parts(row: CallRow, request_spec: Sequence[Any]) -> NewerParts | None:
-    """Return what finds the newest part of a call's requests; None if every version knows all of them.
+    """Return the object that finds the newest part of a call's requests; None if every version knows all of them.
 
     Args:
         request_spec: [class, fields] of its request.

@@ -127,7 +127,7 @@ class Unauthenticated(FoqsError):
 
 
 class PermissionDenied(FoqsError):
-    """The principal has no grant for this call; `field` names the grant."""
+    """The principal may not make this call; `field` names the grant that it lacks, or the part that it may not send."""
 
     number = ErrorCode.PERMISSION_DENIED
     code = number.name
@@ -178,7 +178,7 @@ class StaleLease(FoqsError):
 
 
 class NotFound(FoqsError):
-    """The namespace has no such item."""
+    """The namespace has no such item, or no such bulk job."""
 
     number = ErrorCode.NOT_FOUND
     code = number.name

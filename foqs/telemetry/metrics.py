@@ -121,7 +121,7 @@ class Metrics:
         self._items["foqs_moved_items"] += item_count
 
     def flush_committed(self, shard: int, entry_count: int, seconds: float) -> None:
-        """Record that a flush of `entry_count` operations was committed."""
+        """Record that a flush of `entry_count` entries was committed in this time."""
         flushes = self._flushes.get(shard)
         if flushes is None:
             flushes = self._flushes[shard] = _PlainHistogram(_SECONDS_BUCKETS), _PlainHistogram(_ITEMS_BUCKETS)

@@ -166,7 +166,7 @@ def _synchronous(
 
 
 async def _nothing_to_clean_up() -> None:
-    """The host has not started."""
+    """Do nothing: the host has not started."""
 
 
 class SyncFakeHost:

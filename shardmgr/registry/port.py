@@ -41,7 +41,7 @@ class RegistryOutcomeUnknown(RegistryError):
 
 
 class RegistryConflict(RegistryError):
-    """The document has another version than the caller named. Nothing was written."""
+    """The document has another version than the caller named, or the entry is another session's. Nothing was written."""
 
 
 @dataclass(slots=True, frozen=True)

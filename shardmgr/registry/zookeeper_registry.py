@@ -53,7 +53,7 @@ class ZooKeeperRegistry:
         root: the path of all nodes, for example `/foqs/v1`; it is created.
         session_timeout_ms: the requested timeout; the server has its own bounds and grants one.
         boot_ms: the boot-time clock, integer milliseconds; called by other threads too.
-        credentials: user and password, who alone may use the created nodes. None: everybody may.
+        credentials: (user, password); only this user may use the created nodes. None: everybody may.
         connect_timeout_ms: how long `open` waits.
         call_timeout_ms: how long any other call waits.
         tick_ms: tickTime of the servers, or more.

@@ -110,7 +110,7 @@ class ZooKeeperSession:
     Args:
         hosts: `host:port,host:port`.
         timeout_ms: the requested timeout; the server may grant another.
-        credentials: user and password, who alone may use the created nodes; None: everybody may.
+        credentials: (user, password); only this user may use the created nodes. None: everybody may.
         boot_ms: the boot-time clock; called by other threads too.
         logger: kazoo's logger.
 

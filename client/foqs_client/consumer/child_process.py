@@ -114,7 +114,7 @@ def _unblock() -> None:
 
 
 def _do_nothing(number: int, frame: object) -> None:
-    """Handle a signal."""
+    """Take a signal and do nothing."""
 
 
 def _portable_exception(error: BaseException) -> BaseException:

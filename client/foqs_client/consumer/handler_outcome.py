@@ -39,7 +39,7 @@ class OutcomeKind(enum.Enum):
 
 @dataclass(slots=True, frozen=True)
 class HandlerOutcome:
-    """How to settle an item.
+    """The outcome of a handler: the way in which its item is settled.
 
     Attributes:
         delay_ms: the delay of a retry; None: the namespace's backoff.

@@ -95,7 +95,7 @@ class TopicScheduler:
         self._urgent: list[tuple[int, float, int, _Topic]] = []
         self._sequence = 0
         self._virtual_time = 0.0
-        """That of the last topic that had a turn. A topic that becomes hot starts here."""
+        """The virtual time of the last topic that had a turn. A topic that becomes hot starts with it."""
         self._urgent_credit = 0.0
         """The items that the most urgent topic may still get, with a fraction."""
         self._quiet_named: dict[str, _Topic] = {}

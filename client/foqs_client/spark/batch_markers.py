@@ -77,18 +77,18 @@ class BatchRun:
 
     @property
     def name(self) -> str:
-        """The run of its keys."""
+        """The name of the write, from which the keys of its rows are made."""
         return f"stream {self.query} {self.batch}"
 
 
 @dataclass(slots=True, frozen=True)
 class Marker:
-    """A marker.
+    """One marker of a batch.
 
     Attributes:
         item: the item, with its key.
         conflict: the sentence for the user if an earlier attempt at the batch had another one.
-        is_for_made_keys: whether rows with their own keys do without it.
+        is_for_made_keys: whether only rows need it whose keys are made by the job.
     """
 
     item: Item
@@ -98,7 +98,7 @@ class Marker:
 
 @dataclass(slots=True, frozen=True)
 class StreamChecks:
-    """What a task checks before it enqueues rows of a stream.
+    """The checks of a task before it enqueues rows of a stream.
 
     Attributes:
         markers: the markers of the batch.

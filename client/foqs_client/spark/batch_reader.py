@@ -70,7 +70,7 @@ class PushdownReader(FoqsReader):
 
 
 def _comparison(given: Any) -> Comparison | None:
-    """Return what a filter of Spark says about one column; None for another kind of filter."""
+    """Return a filter of Spark as a comparison of one column; None for another kind of filter."""
     path: tuple[str, ...] = getattr(given, "attribute", ())
     value = getattr(given, "value", None)
     if len(path) != 1 or value is None:

@@ -1,4 +1,4 @@
-"""What tasks report to the driver, and its log.
+"""The reports of tasks to the driver, and the driver's log.
 
 Holds `TaskCommit` and `log_row_errors`. Knows nothing of hosts.
 """
@@ -21,7 +21,7 @@ class TaskCommit(WriterCommitMessage):
     """The result of a task.
 
     Attributes:
-        result: its numbers.
+        result: the counts of its rows.
     """
 
     def __init__(self, result: WriteResult) -> None:

@@ -39,7 +39,7 @@ class StreamLeaseRenewal:
         self._client = client
         self._lease_ms = lease_ms
         self._leases: dict[str, dict[str, int]] = {}
-        """Tokens by item, by file."""
+        """By file, the tokens of its leases, by item id."""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="foqs-lease-renewal", daemon=True)

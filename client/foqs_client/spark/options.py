@@ -21,7 +21,7 @@ OptionValue = str | bytes | int | None
 
 
 class OnError(StrEnum):
-    """What happens to a row that cannot be an item."""
+    """The treatment of a row that cannot be an item."""
 
     FAIL = "fail"
     """Its task fails."""
@@ -90,7 +90,7 @@ class SinkOptions:
     defaults: Mapping[str, OptionValue] = field(default_factory=dict)
 
     def identity(self) -> tuple[object, ...]:
-        """Return what distinguishes these options from others, except for the name of the write."""
+        """Return a value that is equal for equal options, whatever the name of the write."""
         items = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name not in ("run", "defaults"))
         return (*items, *sorted(self.defaults.items()))
 

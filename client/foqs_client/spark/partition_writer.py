@@ -68,7 +68,7 @@ def write_partition(
         partition: the number of the partition.
         group_count: see `RowConverter`.
         options: the options of the write; `run` names it.
-        stream: what a task of a stream checks; None for a write.
+        stream: the checks of a task of a stream; None for a write.
 
     Raises:
         SinkError: a row cannot be an item, or was not enqueued; the text names the partition.
@@ -125,7 +125,7 @@ class StreamGuard:
 
     Args:
         keys: the keys of the task. Without a made key, only the markers of all keys are needed.
-        stream: what is to be checked.
+        stream: the checks.
         window_ms_min: the shortest key window.
     """
 

@@ -86,7 +86,7 @@ class QueueStream:
         self._renewal = renewal
         self._driver = uuid4().hex
         self._owner: StagingOwner | None = None
-        """What this process has written into the location."""
+        """The owner that this process has written into the location; None before."""
         self._settled = ""
         """The last file whose items this process has acked: Spark asks for it twice."""
 

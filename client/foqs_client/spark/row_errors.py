@@ -1,4 +1,4 @@
-"""What happens to rows that cannot be items: the task fails, or they are skipped, or become dead letters.
+"""The treatment of rows that cannot be items: the task fails, or they are skipped, or become dead letters.
 
 Holds `RowErrors`, which counts them, `MalformedRow` and `DeadLetter`. Always true: only
 the fault of a row is forgiven, never that of a namespace or of a host. A dead letter has

@@ -53,7 +53,7 @@ class FoqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How many items `availableNow` may still take; None for another trigger."""
 
     def __getstate__(self) -> StreamSourceOptions:
-        """Return what a task needs."""
+        """Return the options, which are all that a task needs."""
         return self._options
 
     def __setstate__(self, options: StreamSourceOptions) -> None:

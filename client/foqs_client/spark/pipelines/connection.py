@@ -1,4 +1,4 @@
-"""How a pipeline connects to the queue.
+"""The connection of a pipeline to the queue.
 
 Holds `Connection` and `PipelineError`. Always true: a connection can be sent to Spark's
 tasks, and holds no secret. The token comes from a file, or from the environment of the

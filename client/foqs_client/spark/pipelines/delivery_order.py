@@ -1,4 +1,4 @@
-"""How far a received sequence is from the correct one, as the BDQS paper measures it.
+"""The distance of a received sequence from the correct one, as the BDQS paper measures it.
 
 Holds `measure_order`. Pure.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 _NAMED: Final = ("SourceError: ", "SinkError: ", "PipelineError: ")
-"""What Spark writes before the sentences of the source, the sink and the pipelines, after a traceback."""
+"""The prefixes of the sentences of the source, the sink and the pipelines, which Spark writes after a traceback."""
 
 
 def error_sentence(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What a pipeline does to items: the calls, their repetition, and their outcomes.
+"""The actions of pipelines on items: the calls, their repetition, and their outcomes.
 
 Holds `ItemAction`, `call_until_accepted` and `outcome_of`. Always true: every call may be made
 twice. Knows neither Spark nor Arrow.
@@ -24,7 +24,7 @@ _PAUSE_S_MIN: Final = 0.1
 
 @dataclass(slots=True, frozen=True)
 class ItemAction:
-    """What is done to each item. `argument`: the priority or the topic; of a restore, the name of the export."""
+    """The action on each item. `argument`: the priority or the topic; of a restore, the name of the export."""
 
     name: str
     argument: Any = None

@@ -30,7 +30,7 @@ _PARTITIONS: Final = 32
 
 @dataclass(slots=True, frozen=True)
 class Load:
-    """What is loaded.
+    """The files to load, and how their rows become items.
 
     Attributes:
         paths: files and folders.

@@ -1,4 +1,4 @@
-"""The pipeline `measures`: how a run went, from the records of its clients.
+"""The pipeline `measures`: the order, losses and times of a run, from the records of its clients.
 
 Holds `write_measures` and `read_tables`. Always true: no host is called. The measures are those of
 the BDQS paper; docs/spark-pipelines.md defines them. `delivery_order` gets one topic at a time,
