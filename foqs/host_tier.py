@@ -105,7 +105,7 @@ class HostTier(Protocol):
         ...
 
     async def start(self, engine: Engine, port: int) -> Sequence[asyncio.Future[None]]:
-        """Let the host have its shards, and wait a limited time until it knows which.
+        """Start to acquire the shards of the host, and wait a limited time until it knows which they are.
 
         Returns futures that end only if something fails, with the error.
 

@@ -49,7 +49,7 @@ LOAD_MAX: Final = 1e12
 DATABASE_BYTES_MAX: Final = 127
 """The length of a database's name: the plan has one for each shard and must fit into one document."""
 _CACHED_DOCUMENTS_MAX: Final = 4
-"""Parsed layouts and plans: a host's agent and planner read both at each change, and most have not changed."""
+"""The parsed layouts, and plans, that are remembered: a host's agent and planner read both at each change, and most have not changed."""
 _CACHED_MEMBERS_MAX: Final = 1_024
 
 _NONCE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -15,13 +15,13 @@ class SessionState(enum.Enum):
     """The session state of a host, which says what it may do."""
 
     CUT_OFF = "cut off"
-    """It has no session, or one that may be over: it serves nothing."""
+    """The host has no session, or one that may be over: it serves nothing."""
     JOINING = "joining"
-    """It has a session, but has not announced itself and followed the plan yet: it serves nothing."""
+    """The host has a session, but has not announced itself and followed the plan yet: it serves nothing."""
     SERVING = "serving"
-    """It follows the plan."""
+    """The host follows the plan, and serves its shards."""
     SUSPENDED = "suspended"
-    """The session may be ending: it delivers nothing, but still accepts items."""
+    """The session may be ending: the host delivers nothing, but still accepts items."""
 
 
 class SessionEvent(enum.Enum):

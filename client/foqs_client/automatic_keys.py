@@ -82,7 +82,7 @@ class RetriedEnqueue(RetriedCall[Item, Enqueued]):
     """
 
     not_written_errors = (KeyConflict,)
-    """Another item has its key, so it was not written and never will be."""
+    """The errors after which an item was not written and never will be: another item has its key."""
 
     def __init__(self, items: Sequence[Item], first_sent: Sequence[Item], automatic_keys: AutomaticKeys | None) -> None:
         super().__init__(first_sent, MISSING_RESULT)

@@ -22,7 +22,7 @@ TOPICS_MAX: Final = 10_000
 HOSTS_MAX: Final = 256
 """Limit of the hosts that are remembered for a topic."""
 _NO_ITEM: Final = inf
-"""Stands for a priority: no item is READY."""
+"""The priority of a topic without a READY item."""
 _UNKNOWN: Final = -inf
 
 

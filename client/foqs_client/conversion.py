@@ -285,4 +285,4 @@ def all_done_count(body: bytes) -> int | None:
 
 
 _OUTCOMES: Final = SUCCESS_HEAD + list_head(ttypes.OutcomesReply, "outcomes")
-"""Begins a result. The number of outcomes follows, then a `STOP` for each of them, for the reply and for the result."""
+"""The first bytes of a result. The number of outcomes follows, then a `STOP` for each of them, for the reply and for the result."""

@@ -25,7 +25,7 @@ from foqs_contract.thrift_method import ThriftMethod, decode_exception
 
 FRAME_BYTES_MAX: Final = 128 << 20
 UNSENT_BYTES_MAX: Final = 64 << 10
-"""More bytes are written at once, so that the transport can pause the sender."""
+"""The most bytes that wait for the end of the turn. More are written at once, so that the transport can pause the sender."""
 CLOSE_S_MAX: Final = 1.0
 """The longest wait for the peer at the orderly end of TLS."""
 TIMER_RESOLUTION_S: Final = 0.01
@@ -36,7 +36,7 @@ _FIXED_BYTES: Final = LENGTH_BYTES + HEAD_BYTES_MIN
 """The bytes of a frame before its struct, without the method name."""
 _NEVER: Final = float("inf")
 _TLS_ALERT: Final = b"\x15\x03"
-"""Begins the reply of a port that requires TLS."""
+"""The first bytes of the reply of a port that requires TLS."""
 
 
 class NotSent(Exception):
@@ -48,7 +48,7 @@ class NoReply(Exception):
 
 
 class TlsRequired(NoReply):
-    """The host accepts TLS only on this port. It did not read the call."""
+    """The port of the host accepts only TLS. The host did not read the call."""
 
 
 class LateReply(Protocol):

@@ -25,7 +25,7 @@ BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
 _BACKOFF: Final = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX)
 _QUESTION: Final = "is the host running there?"
-"""Ends the reason when nothing answered. A program for people may add how to start a host."""
+"""The end of the reason if nothing answered. A program for people may add how to start a host."""
 
 
 class HostConnector:
@@ -48,7 +48,7 @@ class HostConnector:
         self._connection: HostConnection | None = None
         self._opening: asyncio.Task[HostConnection] | None = None
         self._retry_not_before_s = 0.0
-        """An attempt in the background may begin then, a while after a failure."""
+        """The moment from which an attempt in the background may begin, a while after a failure."""
         self._last_failure = (0.0, "")
         """(until, why): calls without `retry_connect` fail at once with this reason until then."""
         self._closed = False

@@ -29,7 +29,7 @@ DISCOVER_S: Final = 1.0
 RECHECK_S_MIN: Final = 0.05
 """The wait before a read after a host replied UNAVAILABLE: its shards may be moving."""
 RECHECK_S_MAX: Final = 0.5
-"""That wait doubles with each read without a change, up to this."""
+"""The longest wait before such a read; the wait doubles with each read without a change."""
 _RECHECK: Final = Backoff(RECHECK_S_MIN, RECHECK_S_MAX)
 REFRESH_WAIT_MS_MAX: Final = 100
 """The longest wait of a retried call for a read of the routing table."""
@@ -83,16 +83,16 @@ class Router:
         self._refreshing: asyncio.Task[None] | None = None
         self._follow = follow
         self._will_discover = False
-        """A client that does not follow has made its first call."""
+        """Whether a client that does not follow the table has made its first call."""
         self._was_refresh_tried = False
-        """The first read has ended."""
+        """Whether the first read has ended."""
         self._next_refresh_s = 0.0
         """When to read the table again, on the loop's clock."""
         self._unchanged_reads = 0
         self._unavailable_at_s = 0.0
         """When a host last replied UNAVAILABLE."""
         self._source_turn = 0
-        """Chooses the host of the next read, among those with an open connection."""
+        """A count that chooses the host of the next read, among those with an open connection."""
         self._closed = False
         self._suspected_until_s: dict[Address, float] = {}
         """Hosts that could not be reached, and until when they are avoided."""

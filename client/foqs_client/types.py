@@ -67,7 +67,7 @@ class Item:
     trace_context: bytes | None = None
 
     group: ClassVar[None] = None
-    """The codec reads it. No host serves groups yet."""
+    """The field `group` of the contract, which the codec reads. No host serves groups yet."""
 
     @property
     def delivery_policy(self) -> int | None:

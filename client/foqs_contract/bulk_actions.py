@@ -69,7 +69,7 @@ CANCEL: Final = BulkActionRow(
 BULK_ACTIONS: Final[Mapping[str, BulkActionRow]] = {
     action.name: action for action in (COUNT, REDRIVE, MOVE, UPDATE, CANCEL)
 }
-"""By name. Of two fields that choose an action, the row that is first counts; the other field is refused."""
+"""The actions by name. Of two fields that choose an action, the row that is first counts; the other field is refused."""
 CHANGES: Final[Mapping[str, BulkActionRow]] = {
     name: action for name, action in BULK_ACTIONS.items() if action.changes_items
 }

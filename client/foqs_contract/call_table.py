@@ -28,13 +28,13 @@ class Scope(enum.Enum):
     """The scope of a call decides what it needs."""
 
     PUBLIC = enum.auto()
-    """Allowed without a principal."""
+    """The call is allowed without a principal."""
     AUTHENTICATED = enum.auto()
-    """Allowed to every principal."""
+    """The call is allowed to every principal."""
     NAMESPACE = enum.auto()
-    """Affects one namespace: needs a grant on it."""
+    """The call affects one namespace, and needs a grant on it."""
     CLUSTER = enum.auto()
-    """Affects all namespaces or the hosts: needs an administrator."""
+    """The call affects all namespaces or the hosts, and needs an administrator."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,15 +70,15 @@ class Route(enum.Enum):
     """Which hosts of a tier serve a call, whichever of them gets it. The value says it in words."""
 
     HERE = "the called host, about itself"
-    """It is never forwarded."""
+    """The call is never forwarded."""
     ANY = "any host: all of them know the same"
-    """What it reads or writes is in the registry: the catalog, the layout, the bulk jobs."""
+    """The call reads or writes documents of the registry: the catalog, the layout, the bulk jobs."""
     REPORTED = "any host, from what all hosts report"
-    """Answered from gossip."""
+    """The call is answered from gossip."""
     BY_ID = "the owner of each entry's shard"
     """The entries of `entries` go to the owners of their ids. The reply has an outcome for each."""
     BY_SHARD = "the owner of its one shard"
-    """It names a shard, or the id of one item, and is forwarded as a whole."""
+    """The call names a shard, or the id of one item, and is forwarded as a whole."""
     ALL_SHARDS = "the owners of all shards, merged"
     """`foqs.cluster.forwarding.scatter_gather` holds the merge."""
     ALL_HOSTS = "all hosts, merged"

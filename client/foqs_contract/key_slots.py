@@ -15,7 +15,7 @@ KEY_SLOT_COUNT: Final = 1_024
 
 _PREFIX_BYTES: Final = 4
 _SLOT_BY_PREFIX: Final = {b"~%03x" % slot: slot for slot in range(KEY_SLOT_COUNT)}
-"""A key that begins so names its slot."""
+"""The slot that a key names, by the first bytes of the key."""
 
 
 def key_slot_of(key: bytes) -> int:

@@ -19,10 +19,10 @@ REPLY: Final[int] = TMessageType.REPLY
 EXCEPTION: Final[int] = TMessageType.EXCEPTION
 
 LENGTH_BYTES: Final = 4
-"""The length before each message."""
+"""The size of the length that stands before each message."""
 SEQID_BYTES: Final = 4
 HEAD_BYTES_MIN: Final = 12
-"""A head without the name. No name is empty, so a correct head is longer."""
+"""The size of a head without the name. No name is empty, so a correct head is longer."""
 BINARY_VERSION: Final = 0x8001
 """The upper half of the first word of a message. The lower half is the type."""
 

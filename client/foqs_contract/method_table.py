@@ -17,9 +17,9 @@ from foqs_contract.call_table import CALLS, CallRow
 from foqs_contract.idl import Foqs
 
 ARGUMENTS_HEAD: Final = bytes((TType.STRUCT, 0, 1))
-"""Begins the arguments of each call. `STOP` ends them, and the result of each reply."""
+"""The first bytes of the arguments of each call. `STOP` ends them, and the result of each reply."""
 SUCCESS_HEAD: Final = bytes((TType.STRUCT, 0, 0))
-"""Begins the result of a reply that is no error."""
+"""The first bytes of the result of a reply that is no error."""
 
 
 @dataclass(slots=True, frozen=True)

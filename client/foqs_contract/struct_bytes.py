@@ -42,12 +42,12 @@ FIELD_HEAD_BYTES: Final = 3
 STRING_HEAD_BYTES: Final = 7
 I32_FIELD_BYTES: Final = 7
 I64_FIELD_BYTES: Final = 11
-"""A number with its head."""
+"""The size of a field with a number of 64 bits: its head and the number."""
 
 ENTRIES_MIN: Final = 16
-"""With fewer entries, Thrift's decoder is as fast as reading runs."""
+"""The least entries of a list that is read in runs. With fewer, Thrift's decoder is as fast."""
 RUN_MIN: Final = 8
-"""If fewer entries in a row have equal sizes, Thrift's decoder is as fast."""
+"""The least entries in a row with equal sizes that are worth a run. With fewer, Thrift's decoder is as fast."""
 
 
 def field_head(kind: Any, name: str) -> bytes:

@@ -19,10 +19,10 @@ from typing import Final, TypeAlias, TypeVar
 
 ENTRIES_MAX: Final = 1_000
 VALUE_CHARS_MAX: Final = 260
-"""Names have at most 255 bytes, so no name is cut. A longer text names nothing."""
+"""The longest value of an entry. Names have at most 255 bytes, so no name is cut."""
 TARGET_CHARS_MAX: Final = 4_000
 REFUSED_LINES_PER_SECOND_MAX: Final = 10
-"""More lines about refused calls of one principal are not written to the log: it may send them without end."""
+"""The log lines about refused calls of one principal in a second; it may send such calls without end."""
 _DONE: Final = frozenset(("OK", "UNKNOWN_OUTCOME"))
 _CHARS_MAX: Final = {
     "principal": VALUE_CHARS_MAX,

@@ -142,7 +142,7 @@ class FileCatalog:
     def _write(self, data: bytes) -> None:
         new_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            new_path.unlink(missing_ok=True)  # a file that a crash left behind keeps its rights
+            new_path.unlink(missing_ok=True)  # a file that a crash left behind keeps its mode
             with open(new_path, "xb", opener=private_opener) as file:
                 file.write(data)
                 file.flush()

@@ -73,7 +73,7 @@ class Membership:
         self._databases = frozenset(config.databases)
         self.nonce = nonce
         self._had_shards = False
-        """The tier has had shards since this host started."""
+        """Whether the tier has had shards since this host started."""
         self.hosts = HostViews(lambda: self.agent.view, nonce, version("foqs"))
         self._unserved: Sequence[int] = ()
         self._is_fully_served = False

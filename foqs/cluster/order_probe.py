@@ -22,7 +22,7 @@ from foqs_contract.thrift_method import ThriftMethod
 
 REPLY_TIMEOUT_S: Final = 1.0
 SAMPLES_IN_FLIGHT_MAX: Final = 20
-"""Further samples are not taken while peers are slow."""
+"""The most samples that are asked for at a time. While peers are slow, further samples are not taken."""
 _RANK: Final = ThriftMethod("rankItem")
 
 

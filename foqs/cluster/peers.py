@@ -112,7 +112,7 @@ class Peers:
         self._abandoned_dequeues = AbandonedDequeues(_DEQUEUE)
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._rotation = crc32(nonce.encode())
-        """Starts at a different value on each host, so that hosts begin with different peers."""
+        """The count that rotates the peers. It starts at a different value on each host, so that hosts begin with different peers."""
 
     @property
     def by_nonce(self) -> dict[str, Peer]:

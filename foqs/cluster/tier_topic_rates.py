@@ -20,7 +20,7 @@ from foqs_contract.idl import ttypes
 REPORTED_TOPICS_MAX: Final = 100
 """The busiest topics that a host reports: some kilobytes for each peer and second."""
 REPORTED_RATE_MAX: Final = 1e12
-"""A greater rate, in items per second, is nonsense."""
+"""The greatest rate that a peer may report, in items per second. A greater one counts as 0."""
 
 
 class TierTopicRates:

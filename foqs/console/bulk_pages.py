@@ -24,7 +24,7 @@ COUNT_WAIT_S: Final = 0.3
 COUNT_S_MAX: Final = 8
 """The longest count of a page. A longer one is a bulk job."""
 COUNT_AGE_S_MAX: Final = 3_600
-"""An older count of a job starts no change: other items may match by now."""
+"""The age from which a job's count starts no change any more: other items may match by now."""
 
 _FIELDS: Final = (
     "topic",

@@ -17,7 +17,7 @@ from foqs.core.memory.topic_rates import NO_RATES, Rates
 
 SLOT_S: Final = 10
 SLOTS_MAX: Final = 360
-"""An hour."""
+"""The most points of a series: those of an hour."""
 TOPICS_MAX: Final = 30
 RATE_WINDOW_S: Final = 10.0
 """The rates of counters are those of this time."""
@@ -122,7 +122,7 @@ def time_to_empty_s(ready: int, rates: Rates) -> float | None:
 
 
 _TIME_TO_EMPTY_S_MAX: Final = 3_650 * 86_400.0
-"""A backlog that needs ten years does not shrink."""
+"""The longest forecast: a backlog that needs ten years does not shrink."""
 
 
 def _slot(point: Point) -> int:

@@ -137,7 +137,7 @@ class LiveHub:
         self._draw = draw
         self._cpu_s = cpu_s
         self._streams: dict[LiveStream, None] = {}
-        """Oldest first."""
+        """The open streams, oldest first."""
         self._rounds: asyncio.Task[None] | None = None
         self._is_closed = False
 

@@ -24,7 +24,7 @@ Accept: TypeAlias = Callable[[AuthenticatedPrincipal | None, str], asyncio.BaseP
 The principal is None if the host does not authenticate; the address is empty if the call needs none.
 """
 CLIENTS_MAX: Final = 64
-"""Beyond this, clients are closed as soon as nobody uses them."""
+"""The most clients that are kept open; further ones are closed as soon as no page uses them."""
 IDLE_S: Final = 60.0
 TIMEOUT_MS: Final = 10_000
 _URL: Final = "foqs://localhost"

@@ -21,7 +21,7 @@ from foqs.queue.port import ListTopics, TopicStats
 from foqs_contract.errors import Unavailable
 
 TOPICS_MAX: Final = 1_000
-"""The topics of a ranking."""
+"""The most topics of a ranking."""
 PAGE_TOPICS: Final = 10_000
 """The topics that one call lists. A host without a cluster sorts the names for each call."""
 RANKINGS_MAX: Final = 4
@@ -36,7 +36,7 @@ ORDERS: Final[dict[str, Callable[[TopicStats], int]]] = {
 }
 """The number by which each order ranks a topic. The highest comes first."""
 _LEAST: Final = {"ready": 1, "age": 0, "dead": 1}
-"""A topic with less is not ranked."""
+"""The least number by which each order ranks a topic. A topic with less is left out."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,7 +104,7 @@ class _Reading:
         self.cost_s = 0.0
         self.ended_at_s: float | None = None
         self.is_outdated = False
-        """A topic was changed since it began."""
+        """Whether a topic was changed since the reading began."""
 
 
 class _ChoiceReadings:
@@ -133,7 +133,7 @@ class Rankings:
         self._entries: OrderedDict[Choice, _ChoiceReadings] = OrderedDict()
         self._turn = asyncio.Lock()
         self._read_again_at_s = 0.0
-        """No ranking is read again before, on the loop's clock."""
+        """The moment before which no ranking is read again, on the loop's clock."""
 
     async def follow(self, choice: Choice) -> TopicRanking:
         """Return the ranking of an open page as it is known now.

@@ -58,7 +58,7 @@ STREAM_WRITE_TIMEOUT_S: Final = 30.0
 """A browser that reads nothing for this time loses its event stream."""
 STATIC_AGE_S: Final = 365 * 86_400
 COMPRESSED_BYTES_MIN: Final = 1_400
-"""A smaller answer fits into one packet as it is."""
+"""The size from which an answer is compressed. A smaller one fits into one packet as it is."""
 _NOT_GATHERED: Final = {"X-Accel-Buffering": "no"}
 """The header with which a proxy such as nginx sends each event at once."""
 Serve: TypeAlias = Callable[[PageRequest], Awaitable[web.StreamResponse]]

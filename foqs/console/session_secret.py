@@ -32,7 +32,7 @@ FORMAT: Final = 1
 SECRET_BYTES: Final = 32
 READ_INTERVAL_S_MIN: Final = 1.0
 READ_INTERVAL_S_MAX: Final = 10.0
-"""A file may change without a notification."""
+"""The longest time between two readings: a file may change without a notification."""
 _ATTEMPTS_MAX: Final = 10
 
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 1.0
 _PERIOD_MIN_S: Final = 0.9 * PERIOD_S
-"""Rounds of one period apart each collect, although no clock is exact."""
+"""The least time between two collections: rounds that are one period apart each collect, although no clock is exact."""
 LINE_TTL_S: Final = 10.0
 CALENDAR_TTL_S: Final = 30.0
 COUNT_TTL_S: Final = 60.0

@@ -17,7 +17,7 @@ from typing import Final
 from foqs.dev.server_process import give_to_user, run_program
 
 _USERS: Final = "CREATE USER root@127.0.0.1 IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@127.0.0.1 WITH GRANT OPTION;\n"
-"""MySQL has root come through the socket only; MariaDB also from this machine's address."""
+"""The statements that let root come from this machine's address, as with MariaDB; MySQL lets it come through the socket only."""
 REDO_LOG: Final = "--innodb-redo-log-capacity=96M"
 
 

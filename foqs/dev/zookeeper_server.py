@@ -18,7 +18,7 @@ JARS: Final = Path("/usr/share/java")
 """Where the system's package installs ZooKeeper."""
 _REQUIRED_JARS: Final = ("zookeeper.jar", "slf4j-log4j12.jar", "log4j-1.2.jar")
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-"""It runs a single server if the configuration names no others."""
+"""The program of the server. It runs a single server if the configuration names no others."""
 _PROBE_S: Final = 2.0
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DATABASES_MAX: Final = 1_000
 DATABASE_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,126}", re.ASCII)
-"""A database's name appears in commands, documents and metrics."""
+"""The form of a database's name, which appears in commands, documents and metrics."""
 _ROOT_PATTERN: Final = re.compile(r"(/[A-Za-z0-9_.-]{1,100}){1,10}", re.ASCII)
 
 

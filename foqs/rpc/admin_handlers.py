@@ -25,7 +25,7 @@ from foqs_contract.request import RequestOfNamespace
 _T = TypeVar("_T")
 
 USAGE_TOPIC_NAMES_MAX: Final = 10_000
-"""Other hosts get the names of a namespace's topics only up to this number."""
+"""The most names of a namespace's topics that other hosts get."""
 
 
 def admin_handlers(admin: Administration, tier: str) -> Mapping[str, Handler]:

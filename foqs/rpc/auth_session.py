@@ -25,7 +25,7 @@ from foqs_contract.idl import ttypes
 from foqs_contract.request import Request
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 8_192
-"""Longer frames of a peer without a principal are shed: all that it needs to send is its token."""
+"""The longest frame of a peer without a principal, which has only its token to send. Longer ones are shed."""
 
 
 class SessionConnection(Protocol):

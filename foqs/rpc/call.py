@@ -127,7 +127,7 @@ class ServerMethod:
     """Reads the namespace that a request names."""
     check: RequestCheck
     is_audited: bool
-    """As its row says; read for each call."""
+    """Whether its calls are noted in the audit, as its row says. It is here because it is read for each call."""
 
 
 Layer: TypeAlias = Callable[[ServerMethod], Handler]

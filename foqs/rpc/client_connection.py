@@ -53,7 +53,7 @@ ENTRY_COST_BYTES: Final = 1_000
 """The memory that one entry of a decoded request costs, besides its bytes."""
 
 READ_DIRECTLY_BYTES_MIN: Final = 512
-"""Shorter requests have few entries, and Thrift's decoder reads them."""
+"""The size from which `read_request` reads a request. Shorter ones have few entries, and Thrift's decoder reads them."""
 
 CACHED_REQUEST_BYTES_MAX: Final = 1_024
 """A consumer often repeats the same dequeue: up to this size, its last one is kept decoded."""
@@ -108,7 +108,7 @@ class ClientConnection(asyncio.Protocol):
         self._give_backs: list[Callable[[], None]] = []
         self._transport: PacedTransport | None = None
         self.peer = ""
-        """See `PeerBudget`, in which a connection without a principal holds its place."""
+        """The network of the peer; see `PeerBudget`, in which a connection without a principal holds its place."""
         self.peer_address = self._peer_name = part or "unknown"
         self.session = None if server.authenticator is None else AuthSession(server.authenticator, self, server.loop)
         self._unauthenticated_since_s: float | None = None
@@ -118,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
         self._frame_awaited_since_s: float | None = None
         self._write_blocked_since_s: float | None = None
         self._is_reading = False
-        """Received bytes are being processed; their calls may be answered at once."""
+        """Whether received bytes are being processed; their calls may be answered at once."""
         self._is_closing = False
         self._surplus_until_s: float | None = None
         """The latest moment of the close; None unless this is a surplus connection."""

@@ -52,14 +52,14 @@ ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
 ERROR_MESSAGE_BYTES_MAX: Final = 1_024
 ERROR_FIELD_BYTES_MAX: Final = 256
-"""With the other fields, an outcome of an entry stays below `RESULT_BYTES_MAX` of `foqs.options.rpc_options`."""
+"""The longest field of an error: with the other fields, an outcome stays below `RESULT_BYTES_MAX` of `foqs.options.rpc_options`."""
 NUMBER_MIN: Final = 1 << SEQUENCE_BITS
 _ZERO: Final = ord("0")
 _SHARD_BY_TEXT: Final = {str(shard).encode(): shard for shard in range(SHARD_MAX + 1)}
 """All valid spellings of a shard's number."""
 
 parse_name: Final = lru_cache(maxsize=16_384)(validation.decode_name)
-"""Cached, because names repeat; equal names are one object."""
+"""Parses the name of a namespace or topic. It is cached, because names repeat; equal names are one object."""
 
 
 def with_path(path: str, error: FoqsError) -> FoqsError:
@@ -380,7 +380,7 @@ def id_event_parser(event: Event) -> Callable[[bytes], tuple[int, Event]]:
 
 
 def error_struct(error: FoqsError) -> ttypes.Error:
-    """Return the `Error` struct of an error of the core."""
+    """Return the `Error` struct of an error."""
     owner = error.owner
     return ttypes.Error(
         code=ttypes.ErrorCode(error.number),

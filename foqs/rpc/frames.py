@@ -61,7 +61,7 @@ class FrameReader:
     def __init__(self, frame_bytes_max: int, byte_budget: ByteBudget) -> None:
         self._frame_bytes_max = frame_bytes_max
         self.shed_above_bytes = frame_bytes_max
-        """Longer frames are shed."""
+        """The size above which frames are shed."""
         self._byte_budget = byte_budget
         self._length_prefix = bytearray()
         self._parts: list[bytes] = []

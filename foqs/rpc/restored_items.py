@@ -21,7 +21,7 @@ from foqs_contract.key_slots import restore_key
 
 RESTORE_KEY_BYTES_MAX: Final = 200
 RESTORED_ATTEMPT_MAX: Final = 1_000_000_000
-"""Leaves room in 32 bits for the deliveries that follow: a row whose attempt overflows could not be leased."""
+"""The most attempts of a restored item. It leaves room in 32 bits for the deliveries that follow: a row whose attempt overflows could not be leased."""
 
 
 def parse_restored_items(

@@ -79,7 +79,7 @@ class ServerState(Generic[_ConnectionT]):
         self.byte_budget = ByteBudget(limits.in_flight_bytes_max)
         self.unread_replies = PeerBudget(limits.in_flight_bytes_max)
         self.waiting_calls = WaitingCalls(2 * limits.calls_in_flight_max, limits.in_flight_bytes_max // 2)
-        """Twice the calls, so that a single owner may have as many as `calls_in_flight_max`; their bytes are in `byte_budget`, too."""
+        """The places of calls that wait: twice the calls, so that a single owner may have `calls_in_flight_max`. Their bytes are in `byte_budget`, too."""
         self.peer_log = PeerLog(loop.time)
         self.connections: dict[_ConnectionT, None] = {}
         self.unauthenticated = PeerBudget(limits.connections_max)
@@ -89,7 +89,7 @@ class ServerState(Generic[_ConnectionT]):
         self.refused_connection_count = 0
         """Connections refused because there were too many."""
         self.calls_in_flight = 0
-        """All calls, those that wait included."""
+        """The number of calls in flight, those that wait included."""
         self.is_stopping = False
         self.idle_waiter: asyncio.Future[None] | None = None
 

@@ -140,9 +140,9 @@ class HttpConnection(asyncio.Protocol):
         """Whether it has proved a request, this one or an earlier one."""
         self._is_peer_needed = False
         self.is_half_closed = False
-        """The peer sends no more, and waits for a reply."""
+        """Whether the peer sends no more, and waits for a reply."""
         self._owes_head = True
-        """A head has begun, or the first one is awaited."""
+        """Whether a head has begun, or the first one is awaited."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 

@@ -60,7 +60,7 @@ class DeadLetterSweep:
         self._redrives: list[Redrive] = []
         """The policies that are in force by the document `_known`."""
         self._failures: dict[tuple[str, str], str] = {}
-        """What was logged last, by namespace and queue."""
+        """The error that was logged last, by namespace and queue."""
 
     async def run(self) -> None:
         """Sweep until cancelled."""

@@ -25,7 +25,7 @@ from foqs.core.items.reserved_starts import MESSAGE_START
 from foqs.sqs.message_attributes import ATTRIBUTES_MAX, MessageAttribute, has_forbidden_char
 
 OVERHEAD_BYTES_MAX: Final = 4_096
-"""An envelope is longer than its body and attributes by this at most."""
+"""The most bytes by which an envelope is longer than its body and attributes."""
 ENCODING_ATTRIBUTE: Final = "foqs.encoding"
 """The message attribute of an item that was not sent over SQS and is not text: its body is Base64."""
 

@@ -28,7 +28,7 @@ VALID_CHARS: Final = (
 )
 
 _NAME: Final = re.compile(r"[\w.-]+")
-"""SQS' documentation names ASCII only, but SQS takes letters of other alphabets."""
+"""The form of a name. SQS' documentation names ASCII only, but SQS takes letters of other alphabets."""
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NUMBER_CHARS_MAX: Final = 128
 _FORBIDDEN_CHAR: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

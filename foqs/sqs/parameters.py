@@ -25,7 +25,7 @@ RECEIVE_MAX: Final = 10
 _STRUCTURE_MAX: Final = 20_000
 """The most brackets, braces and commas outside of texts; a full batch has about 500."""
 _QUOTES_MAX: Final = 4 * _STRUCTURE_MAX + 2
-"""JSON with this number of brackets, braces and commas has fewer quotes."""
+"""The most quotes: JSON with `_STRUCTURE_MAX` brackets, braces and commas has fewer."""
 _NUMBER_CHARS_MAX: Final = 64
 _STRUCTURE_CHECKED_BYTES: Final = 65_536
 _TEXT: Final = re.compile(rb'"[^"]*"?')

@@ -21,7 +21,7 @@ from foqs.sqs.parameters import Parameters
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 PARAMETERS_MAX: Final = 1_000
-"""A full batch with all attributes has about 450."""
+"""The most parameters of a request. A full batch with all attributes has about 450."""
 _DEPTH_MAX: Final = 8
 _CONTENT_TYPE: Final = "text/xml"
 _PLACE: Final = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)

@@ -31,7 +31,7 @@ SIGNED_HEADERS_MAX: Final = 100
 
 _TERMINATOR: Final = "aws4_request"
 _SECURITY_HEADER: Final = "x-amz-security-token"
-"""Some clients add it after they have signed. Nothing reads it here."""
+"""A header that some clients add after they have signed, so it need not be signed. Nothing reads it here."""
 _SIGNATURE_PARAMETER: Final = b"X-Amz-Signature"
 _FIELD: Final = re.compile(r"(Credential|SignedHeaders|Signature)=([^,\s]+)", re.ASCII)
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+", re.ASCII)

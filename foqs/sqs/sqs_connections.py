@@ -35,11 +35,11 @@ HEADERS_MAX: Final = 64
 REQUEST_BYTES_MAX: Final = 4 << 20
 """A longer request is refused before it is read. A batch of SQS has at most 1 MiB, and up to three times as much as JSON."""
 SMALL_BODY_BYTES: Final = 8_192
-"""Shorter bodies are not counted until they are proved: connections are limited. Most requests have such a one."""
+"""The size up to which a body is not counted until it is proved: connections are limited. Most bodies are shorter."""
 UNPROVED_PART: Final = 4
 """Bodies that are not proved may take one part in this many of `in_flight_bytes_max`."""
 MESSAGE_COPIES: Final = 2
-"""A message of a reply that is not made yet is kept as payload and as text."""
+"""The copies of a message that count for a reply that is not made yet: its payload and its text."""
 _LINGERING_S: Final = 1.0
 """How long the rest of a body that was refused is read, so that the peer sees the reply."""
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX: Final = 4_096
 CONNECTIONS_MAX: Final = 500
-"""More than any number of probes and scrapers; so peers cannot use up the host's file descriptors."""
+"""The most connections: more than probes and scrapers need, and few enough for the host's file descriptors."""
 STALL_TIMEOUT_S: Final = 30.0
 """A peer that sends no request, or does not read its answer, is disconnected after this time."""
 UNREAD_BYTES_MAX: Final = 64 << 20

@@ -18,7 +18,7 @@ from foqs_contract.printable_text import printable
 SECRET_FIELDS: Final = frozenset({"password", "secret", "credentials", "authorization", "token", "passphrase"})
 HIDDEN_VALUE: Final = "***"
 TEXT_CHARS_MAX: Final = 32_768
-"""More of a message, a field or a traceback is left out in the middle: the beginning and the end say what went wrong."""
+"""The longest message, field or traceback. A longer one is cut in the middle: the beginning and the end say what went wrong."""
 
 # It begins with a literal and no part of it crosses a slash. So no text makes it search the same characters again and again.
 _URL_PASSWORD: Final = re.compile(r"(?P<head>://[^\s:/]*):[^\s/]*@")

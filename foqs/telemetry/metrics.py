@@ -39,7 +39,7 @@ from foqs_contract.bulk_actions import CHANGES
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 PRINCIPALS_MAX: Final = 100
-"""Further principals are counted together as `other`."""
+"""The most principals that are counted apart. Further ones are counted together as `other`."""
 
 _SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _ITEMS_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
@@ -66,7 +66,7 @@ class Metrics:
         self._items: defaultdict[str, int] = defaultdict(int)
         """Counts of items by metric."""
         self._flushes: dict[int, tuple[_PlainHistogram, _PlainHistogram]] = {}
-        """By shard: the seconds and the items of its flushes."""
+        """By shard: the seconds and the entries of its flushes."""
         self._flush_retries = self._counter("foqs_flush_retries")
         self._unknown_outcomes = self._counter("foqs_unknown_commit_outcomes")
         self._fenced = self._counter("foqs_fenced_ownerships")

@@ -49,11 +49,11 @@ _OPTIONS: Final = {
     "store.url": "memory:",
     "store.shards": 1,
 }
-"""One shard, so that the order is exact."""
+"""The options of the host. It has one shard, so that the order is exact."""
 _CONSTANTS: Final = HostConstants(
     ShardConstants(sweep_interval_ms=DAY_MS, clock_sample_interval_ms=HOUR_MS, timer_tick_ms_min=1)
 )
-"""Few sweeps, so that years pass quickly; due items are processed at once."""
+"""The constants of the host: few sweeps, so that years pass quickly, and due items are processed at once."""
 _TIMER_LATE_MS: Final = 2
 """A host's timer can fire this late: it counts whole milliseconds, and waits at least `timer_tick_ms_min`."""
 _PAGE_ITEMS: Final = 1_000

@@ -146,7 +146,7 @@ class Pipe:
         """The bytes that were written and not delivered."""
         self.written = 0
         self.is_finished = False
-        """Nothing more is written."""
+        """Whether the writing has ended."""
         self._network = network
         self._arrived = 0
         self._has_finish_arrived = False

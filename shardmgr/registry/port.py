@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 DOCUMENT_BYTES_MAX: Final = 1_000_000
-"""ZooKeeper accepts 1 MiB in one message, with its names."""
+"""The largest document: ZooKeeper accepts 1 MiB in one message, with its names."""
 NAME_CHARS_MAX: Final = 200
 
 _NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")

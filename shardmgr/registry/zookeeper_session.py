@@ -135,7 +135,7 @@ class ZooKeeperSession:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._is_over = False
-        """Guarded by the lock: kazoo would continue with another session in the same object."""
+        """Whether the session is over; guarded by the lock. Kazoo would continue with another session in the same object."""
         self._futures: dict[asyncio.Future[Any], None] = {}
         self._cache: dict[_WatchedRead, Any] = {}
         """Answers about watched nodes that have not changed since, one for each path that is read."""

@@ -148,7 +148,7 @@ class Consumer:
         self._loop: asyncio.AbstractEventLoop
         self._fetch_count = 0
         self._fetch_count_max = 1
-        """Grows by one with each dequeue that returned at least half of what it asked for."""
+        """The most dequeues without a wait at a time; one more after each that returned half of what it asked for."""
         self._is_polling = False
         self._release_count = 0
         self._stopping = asyncio.Event()

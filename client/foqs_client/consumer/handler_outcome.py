@@ -16,7 +16,7 @@ from foqs_client.safe_text import safe_text
 from foqs_client.types import Delivery
 
 REASON_PREFIX: Final = b"failed: "
-"""Begins metadata that is the reason of an earlier failure. The next failure may replace such metadata."""
+"""The beginning of metadata that is the reason of an earlier failure. The next failure may replace such metadata."""
 REASON_CHARACTERS_MAX: Final = 200
 
 

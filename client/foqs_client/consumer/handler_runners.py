@@ -23,7 +23,7 @@ from foqs_client.consumer.job import Job
 from foqs_client.consumer.loop_watch import watch_loop
 
 TURN_S: Final = 0.005
-"""A task runs handlers that never wait for this long, then lets other tasks of the event loop run."""
+"""How long a task runs handlers that never wait before it lets other tasks of the event loop run."""
 
 Handler: TypeAlias = Callable[[Job], Any]
 OnDone: TypeAlias = Callable[[Job, BaseException | None], None]

@@ -26,7 +26,7 @@ from foqs_client.types import Delivery
 RENEW_FRACTION: Final = 0.5
 """A lease is renewed when this part of it has passed."""
 EXTRA_CALL_ITEMS_MIN: Final = 100
-"""Another call in parallel is not worth its cost for fewer items."""
+"""The least items that are worth another call in parallel."""
 ROUNDING_S: Final = 0.001
 """A lease may end earlier than stated by this time, because hosts count whole milliseconds."""
 RENEW_RETRY_S_MIN: Final = 0.05
@@ -116,7 +116,7 @@ class InFlightSet:
         self._waiting_count = 0
         self._reserved_count = 0
         self._timers: list[tuple[float, int, bool, _LeaseGroup]] = []
-        """(when, sequence, is it a lease end or else a renewal, group)."""
+        """A heap of (when, sequence, whether leases end then or are renewed, group)."""
         self._timer_sequence = 0
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ from foqs_client.consumer.job import Job
 BLOCKED_S: Final = 2.0
 """An event loop that ran no timer for this long is blocked. A lease of a few seconds would be lost soon."""
 LOG_AGAIN_S: Final = 60.0
-"""A worker whose handlers block often writes one line in this time."""
+"""The time between two log lines about handlers that block: they may block often."""
 FRAMES_MAX: Final = 4
 
 RunningTasks = Mapping[Job, "asyncio.Task[None]"]

@@ -24,7 +24,7 @@ E = TypeVar("E")
 
 ENTRIES_PER_CALL: Final = 500
 CALL_FIELDS: Final = ("namespace_name", "timeout_ms")
-"""If a host refuses one of these fields, it refuses each entry of the call."""
+"""The fields that a call has once: if a host refuses one of them, it refuses each entry."""
 
 
 class SettlementQueue(Generic[E]):

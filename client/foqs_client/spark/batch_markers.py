@@ -21,7 +21,7 @@ from foqs_contract.key_slots import KEY_SLOT_COUNT
 MARKER_TOPIC: Final = "foqs.spark"
 MARKER_TTL_MS: Final = 10_000
 MARKER_DELAY_MS: Final = MARKER_TTL_MS - 1
-"""Hosts refuse an item that ends before it is due."""
+"""The delay of a marker: as long as possible, because hosts refuse an item that expires before it is due."""
 
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -45,7 +45,7 @@ From the checkpoint, Spark restores only the number of partitions of a state.
 _SIZES: Final = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
 _SIZE: Final = re.compile(r"(\d+)([kmgtp]?)b?", re.ASCII)
 _MASTER: Final = "spark.master"
-"""A local one names the number of task slots, by which Spark divides some sources."""
+"""The setting of the master. A local one names the number of task slots, by which Spark divides some sources."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -54,7 +54,7 @@ class Column:
 
 _INT64_MAX: Final = 2**63 - 1
 VALUE_BYTES_MAX: Final = 1 << 20
-"""No namespace allows a larger payload."""
+"""The largest value of a column: no namespace allows a larger payload."""
 
 COLUMNS: Final[dict[str, Column]] = {
     "topic": Column(_TEXT),

@@ -24,11 +24,11 @@ class OnError(StrEnum):
     """The treatment of a row that cannot be an item."""
 
     FAIL = "fail"
-    """Its task fails."""
+    """The task of the row fails."""
     SKIP = "skip"
-    """It is counted and logged."""
+    """The row is counted and logged, and not enqueued."""
     DEADLETTER = "deadletter"
-    """It is enqueued into the topic of the option `dead_letter_topic`."""
+    """The row is enqueued into the topic of the option `dead_letter_topic`."""
 
 
 _TEXT_OPTIONS: Final = (*CLIENT_OPTIONS, "run", "on_error", "dead_letter_topic")

@@ -23,7 +23,7 @@ from foqs_contract.key_slots import key_slot_of
 NAMESPACE_DEFAULT: Final = "default"
 
 CallGroup: TypeAlias = tuple[str, int]
-"""Groups the items of a call: (namespace, group of key slots, which tend to belong to one shard)."""
+"""(namespace, group of key slots): the items of a call are of one group, because its slots tend to belong to one shard."""
 
 _FALLBACK_VALUES: Final[Mapping[str, OptionValue]] = {
     "payload": b"",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PER_DATABASE_DEFAULT: Final = 4
 _SHARDS_MAX: Final = 1_000
 _EPOCHS_ABOVE_MAX: Final = 1_000_000
-"""Leaves enough epochs for the life of a shard: there are 1,048,575."""
+"""The largest value of --epochs-above. It leaves enough epochs for the life of a shard: there are 1,048,575."""
 
 
 @click.command(

@@ -137,7 +137,7 @@ def ack(session: HostSession, leases: Sequence[str]) -> None:
 @click.option("--metadata", default=None, help="Replaces the items' metadata.")
 @host_call_options
 def nack(session: HostSession, leases: Sequence[str], delay: int | None, dead: bool, metadata: str | None) -> None:
-    """Nack items: they are not done and are delivered again."""
+    """Nack items: they are not done, and are delivered again or, with --dead, are dead."""
     if dead and delay is not None:
         raise click.UsageError("--dead and --delay exclude each other.")
     pairs = parse_leases(leases)

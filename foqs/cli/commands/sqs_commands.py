@@ -15,7 +15,7 @@ from foqs.cli.host_session import NOT_FOUND, USAGE, CommandFailed, configuration
 from foqs.cli.output import write_data
 
 _ACCESS_KEY: Final = re.compile(r"[!-+\--~]+", re.ASCII)
-"""What fits into the header of a signature: printable ASCII without commas and spaces."""
+"""An access key that fits into the header of a signature: printable ASCII without commas and spaces."""
 
 
 @click.group()

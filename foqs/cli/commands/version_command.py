@@ -18,7 +18,7 @@ from foqs.cli.output import Format, output_option, show_fields
 from foqs.runtime.plain_python import is_compiled
 
 EXTRAS_SHOWN: Final = ("server", "spark")
-"""The other extras are for developers."""
+"""The extras whose packages are shown. The others are for developers."""
 
 
 @click.command("version", epilog="\b\nExamples:\n  foqs version\n  foqs version --all\n  foqs version --all -o json")

@@ -38,7 +38,7 @@ CLOCK_SKEW_MS_MAX: Final = 60_000
 CONNECTIONS_KEPT: Final = 3
 """Connections that the owner of a shard keeps: one each for writes, for reads, and for looks at leases."""
 CONNECTIONS_MAX: Final = 7
-"""With those that it opens at times: one each for a walk, a sweep, the count, and lists of items."""
+"""The most connections of the owner of a shard: those, and at times one each for a walk, a sweep, the count, and lists of items."""
 
 
 async def check_mysql(settings: MysqlSettings, location: StoreLocation) -> list[Finding]:

@@ -18,7 +18,7 @@ from typing import Final
 from foqs.core.items.item import TopicName
 
 _SUPERSEDED_MIN: Final = 1_000
-"""Fewer superseded entries are not worth a compaction."""
+"""The least superseded entries that are worth a compaction."""
 
 
 @dataclass(slots=True, frozen=True)

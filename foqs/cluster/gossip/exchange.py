@@ -54,11 +54,11 @@ class LimitReports(Protocol):
     """The reports on the use of limits; `foqs.cluster.tier_limits.TierLimits` makes them."""
 
     def namespace_reports(self) -> Sequence[Any]:
-        """Return the NamespaceReports of this host."""
+        """Return a `NamespaceReport` for each namespace in use at this host."""
         ...
 
     def on_namespace_reports(self, peer: Peer, received: Sequence[Any]) -> None:
-        """Apply the NamespaceReports of a peer."""
+        """Apply the `NamespaceReport`s of a peer."""
         ...
 
     def on_peers_gone(self, peers: Collection[Peer]) -> None:
@@ -70,11 +70,11 @@ class RateReports(Protocol):
     """The reports on the rates of topics; `foqs.cluster.tier_topic_rates.TierTopicRates` makes them."""
 
     def report(self) -> Sequence[Any]:
-        """Return the TopicRates of this host."""
+        """Return a `TopicRate` for each of the busiest topics of this host."""
         ...
 
     def on_report(self, peer: Peer, received: Sequence[Any]) -> None:
-        """Apply the TopicRates of a peer."""
+        """Apply the `TopicRate`s of a peer."""
         ...
 
 

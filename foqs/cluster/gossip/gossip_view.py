@@ -91,7 +91,7 @@ class _PeerView:
         self.as_of_s = 0.0
         """When the last page was requested."""
         self.topics: dict[str, _StatsByTopic] = {}
-        """By namespace and topic name."""
+        """The topics of the peer, by namespace and topic name."""
         self.topic_names: dict[str, SortedNames] = {}
         self.totals = [0] * (max(State) + 1)
         """The items of all topics, by state."""

@@ -65,7 +65,7 @@ class RegistryCluster:
         self._databases = databases
         self._routing_source: tuple[ClusterView, SlotAssignment] | None = None
         self._routing: RoutingTable
-        """Built from `_routing_source`, without the status of this host's own shards."""
+        """The table built from `_routing_source`, without the status of this host's own shards."""
         self._routing_log = RoutingLog()
 
     @property

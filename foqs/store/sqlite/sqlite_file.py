@@ -67,7 +67,7 @@ class SqliteFile:
         try:
             if create and new:
                 _make_folder(self.path.parent)
-                # SQLite would create it with the rights of the umask. An empty file is an empty database.
+                # SQLite would create it with the mode of the umask. An empty file is an empty database.
                 os.close(private_opener(str(self.path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC))
             db = self._connect("rwc" if create else "rw")
             self._configure(db)

@@ -25,7 +25,7 @@ from foqs_contract.plurals import counted
 FORMATS: Final = ("parquet", "json", "csv")
 EXAMPLES: Final = 5
 _PARTITIONS: Final = 32
-"""Spark cuts files by the number of cores, unless this is set. Keys need the same cuts each time."""
+"""The least number of partitions. Without it Spark cuts files by the number of cores, and keys need the same cuts each time."""
 
 
 @dataclass(slots=True, frozen=True)
