@@ -497,13 +497,19 @@ def _log_failure(text: str, is_over: bool) -> None:
     log.log(logging.INFO if is_over else logging.WARNING, text)
 
 
+def _how_it_ends(outcome: HandlerOutcome) -> str:
+    if outcome.is_given_up:
+        return ", and the item is dead"
+    return ", and it was the last attempt" if outcome.kind is OutcomeKind.DEAD else ""
+
+
 def _log_failed_handler(delivery: Delivery, outcome: HandlerOutcome, error: BaseException | None) -> None:
     log.warning(
         "%s of item %s of %s failed%s: %s",
         describe_attempt(delivery),
         delivery.id,
         delivery.topic,
-        ", and the item is dead" if outcome.kind is OutcomeKind.DEAD else "",
+        _how_it_ends(outcome),
         outcome.error,
         exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
     )

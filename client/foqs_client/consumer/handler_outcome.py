@@ -8,7 +8,7 @@ A failure reason never replaces metadata that a producer wrote. Pure.
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from foqs_client.consumer.job import Dead, Discard, RemoteError, Retry
@@ -45,12 +45,15 @@ class HandlerOutcome:
         delay_ms: the delay of a retry; None: the namespace's backoff.
         metadata: the new metadata of a retried or dead item; None keeps it.
         error: a sentence for the log; None if nothing is wrong.
+        is_given_up: the handler gave the item up. One that failed in its last attempt is nacked like any other: its host
+            knows what becomes of it.
     """
 
     kind: OutcomeKind
     delay_ms: int | None = None
     metadata: bytes | None = None
     error: str | None = None
+    is_given_up: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,7 +63,8 @@ class Counts:
     Attributes:
         done: acked after their handlers returned.
         retried: nacked, and delivered again later.
-        dead: given up by their handlers, or failed in the last of their attempts.
+        dead: given up by their handlers, or failed in the last of their attempts: dead, or deleted if they were delivered
+            at most once or had expired.
         discarded: deleted because their handlers raised `Discard`.
         released: returned without a handler, or interrupted by a stop.
         lost: the lease ended before the item was settled.
@@ -88,14 +92,10 @@ DISCARDED: Final = HandlerOutcome(OutcomeKind.DISCARDED)
 
 
 def end_attempts(outcome: HandlerOutcome, delivery: Delivery) -> HandlerOutcome:
-    """Return the outcome, or that the item is dead if it was to be retried and this was the last of its attempts.
-
-    A host would make it dead for any nack. So the counts and the log say it too.
-    """
+    """Return the outcome, counted as dead if the item was to be retried and this was the last of its attempts."""
     if outcome.kind is not OutcomeKind.RETRIED or not 0 < delivery.attempts_max <= delivery.attempt:
         return outcome
-    error = outcome.error or "its handler asked for a retry"
-    return HandlerOutcome(OutcomeKind.DEAD, metadata=outcome.metadata, error=error)
+    return replace(outcome, kind=OutcomeKind.DEAD, error=outcome.error or "its handler asked for a retry")
 
 
 def describe_attempt(delivery: Delivery) -> str:
@@ -121,7 +121,8 @@ def outcome_of(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
         if isinstance(error, Dead):
             reason = Dead(error.reason).reason
             given_up = reason[:REASON_CHARACTERS_MAX].encode() or None
-            return HandlerOutcome(OutcomeKind.DEAD, metadata=given_up, error=reason or "given up by its handler")
+            error_text = reason or "given up by its handler"
+            return HandlerOutcome(OutcomeKind.DEAD, metadata=given_up, error=error_text, is_given_up=True)
     except Exception as unusable:
         error = unusable
     text = describe_error(error)

@@ -144,6 +144,4 @@ class Settler:
 def _nack_of(item: InFlightItem) -> Nack:
     outcome, delivery = item.outcome, item.delivery
     assert outcome is not None
-    return Nack(
-        delivery.id, delivery.token, outcome.delay_ms, metadata=outcome.metadata, dead=outcome.kind is OutcomeKind.DEAD
-    )
+    return Nack(delivery.id, delivery.token, outcome.delay_ms, metadata=outcome.metadata, dead=outcome.is_given_up)

@@ -75,10 +75,29 @@ def test_item_that_fails_in_its_last_attempt_is_counted_and_logged_as_dead(caplo
     texts = [re.sub(r"item \d\S+", "item ID", record.getMessage()) for record in caplog.records]
     assert [text for text in texts if " of t " in text] == [
         "attempt 1 of 2 of item ID of t failed: ValueError: no such address",
-        "attempt 2 of 2 of item ID of t failed, and the item is dead: ValueError: no such address",
+        "attempt 2 of 2 of item ID of t failed, and it was the last attempt: ValueError: no such address",
     ]
-    assert "attempt 1 of 1 of item ID of u failed, and the item is dead: its handler asked for a retry" in texts
+    assert "attempt 1 of 1 of item ID of u failed, and it was the last attempt: its handler asked for a retry" in texts
     assert "attempt 1, no maximum, of item ID of v failed: ValueError: no such address" in texts
+
+
+def test_item_of_one_delivery_and_expired_item_are_gone_after_their_last_attempt() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        async def handle(job: Job) -> None:
+            await asyncio.sleep(10)
+            raise ValueError("no such address")
+
+        await client.enqueue(
+            [Item("once", at_most_once=True, attempts_max=1), Item("short", ttl_ms=5_000, attempts_max=1)]
+        )
+        consumer = Consumer(client, handle, ["*"], rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        await until(lambda: consumer.counts.dead == 2)
+        consumer.stop()
+        await running
+        assert [item for topic in ("once", "short") for item in await fake.items(topic)] == []
+
+    play(story)
 
 
 async def wrong_end_async(job: Job) -> None:
