@@ -168,8 +168,8 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Bul
 
     @property
     def is_connected(self) -> bool:
-        """Whether a connection to one of the named hosts is open and can send calls now."""
-        return self._pool.ready_connection is not None
+        """Whether a connection to one of the named hosts is open."""
+        return self._pool.is_connected
 
     async def __aenter__(self) -> Self:
         return self

@@ -58,6 +58,11 @@ class ConnectionPool:
         return best
 
     @property
+    def is_connected(self) -> bool:
+        """Whether one of the connections is open."""
+        return any(connector.current_connection is not None for connector in (self._first, *self._others))
+
+    @property
     def in_flight_count(self) -> int:
         """The number of calls that the host has not answered."""
         connections = [connector.current_connection for connector in (self._first, *self._others)]

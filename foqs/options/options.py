@@ -15,12 +15,12 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from foqs_contract.size_ceilings import METADATA_BYTES_CEILING, PAYLOAD_BYTES_CEILING
+
 MS: Final = "milliseconds"
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 MIB: Final = 1 << 20
-PAYLOAD_BYTES_CEILING: Final = MIB + 64 * 1024
-"""The largest payload that a namespace can allow: 1 MiB, and an envelope."""
 HOST_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\]-]{0,126}", re.ASCII)
 _ADDRESS_PATTERN: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})", re.ASCII)
 
@@ -314,7 +314,7 @@ class NamespaceOptions(Options):
         "bytes",
         "Larger metadata is refused. A nack may rewrite it.",
         0,
-        1_024,
+        METADATA_BYTES_CEILING,
         change="Lower it if items that you peek at hold data in their metadata.",
     )
     lease_ms_default: int = option(
@@ -381,7 +381,7 @@ class NamespaceOptions(Options):
         "The items that may be enqueued, over all hosts. 0: no limit.",
         0,
         1_000_000_000,
-        change="Set it if calls of other tenants are slow or OVERLOADED while foqs namespace show reports many enqueues of this one.",
+        change="Set it if calls of other tenants are slow or OVERLOADED while foqs namespace usage reports many enqueues of this one.",
     )
     backlog_items_max: int = option(
         0,
@@ -399,7 +399,7 @@ class NamespaceOptions(Options):
         "for backlog_items_max. 0: no limit.",
         0,
         1 << 60,
-        change="Set it if the disk of the database fills, or is paid for: foqs namespace show reports the bytes of a namespace.",
+        change="Set it if the disk of the database fills, or is paid for: foqs namespace usage reports the bytes of a namespace.",
     )
     topics_max: int = option(
         0,

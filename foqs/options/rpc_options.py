@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from foqs.options.options import DAY_MS, MIB, MS, PAYLOAD_BYTES_CEILING, Options, option
+from foqs.options.options import DAY_MS, MIB, MS, Options, option
+from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 
 RESULT_BYTES_MAX: Final = 2_048
 """The most bytes of one entry in a reply, without a payload: its id, or its error with message, field and owner."""

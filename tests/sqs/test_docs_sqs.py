@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from foqs.options.options import PAYLOAD_BYTES_CEILING
 from foqs.sqs.outgoing_messages import DELAY_ATTRIBUTE, PRIORITY_ATTRIBUTE, PRIORITY_TAG, TTL_ATTRIBUTE
+from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 from tests.support.foreign_suites import environment_python
 from tests.support.keda import sqs_queue_length
 from tests.support.poll import until

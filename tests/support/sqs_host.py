@@ -10,7 +10,7 @@ from typing import Any, Final
 import boto3
 from botocore.config import Config
 
-from foqs.options.options import PAYLOAD_BYTES_CEILING
+from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 from tests.support.ports import free_port
 from tests.support.processes import QUICK_HOST, RestartableHost
 

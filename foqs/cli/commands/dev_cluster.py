@@ -49,7 +49,7 @@ def run_cluster(
     """
     from foqs.dev.local_cluster import INSTALLED, LocalCluster
     from foqs.dev.server_process import stop_on_signals
-    from foqs.options.options import PAYLOAD_BYTES_CEILING
+    from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 
     folder = None if data is None else _usable_folder(data)
     first = PORT_DEFAULT if port is None else port

@@ -112,7 +112,7 @@ def dev(
         raise click.UsageError("--program needs --cluster.")
     if data is not None and store is not None:
         raise click.UsageError("--data and --store exclude each other.")
-    from foqs.options.options import PAYLOAD_BYTES_CEILING
+    from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 
     config = configuration(
         None,

@@ -16,10 +16,10 @@ from foqs.catalog.file_catalog import FileCatalog
 from foqs.catalog.port import CatalogError
 from foqs.cli.listen_addresses import local_address, port_problem, sqs_url
 from foqs.options.config import Config
-from foqs.options.options import PAYLOAD_BYTES_CEILING
 from foqs.sqs.envelope import OVERHEAD_BYTES_MAX
 from foqs.sqs.queue_attributes import MESSAGE_BYTES_MAX
 from foqs.telemetry.findings import Finding
+from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 
 _SUBJECT: Final = "SQS"
 _TIMEOUT_S: Final = 2.0

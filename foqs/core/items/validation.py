@@ -12,7 +12,10 @@ from typing import Final
 
 from foqs.core.items.item import TIME_MS_MAX, TRACE_CONTEXT_BYTES_MAX
 from foqs_contract.errors import InvalidArgument, LimitExceeded
+from foqs_contract.size_ceilings import METADATA_BYTES_CEILING, PAYLOAD_BYTES_CEILING
 
+_BYTES_CEILINGS: Final = {"payload": PAYLOAD_BYTES_CEILING, "metadata": METADATA_BYTES_CEILING}
+"""What no namespace can allow more of, by field."""
 NAME_BYTES_MAX: Final = 255
 CURSOR_BYTES_MAX: Final = 4_096
 
@@ -86,11 +89,10 @@ def check_size(data: bytes, bytes_max: int, field: str) -> bytes:
         LimitExceeded: there are more.
     """
     if len(data) > bytes_max:
-        raise LimitExceeded(
-            f"this has {len(data)} bytes; the namespace allows {bytes_max}; make it smaller, or let an administrator raise "
-            f"the limit: foqs namespace update NAME --{field}-bytes-max N",
-            field=field,
-        )
+        remedy = "make it smaller"
+        if len(data) <= _BYTES_CEILINGS[field]:
+            remedy += f", or let an administrator raise the limit: foqs namespace update NAME --{field}-bytes-max N"
+        raise LimitExceeded(f"this has {len(data)} bytes; the namespace allows {bytes_max}; {remedy}", field=field)
     return data
 
 

@@ -25,8 +25,8 @@ from foqs.dev.local_cluster import LocalCluster, Programs, is_served, read_descr
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess
 from foqs.options.config import load
-from foqs.options.options import PAYLOAD_BYTES_CEILING
 from foqs_client import Host, Routing, Shard
+from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 
 
 def run(*args: str) -> Result:
