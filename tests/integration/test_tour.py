@@ -128,4 +128,4 @@ def test_the_tour_works_as_written(host: RestartableHost, tmp_path: Path) -> Non
         third.interrupt()
         ended, said = third.wait()
         assert ended == 0
-        assert re.search(r"done +2 *\nretried +4 *\n", said), said
+        assert re.search(r"done +2 *\nretried +2 *\ndead +2 *\n", said), said

@@ -345,7 +345,7 @@ def problems_of_processes() -> list[str]:
 
             def is_over() -> bool:
                 counts = consumer.counts
-                is_dead = counts.done == others and counts.retried == ATTEMPTS_MAX and not counts.running
+                is_dead = counts.done == others and counts.dead == 1 and not counts.running
                 return is_dead or sum(payload == POISON for payload, _ in begun) >= DEATHS_MAX
 
             await until(is_over)

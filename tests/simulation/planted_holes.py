@@ -117,7 +117,7 @@ def key_window_at_the_retry() -> None:
     def counts(record: IdempotencyKey, context: FlushContext, incarnation: bytes) -> bool:
         return original(record, replace(context, first_attempt_ms=context.now_ms), incarnation)
 
-    original: Callable[..., bool] = plant(flush_plan, "_counts", counts)
+    original: Callable[..., bool] = plant(flush_plan, "_is_in_use", counts)
 
 
 def failed_looks_forgotten() -> None:
