@@ -41,7 +41,6 @@ from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.topic_removal import TopicRemoval
-from foqs.shard.unread_topics import run_reads_of_unread_topics
 from foqs.shard.writer import STALLED_S, Writer
 from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
@@ -96,7 +95,7 @@ class OwnedShard:
         self._delivery_port = host.delivery_port
         self._database_clock = database.clock
         self._shard_clock = shard_clock
-        self._refilling: dict[TopicName, asyncio.Future[None]] = {}
+        self._refilling: set[TopicName] = set()
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
         self._background_tasks: Sequence[asyncio.Task[None]] = ()
@@ -230,7 +229,7 @@ class OwnedShard:
             run_key_expiry(self._writer, self._shard_clock, self._constants.sweep_interval_ms),
             self._topic_removal.run(),
             self._purge_worker.run(),
-            self._count_and_read_unread_topics(),
+            self._initial_count.run(),
         )
         self._background_tasks = [asyncio.ensure_future(service) for service in services]
         readers = self._reader, self._query_reader
@@ -463,26 +462,18 @@ class OwnedShard:
         pause_s = self._constants.retry_ms_max / 1000
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
 
-    def start_refill(self, topic: TopicName) -> asyncio.Future[None]:
-        """Extend the topic's window. The delivery port is notified when that is done. Return a future of its end."""
-        ended = self._refilling.get(topic)
-        if ended is None:
-            ended = self._refilling[topic] = asyncio.get_running_loop().create_future()
+    def start_refill(self, topic: TopicName) -> None:
+        """Extend the topic's window. The delivery port is notified when that is done."""
+        if topic not in self._refilling:
+            self._refilling.add(topic)
 
             def on_ended() -> None:
-                ended = self._refilling.pop(topic)
-                if not ended.done():
-                    ended.set_result(None)
+                self._refilling.discard(topic)
                 self.counts.mark_changed([topic])
                 self._delivery_port.on_items_ready([topic])
 
             read = RefillRead(self.memory, topic, self._writer.run_between_flushes, on_ended)
             self._reader.submit(topic[0], self._constants.ready_window_items_max / KEYS_PER_ROW, read)
-        return ended
-
-    async def _count_and_read_unread_topics(self) -> None:
-        await self._initial_count.run()  # afterwards, only topics with READY items have a window
-        await run_reads_of_unread_topics(self.index, self.start_refill, self._clock.stopwatch_s)
 
     def start_prefetch(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         """Load the rows of sorted READY keys, so that their delivery reads nothing."""

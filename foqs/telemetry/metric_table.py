@@ -105,7 +105,7 @@ SAMPLED_METRICS: Final = (
     _gauge("counts_lag", "1 from a takeover until the shard's items are counted", "shard"),
     _gauge(
         "oldest_ready_age_seconds",
-        "How long the oldest item in the ready index has been READY; absent if there is none. Topics without consumers are read some seconds after a takeover",
+        "How long the oldest item in the ready index has been READY; absent if there is none",
         "shard",
     ),
     _gauge(
