@@ -203,7 +203,7 @@ def assert_bug_is_caught(name: str, bug: Bug, *options: str) -> None:
 @pytest.mark.parametrize("options", [[], ["--fleet"]])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_that_the_host_survives_is_reported(name: str, options: list[str]) -> None:
-    done = run_program("tests.simulation.run", "--seeds", "1", "--jobs", "1", "--plant", name, *options)
+    done = run_program("tests.simulation.run", "--seeds", "4", "--jobs", "1", "--plant", name, *options)
     assert done.returncode == 1, done.output
     assert any("unexpected error" in line and PLANTED_ERROR in line for line in done.output.splitlines()), done.output
 
