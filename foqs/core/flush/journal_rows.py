@@ -67,7 +67,7 @@ def check_journal_writes(position: Position, row: JournalRow | None, trimmed: Jo
     A flush that trims writes a row, which stays. Without a row it empties the journal: it trims all before itself.
     """
     if row is not None:
-        assert row.events, "a journal row without events cannot be told from one that is missing"
+        assert row.events, "a journal row has events: without them it looks like a missing one"
         assert row.floor <= position, f"the floor {row.floor} is above the flush {position}"
     if trimmed is not None:
         end = position if row is None else row.floor
