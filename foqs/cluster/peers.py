@@ -209,7 +209,7 @@ class Peers:
         except Unencodable as error:
             raise PeerUnreachable(f"the call cannot be forwarded to {peer.view.name}: {error}") from None
         if result.failed is not None:
-            peer_error = core_error(result.failed.error)
+            peer_error = error_of_reply(result.failed.error)
             if isinstance(peer_error, Unauthenticated | PermissionDenied):
                 raise _not_accepted(peer, peer_error)
             raise peer_error
@@ -256,8 +256,8 @@ async def _wait_for_connection(pool: ConnectionPool, deadline: float) -> HostCon
         raise NotSent(str(error)) from None
 
 
-def core_error(failed: ttypes.Error | None) -> FoqsError:
-    """Convert a peer's error struct to the exception."""
+def error_of_reply(failed: ttypes.Error | None) -> FoqsError:
+    """Return the error of a peer's reply; `UnknownOutcome` if its code is missing or unknown."""
     if failed is None or failed.code not in ERROR_BY_CODE:
         return UnknownOutcome(
             "a peer's error has an unknown code; the call may have taken effect, so check before you repeat it"

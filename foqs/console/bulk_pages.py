@@ -228,7 +228,7 @@ def _counted_key(count: BulkJob) -> str:
 
 
 @dataclass(slots=True, frozen=True)
-class Counted:
+class MatchCount:
     """The number of items that match.
 
     Attributes:
@@ -238,18 +238,18 @@ class Counted:
     items: int | None
 
 
-async def _count(page_request: PageRequest, only: ItemFilter, key: str) -> Counted | None:
+async def _count(page_request: PageRequest, only: ItemFilter, key: str) -> MatchCount | None:
     """Count the items that match. Return None while the count goes on; the form that looks again has the same `key`."""
 
-    async def read() -> Counted:
+    async def read() -> MatchCount:
         with page_request.use_client() as client:
             try:
-                return Counted((await client.count(only, timeout_ms=1_000 * COUNT_S_MAX)).items)
+                return MatchCount((await client.count(only, timeout_ms=1_000 * COUNT_S_MAX)).items)
             except DeadlineExceeded:
-                return Counted(None)
+                return MatchCount(None)
 
     place = (page_request.permissions.authenticated, page_request.namespace, only, key)
-    found: Counted | None = await page_request.shared.counts.get(place, read, COUNT_WAIT_S)
+    found: MatchCount | None = await page_request.shared.counts.get(place, read, COUNT_WAIT_S)
     return found
 
 

@@ -25,7 +25,7 @@ PROBES_MAX: Final = 96
 PRIORITIES_MAX: Final = 8
 
 
-class Due(NamedTuple):
+class DueItem(NamedTuple):
     """The priority of a deferred item, and the time at which it comes due."""
 
     priority: int
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     due_ms: int
 
 
-ReadPage: TypeAlias = Callable[[Place | str | None, int], Awaitable[tuple[list[Due], str | None]]]
+ReadPage: TypeAlias = Callable[[Place | str | None, int], Awaitable[tuple[list[DueItem], str | None]]]
 """Returns at most this number of deferred items from a place on, and the cursor after them; None: there are no more."""
 
 

@@ -29,14 +29,14 @@ AGES: Final = (
 OLDEST: Final = "more than 1d"
 
 
-class Waiting(NamedTuple):
-    """A ready item."""
+class ReadyItem(NamedTuple):
+    """A ready item: its priority, and the time for which it has been waiting."""
 
     priority: int
     age_ms: int
 
 
-ReadPage: TypeAlias = Callable[[str | None, int], Awaitable[tuple[list[Waiting], str | None]]]
+ReadPage: TypeAlias = Callable[[str | None, int], Awaitable[tuple[list[ReadyItem], str | None]]]
 """Returns at most this number of ready items after a cursor, best first, and the cursor after them."""
 
 
@@ -63,7 +63,7 @@ async def read_priority_line(read: ReadPage, ready: int) -> PriorityLine:
     Args:
         ready: the ready items, as they are counted.
     """
-    items: list[Waiting] = []
+    items: list[ReadyItem] = []
     cursor: str | None = None
     while True:
         found, cursor = await read(cursor, PAGE_ITEMS)
@@ -72,7 +72,7 @@ async def read_priority_line(read: ReadPage, ready: int) -> PriorityLine:
             return make_priority_line(items, ready, is_whole=cursor is None)
 
 
-def make_priority_line(items: Sequence[Waiting], ready: int, *, is_whole: bool) -> PriorityLine:
+def make_priority_line(items: Sequence[ReadyItem], ready: int, *, is_whole: bool) -> PriorityLine:
     """Return the priority line of these items, the best ones of `ready`."""
     by_priority: dict[int, int] = {}
     by_age = dict.fromkeys([*(name for _, name in AGES), OLDEST], 0)

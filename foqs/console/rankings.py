@@ -70,7 +70,7 @@ class TopicRanking:
     age_s: float
 
 
-class Best:
+class HighestTopics:
     """Keeps the highest of many topics, with bounded memory."""
 
     def __init__(self, order: str) -> None:
@@ -99,7 +99,7 @@ class _Reading:
     """One reading of all topics of a choice."""
 
     def __init__(self, choice: Choice) -> None:
-        self.best = Best(choice.order)
+        self.best = HighestTopics(choice.order)
         self.read_count = 0
         self.cost_s = 0.0
         self.ended_at_s: float | None = None

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foqs.console.due_calendar import Calendar, Count, Due, Place, intervals, read_calendar
+from foqs.console.due_calendar import Calendar, Count, DueItem, Place, intervals, read_calendar
 from foqs.console.page_request import PageRequest
-from foqs.console.priority_line import PriorityLine, Waiting, read_priority_line
+from foqs.console.priority_line import PriorityLine, ReadyItem, read_priority_line
 from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, SHARD_MAX, State, pack_order_key
 from foqs.queue.reads.listings import format_cursor
 from foqs_client import Client, Topic
@@ -24,7 +24,7 @@ INACTIVE_READ_MAX: Final = 1_000
 
 
 @dataclass(slots=True, frozen=True)
-class Read:
+class ReadResult:
     """The result of a read.
 
     Attributes:
@@ -34,7 +34,7 @@ class Read:
     found: Any
 
 
-async def topic_priority_line(page_request: PageRequest, name: str, counts: Topic | None) -> Read | None:
+async def topic_priority_line(page_request: PageRequest, name: str, counts: Topic | None) -> ReadResult | None:
     """Return the `PriorityLine` of a topic; None if no item is ready."""
     if counts is None or not counts.ready:
         return None
@@ -43,16 +43,16 @@ async def topic_priority_line(page_request: PageRequest, name: str, counts: Topi
     async def read() -> PriorityLine:
         with page_request.use_client() as client:
 
-            async def page(cursor: str | None, limit: int) -> tuple[list[Waiting], str | None]:
+            async def page(cursor: str | None, limit: int) -> tuple[list[ReadyItem], str | None]:
                 found = await client.peek(name, "ready", limit, cursor)
-                return [Waiting(item.priority, item.age_ms or 0) for item in found.items], found.next_cursor
+                return [ReadyItem(item.priority, item.age_ms or 0) for item in found.items], found.next_cursor
 
             return await read_priority_line(page, ready)
 
-    return Read(await page_request.shared.lines.get((page_request.namespace, name), read, WAIT_S))
+    return ReadResult(await page_request.shared.lines.get((page_request.namespace, name), read, WAIT_S))
 
 
-async def topic_calendar(page_request: PageRequest, name: str, counts: Topic | None, unit: str) -> Read | None:
+async def topic_calendar(page_request: PageRequest, name: str, counts: Topic | None, unit: str) -> ReadResult | None:
     """Return the `Calendar` of a topic; None if no item is deferred."""
     if counts is None or not counts.deferred:
         return None
@@ -64,7 +64,7 @@ async def topic_calendar(page_request: PageRequest, name: str, counts: Topic | N
             items = DeferredItems(client, name, now_s)
             return await read_calendar(items.page, intervals(unit, now_ms), deferred, now_ms)
 
-    return Read(await page_request.shared.calendars.get((page_request.namespace, name, unit), read, WAIT_S))
+    return ReadResult(await page_request.shared.calendars.get((page_request.namespace, name, unit), read, WAIT_S))
 
 
 async def inactive_topics(page_request: PageRequest, prefix: str) -> Count:
@@ -88,7 +88,7 @@ class DeferredItems:
         self._topic = topic
         self._now_s = now_s
 
-    async def page(self, place: Place | str | None, limit: int) -> tuple[list[Due], str | None]:
+    async def page(self, place: Place | str | None, limit: int) -> tuple[list[DueItem], str | None]:
         """See `due_calendar.ReadPage`."""
         if isinstance(place, Place):
             if place.priority > PRIORITY_MAX:
@@ -96,7 +96,7 @@ class DeferredItems:
             place = cursor_before(place)
         found = await self._client.peek(self._topic, "deferred", limit, place)
         now_ms = _ms(self._now_s())
-        return [Due(item.priority, now_ms + (item.due_in_ms or 0)) for item in found.items], found.next_cursor
+        return [DueItem(item.priority, now_ms + (item.due_in_ms or 0)) for item in found.items], found.next_cursor
 
 
 def cursor_before(place: Place) -> str:

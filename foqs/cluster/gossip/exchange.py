@@ -145,7 +145,7 @@ class Exchange:
         changes = self._local_topics.changes_since(request.version, request.full_since, pace.page_topics_max)
         reply = ttypes.GossipReply(
             version=changes.version,
-            topics=self._local_topics.summaries(changes.topics),
+            topics=self._local_topics.updates(changes.topics),
             full=changes.is_full,
             full_since=changes.full_since,
             more=changes.has_more or has_unrefreshed,

@@ -164,12 +164,12 @@ class GossipView:
             view.is_truncated = False
             view.unconfirmed = {(space, name) for space, topics in view.topics.items() for name in topics}
         improved: list[TopicName] = []
-        summaries: Sequence[Any] = reply.topics or ()  # each names its topic
-        for summary in summaries:
-            topic = (summary.namespace_name, summary.topic)
-            if summary.ready is None:
+        updates: Sequence[Any] = reply.topics or ()  # each names its topic
+        for update in updates:
+            topic = (update.namespace_name, update.topic)
+            if update.ready is None:
                 self._remove(view, topic)
-            elif self._store(view, topic, _parse_summary(summary, as_of_s)):
+            elif self._store(view, topic, _parse_update(update, as_of_s)):
                 improved.append(topic)
         view.version, view.as_of_s = reply.version, as_of_s
         view.unavailable_shards = reply.unavailable_shards or 0
@@ -319,14 +319,14 @@ def _priority_or_worst(stats: PeerTopicStats) -> int:
     return PRIORITY_MAX if stats.best_priority is None else stats.best_priority
 
 
-def _parse_summary(summary: ttypes.TopicUpdate, as_of_s: float) -> PeerTopicStats:
-    age_ms = summary.oldest_ready_age_ms
+def _parse_update(update: ttypes.TopicUpdate, as_of_s: float) -> PeerTopicStats:
+    age_ms = update.oldest_ready_age_ms
     return PeerTopicStats(
-        summary.ready or 0,
-        summary.deferred or 0,
-        summary.leased or 0,
-        summary.dead or 0,
-        summary.best_priority,
+        update.ready or 0,
+        update.deferred or 0,
+        update.leased or 0,
+        update.dead or 0,
+        update.best_priority,
         None if age_ms is None else as_of_s - age_ms / 1_000,
-        bool(summary.counts_lag),
+        bool(update.counts_lag),
     )

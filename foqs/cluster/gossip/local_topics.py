@@ -1,7 +1,7 @@
 """The reports of this host about its topics: which changed, and how many items each holds now.
 
 Holds `LocalTopics`. Always true: a topic is refreshed only when it changed, or when
-one of its shards came or went; a summary is current when it is sent, except that
+one of its shards came or went; an update is current when it is sent, except that
 a topic that was gone at its last refresh is reported as gone. The shards record
 their changed topics from the moment they are first seen. Knows nothing of peers.
 """
@@ -142,16 +142,16 @@ class LocalTopics:
         """See `ChangeLog.changes_since`."""
         return self._change_log.changes_since(version, full_since, topics_max)
 
-    def summaries(self, topics: Sequence[TopicName]) -> list[Any]:
+    def updates(self, topics: Sequence[TopicName]) -> list[Any]:
         """Return a `TopicUpdate` of each topic.
 
         A topic that came back and was not refreshed since is reported as gone: it may be
         deleted again before its refresh, and that deletion would not be recorded.
         """
         shards = list(self.serving_shards().values())
-        return [self._summary(topic, shards if topic in self._change_log else ()) for topic in topics]
+        return [self._update(topic, shards if topic in self._change_log else ()) for topic in topics]
 
-    def _summary(self, topic: TopicName, shards: Sequence[OwnedShard]) -> Any:
+    def _update(self, topic: TopicName, shards: Sequence[OwnedShard]) -> Any:
         holding = [shard for shard in shards if shard.memory.has_topic(topic)]
         if not holding:
             return ttypes.TopicUpdate(*topic)

@@ -15,7 +15,7 @@ from foqs.console.due_calendar import (
     SCANNED_ITEMS_MAX,
     UNITS,
     Calendar,
-    Due,
+    DueItem,
     Interval,
     Place,
     intervals,
@@ -30,12 +30,12 @@ HOUR_MS = 3_600_000
 class Items:
     """Deferred items in the order of delivery."""
 
-    def __init__(self, dues: list[Due]) -> None:
+    def __init__(self, dues: list[DueItem]) -> None:
         self.dues = sorted(dues)
         self.read_count = 0
         self.reads = 0
 
-    async def page(self, place: Place | str | None, limit: int) -> tuple[list[Due], str | None]:
+    async def page(self, place: Place | str | None, limit: int) -> tuple[list[DueItem], str | None]:
         if isinstance(place, Place):
             rest = [due for due in self.dues if (due.priority, due.due_ms) >= place]
         else:
@@ -64,7 +64,7 @@ def test_months_have_their_lengths() -> None:
     assert parts[3].end_ms - parts[3].start_ms == 28 * 24 * HOUR_MS
 
 
-def expected(dues: list[Due], parts: list[Interval]) -> list[int]:
+def expected(dues: list[DueItem], parts: list[Interval]) -> list[int]:
     first = sum(due.due_ms < parts[0].end_ms for due in dues)
     return [first, *(sum(part.start_ms <= due.due_ms < part.end_ms for due in dues) for part in parts[1:])]
 
@@ -72,7 +72,7 @@ def expected(dues: list[Due], parts: list[Interval]) -> list[int]:
 @pytest.mark.parametrize("seed", range(5))
 def test_few_items_are_counted_one_by_one(seed: int) -> None:
     rng = Random(seed)
-    dues = [Due(rng.randrange(5), NOW_MS + rng.randrange(-5_000, 40 * HOUR_MS)) for _ in range(2_500)]
+    dues = [DueItem(rng.randrange(5), NOW_MS + rng.randrange(-5_000, 40 * HOUR_MS)) for _ in range(2_500)]
     items = Items(dues)
     calendar = items.calendar("hour")
     assert calendar.is_scanned
@@ -84,9 +84,9 @@ def test_few_items_are_counted_one_by_one(seed: int) -> None:
 def test_many_items_are_estimated_from_a_bounded_number_of_reads() -> None:
     rng = Random(7)
     # Twice as many in the second twelve hours, and a priority that is nearly empty.
-    dues = [Due(0, NOW_MS + rng.randrange(12 * HOUR_MS)) for _ in range(10_000)]
-    dues += [Due(0, NOW_MS + 12 * HOUR_MS + rng.randrange(12 * HOUR_MS)) for _ in range(20_000)]
-    dues += [Due(5, NOW_MS + HOUR_MS)] * 3
+    dues = [DueItem(0, NOW_MS + rng.randrange(12 * HOUR_MS)) for _ in range(10_000)]
+    dues += [DueItem(0, NOW_MS + 12 * HOUR_MS + rng.randrange(12 * HOUR_MS)) for _ in range(20_000)]
+    dues += [DueItem(5, NOW_MS + HOUR_MS)] * 3
     items = Items(dues)
     calendar = items.calendar("hour")
     assert items.reads <= PROBES_MAX + PRIORITIES_MAX + 1
@@ -101,8 +101,8 @@ def test_many_items_are_estimated_from_a_bounded_number_of_reads() -> None:
 
 
 def test_intervals_with_few_items_are_exact_in_a_large_topic() -> None:
-    soon = [Due(0, NOW_MS + 30_000)] * (SCANNED_ITEMS_MAX + 1)
-    late = [Due(0, NOW_MS + 5 * HOUR_MS)] * 4
+    soon = [DueItem(0, NOW_MS + 30_000)] * (SCANNED_ITEMS_MAX + 1)
+    late = [DueItem(0, NOW_MS + 5 * HOUR_MS)] * 4
     calendar = Items([*soon, *late]).calendar("hour")
     assert calendar.counts[0].sign == "~"
     assert calendar.counts[1:5] == [(0, "")] * 4
@@ -110,14 +110,14 @@ def test_intervals_with_few_items_are_exact_in_a_large_topic() -> None:
 
 
 def test_more_priorities_than_are_read_make_a_lower_bound() -> None:
-    dues = [Due(priority, NOW_MS + HOUR_MS) for priority in range(50) for _ in range(100)]
+    dues = [DueItem(priority, NOW_MS + HOUR_MS) for priority in range(50) for _ in range(100)]
     calendar = Items(dues).calendar("day")
     assert calendar.counts[5].sign == "≥"
     assert calendar.later.items > 0
 
 
 def test_items_that_become_deferred_during_the_reading_end_it() -> None:
-    items = Items([Due(0, NOW_MS)] * 20_000)
+    items = Items([DueItem(0, NOW_MS)] * 20_000)
     calendar = run(read_calendar(items.page, intervals("minute", NOW_MS), 10, NOW_MS))
     assert not calendar.is_scanned
     assert calendar.counts[0].sign == "≥"

@@ -85,8 +85,8 @@ def test_topic_that_exists_only_between_two_refreshes_is_not_listed() -> None:
         def read_changes() -> None:
             nonlocal version
             changes = local.changes_since(version, None, 100)
-            for summary in local.summaries(changes.topics):
-                (believed.discard if summary.ready is None else believed.add)(summary.topic)
+            for update in local.updates(changes.topics):
+                (believed.discard if update.ready is None else believed.add)(update.topic)
             version = changes.version
 
         await host.caller.put("t")
