@@ -304,7 +304,7 @@ class ComposedHost:
         self._console = console
 
     def _console_sentence(self) -> str:
-        """Say where the console is."""
+        """Return a sentence that says where the console is."""
         if self._console is None:
             return "The console is off; server.console turns it on."
         url = self._config.server.console_url

@@ -190,6 +190,7 @@ class Agent:
         """Return the epoch of the assignment, or of the next one if it was used; see `port.Coordinator`.
 
         A supervisor that did not serve leaves its epoch to the next one of this host.
+        Raises CoordinatorFailed if the shard is not assigned to this host.
         """
         held = self._assigned.get(shard)
         if held is None:

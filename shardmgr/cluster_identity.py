@@ -39,7 +39,7 @@ async def read_identity(registry: Registry) -> str | None:
 
 
 async def draw_identity(registry: Registry) -> str:
-    """Return the identity of the cluster, and draw one if it has none."""
+    """Return the identity of the cluster, and draw one if it has none. Raises RegistryFailed."""
     for _ in range(_ATTEMPTS_MAX):
         found = await read_identity(registry)
         if found is not None:
@@ -54,7 +54,7 @@ async def draw_identity(registry: Registry) -> str:
 
 
 async def set_identity(registry: Registry, identity: str) -> None:
-    """Make this the identity of the cluster."""
+    """Make this the identity of the cluster. Raises RegistryFailed."""
     for _ in range(_ATTEMPTS_MAX):
         document = await registry.read(DOCUMENT)
         unknown = {} if document is None else _parse(document.data).unknown

@@ -22,7 +22,7 @@ SHARDS_MAX: Final = 1_000
 DRAINED_HOSTS_MAX: Final = 1_000
 """The most hosts that may be drained at a time: the layout holds their names."""
 ATTEMPTS_MAX: Final = 10
-"""The attempts for one change while others change the layout too."""
+"""The maximum number of attempts for one change while others change the layout too."""
 
 
 class ChangeRefused(Exception):
@@ -44,7 +44,7 @@ class ChangeRefused(Exception):
 
 
 async def read_cluster_view(registry: Registry) -> ClusterView:
-    """Return the layout, the plan and the members."""
+    """Return the layout, the plan and the members. Raises ChangeRefused if there is no layout."""
     reading = await read_cluster(registry)
     if reading.layout is None:
         raise _layout_missing()
@@ -79,6 +79,7 @@ async def raise_epochs(registry: Registry, shards: Iterable[int], above: int) ->
     """Make every further epoch of these shards higher than `above`. No epoch is lowered.
 
     This is for a restore of both the databases and the plan: the epochs used since the backup are unknown then.
+    Raises RegistryFailed.
     """
     for _ in range(ATTEMPTS_MAX):
         entry = await registry.read(PLAN)
@@ -192,7 +193,10 @@ async def undrain_host(registry: Registry, name: str) -> None:
 
 
 async def _change_layout(registry: Registry, change: Callable[[Layout], Layout]) -> None:
-    """Replace the layout with the result of `change`, which is called again if another change came first."""
+    """Replace the layout with the result of `change`, which is called again if another change came first.
+
+    Raises ChangeRefused, also if there is no layout; RegistryFailed if others change it again and again.
+    """
     for _ in range(ATTEMPTS_MAX):
         found = await read_layout(registry)
         if found is None:
@@ -210,7 +214,7 @@ async def _change_layout(registry: Registry, change: Callable[[Layout], Layout])
 
 
 def _render_checked(layout: Layout) -> bytes:
-    """Render a layout and check its limits."""
+    """Return a layout as bytes. Raises ChangeRefused if it is beyond a limit."""
     if len(layout.shards) > SHARDS_MAX:
         raise ChangeRefused(
             "shard", f"a cluster has at most {SHARDS_MAX:,} shards; add fewer, or remove drained ones first"

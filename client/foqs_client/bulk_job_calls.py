@@ -33,11 +33,11 @@ class BulkJob:
     Attributes:
         id: 16 hexadecimal digits.
         action: "cancel", "update", "redrive", "move" or "count".
-        only: which items.
-        change: only with "update".
+        only: the filter that its items match.
+        change: only with "update": what it changes in each item.
         move_to: only with "move": the topic of the new items.
         counts_for: only with "count": the action that it was started for; `change` and `move_to` belong to it.
-        start_key: that of its start; None from an older host.
+        start_key: the key of the call that started it; None from an older host.
         rate_per_s: the maximum number of items to change in a second; None: as fast as the shards allow.
         expected: the number of matching items that the starter counted.
         state: "running", "interrupted", "done", "failed" or "cancelled".
@@ -47,7 +47,7 @@ class BulkJob:
         at_least: the counts may be too low, because the result of a page was lost.
         refusal: why the first of the failed items was refused.
         problem: why the job failed, or what it waits for.
-        started_by: the principal; None if the host does not authenticate.
+        started_by: the principal that started it; None if the host does not authenticate.
         owner: the name of the host that works on it, or still counts its last page.
     """
 

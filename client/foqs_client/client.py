@@ -299,10 +299,11 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Bul
         *,
         for_tier: bool = False,
     ) -> Deliveries:
-        """Make one call.
+        """Dequeue with one call to one host. Raises FoqsError.
 
         Args:
-            for_tier: let the host ask the others, too. Without a host it always does.
+            host: the host to call; None calls any host, which also asks the others.
+            for_tier: whether a given host asks the others, too.
         """
         if self._is_closed:
             raise errors.Unreachable("the client is closed; make a new one")

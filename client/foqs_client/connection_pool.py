@@ -110,6 +110,6 @@ class ConnectionPool:
 
 
 def _load_order(connector: HostConnector) -> tuple[bool, int]:
-    """Sort open connections first: one is opened only if there is none."""
+    """Return a sort key: open connections first, with the fewest calls in flight. One is opened only if there is none."""
     connection = connector.current_connection
     return (connection is None, connection.in_flight_count if connection is not None else 0)

@@ -25,7 +25,7 @@ from foqs_contract.thrift_method import ThriftMethod, decode_exception
 
 FRAME_BYTES_MAX: Final = 128 << 20
 UNSENT_BYTES_MAX: Final = 64 << 10
-"""The most bytes that wait for the end of the turn. More are written at once, so that the transport can pause the sender."""
+"""The most bytes that wait for the end of the event loop's turn. More are written at once, so that the transport can pause the sender."""
 CLOSE_S_MAX: Final = 1.0
 """The longest wait for the peer at the orderly end of TLS."""
 TIMER_RESOLUTION_S: Final = 0.01

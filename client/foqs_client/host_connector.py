@@ -112,7 +112,10 @@ class HostConnector:
         raise self._no_connection_error(why)
 
     def _closed_at_once_error(self, connection: HostConnection, now_s: float) -> OSError:
-        """Treat a connection that was closed at once as a refusal, and try another address first."""
+        """Count a connection that was closed at once as a failed attempt at its address. Return the error of it.
+
+        The next attempt starts at another address.
+        """
         error = ConnectionResetError("the host closed the connection at once")
         if connection is self._connection:
             self._connection = None
@@ -147,7 +150,10 @@ class HostConnector:
             await connection.close_and_wait()
 
     async def _wait_opened(self) -> HostConnection:
-        """Wait for one attempt at every address, which all waiting calls share."""
+        """Return the connection of one attempt at every address, which all waiting calls share.
+
+        Raises OSError if no address answers, and NotSent if the client is closed or no host is trusted.
+        """
         if self._closed:
             raise NotSent("the client is closed; make a new one")
         opening = self._opening or self._start_opening(asyncio.get_running_loop())

@@ -197,7 +197,7 @@ class RoutedCalls:
     async def _send_items_with_fallback(
         self, slot_owner: Address | None, items: Sequence[Item], timeout_ms: int
     ) -> list[Enqueued]:
-        """Send items to the host of their slot, or without one to the first host that accepts them."""
+        """Send items to the host of their slot, or without one to the first host that accepts them. Raises FoqsError."""
         failure: errors.FoqsError | None = None
         for host in self._router.enqueue_hosts() if slot_owner is None else (slot_owner,):
             try:

@@ -122,7 +122,7 @@ class RoutedDequeue:
         return self._parts.impairments.is_marked(host, self._topics)
 
     async def _ask_for_tier(self) -> list[Delivery]:
-        """Dequeue by a host that asks the others too, and that knows the state of the tier's shards."""
+        """Dequeue by a host that asks the others too, and that knows the state of the tier's shards. Raises FoqsError."""
         kind = self._short_poll
         failure: FoqsError | None = None
         hosts = sorted(self._hosts(), key=self._is_impaired)

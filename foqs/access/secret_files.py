@@ -64,7 +64,7 @@ def read_secret(file: str, bytes_max: int) -> bytes:
 
 
 def read_password(file: str, bytes_max: int = 1_024) -> str:
-    """Read one line of text, without its line end. Raises `UnusableFile`."""
+    """Return the password that is the only line of a file, without its line end. Raises `UnusableFile`."""
     data = read_secret(file, bytes_max)
     try:
         text = data.decode().rstrip("\r\n")

@@ -72,7 +72,10 @@ def show_banner(lines: Sequence[str]) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask the user on standard error, and end the command unless the answer is yes."""
+    """Ask the user on standard error, and end the command unless the answer is yes.
+
+    Raises StreamFailed if standard input is closed, or ends before an answer.
+    """
     if sys.stdin is None:
         raise StreamFailed("standard input is closed, so nobody can be asked; to do it without a question, add --yes")
     try:

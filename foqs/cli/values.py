@@ -40,7 +40,7 @@ def parse_topic_counts(texts: Sequence[str]) -> dict[str, int]:
     """Return {topic: count} of `TOPIC` (one item) and `TOPIC=COUNT`.
 
     The count follows the last `=`; a topic whose name ends in `=` and digits needs
-    a count.
+    a count. Raises UsageError.
     """
     wants: dict[str, int] = {}
     for text in texts:
@@ -56,7 +56,7 @@ def parse_topic_counts(texts: Sequence[str]) -> dict[str, int]:
 
 
 def parse_leases(texts: Sequence[str]) -> list[tuple[str, int]]:
-    """Return (id, token) pairs of `ID TOKEN`, or of any number of `ID:TOKEN`."""
+    """Return (id, token) pairs of `ID TOKEN`, or of any number of `ID:TOKEN`. Raises UsageError."""
     pairs = [(texts[0], texts[1])] if len(texts) == 2 and not any(":" in text for text in texts) else None
     if pairs is None:
         pairs = [(head, tail) for head, _, tail in (text.partition(":") for text in texts)]

@@ -159,7 +159,7 @@ async def _start_count(page_request: PageRequest) -> web.StreamResponse:
 
 
 async def _start_counted(page_request: PageRequest) -> web.StreamResponse:
-    """Make the change for which a job has counted, once."""
+    """Start the job of the change for which a job has counted, once. Raises InvalidArgument and what the call raises."""
     count = await page_request.client.bulk_job(page_request.require("job"))
     change = await _counted_change(page_request, count)
     if change is None:
@@ -182,7 +182,7 @@ async def _start_counted(page_request: PageRequest) -> web.StreamResponse:
 
 
 async def _count_again(page_request: PageRequest) -> web.StreamResponse:
-    """Count by another job for the same change."""
+    """Count by another job for the same change. Raises InvalidArgument and what the call raises."""
     count = await page_request.client.bulk_job(page_request.require("job"))
     if count.counts_for is None:
         raise InvalidArgument("this job does not count items for a change; count them first", field="job")

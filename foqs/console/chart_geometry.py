@@ -14,7 +14,7 @@ from foqs.console.history import COLUMNS, SLOT_S, SLOTS_MAX, Point
 LINE_WIDTH: Final = 600
 LINE_HEIGHT: Final = 120
 TABLE_ROWS_MAX: Final = 12
-"""The rows of the table behind a chart."""
+"""The maximum number of rows of the table behind a chart."""
 
 SHARDS_PER_LINE: Final = 16
 _CELL: Final = 40

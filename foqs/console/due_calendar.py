@@ -19,9 +19,9 @@ SCANNED_ITEMS_MAX: Final = 3_000
 """A topic with at most this number of deferred items is read whole."""
 PAGE_ITEMS: Final = 1_000
 PROBE_ITEMS: Final = 50
-"""The items that are read of one interval and priority."""
+"""The maximum number of items that are read of one interval and priority."""
 PROBES_MAX: Final = 96
-"""The reads of one calendar."""
+"""The maximum number of reads for one calendar."""
 PRIORITIES_MAX: Final = 8
 
 

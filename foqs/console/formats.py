@@ -13,7 +13,7 @@ _HEX_LINE: Final = 16
 _SHOWN_BYTES_MAX: Final = 65_536
 _EXCERPT_CHARS_MAX: Final = 200
 _EXCERPT_BYTES_MAX: Final = 16
-"""The bytes of an excerpt of a payload that is not text."""
+"""The maximum length of an excerpt of a payload that is not text."""
 
 
 def number(value: int | None) -> str:

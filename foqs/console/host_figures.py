@@ -48,7 +48,7 @@ class Totals:
 
 
 class HostFigures:
-    """The figures of one host.
+    """The figures of one host, and those of the tier as this host knows them.
 
     Args:
         tier: the figures of all hosts.
@@ -76,7 +76,7 @@ class HostFigures:
         """When the oldest item was searched, the time from which it is searched again, and its age then in ms."""
 
     async def totals(self) -> Totals:
-        """Collect the totals. Call it once at a time."""
+        """Collect and return the totals of the tier. No two calls may run at once."""
         oldest_ms = await self._oldest_ready_age_ms()
         shards = list(self._engine.shards.values())
         counts = {state: sum(shard.counts.totals[state] for shard in shards) for state in State}

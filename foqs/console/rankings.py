@@ -23,7 +23,7 @@ from foqs_contract.errors import Unavailable
 TOPICS_MAX: Final = 1_000
 """The most topics of a ranking."""
 PAGE_TOPICS: Final = 10_000
-"""The topics that one call lists. A host without a cluster sorts the names for each call."""
+"""The maximum number of topics that one call lists. A host without a cluster sorts the names for each call."""
 RANKINGS_MAX: Final = 4
 PERIOD_S: Final = 1.0
 COST_FACTOR: Final = 25

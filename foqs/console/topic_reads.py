@@ -20,7 +20,7 @@ from foqs_client import Client, Topic
 WAIT_S: Final = 0.3
 """A page waits for each read this long, and then says that it is still going on."""
 INACTIVE_READ_MAX: Final = 1_000
-"""The topics among which those without a ready or leased item are counted."""
+"""The maximum number of topics among which those without a ready or leased item are counted."""
 
 
 @dataclass(slots=True, frozen=True)

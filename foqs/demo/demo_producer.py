@@ -31,16 +31,16 @@ class DemoProducer:
         self._ledger = ledger
         self._topics = topics
 
-    async def run(self, nursery: run_files.PlantedFiles) -> None:
+    async def run(self, planted_files: run_files.PlantedFiles) -> None:
         """Read the planted files, spoil them, enqueue them, and then enqueue all others.
 
         Raises:
             FoqsError: an item could not be enqueued.
         """
-        planted = await asyncio.to_thread(self._read, nursery.paths, planted=True)
-        nursery.spoil()
+        planted = await asyncio.to_thread(self._read, planted_files.paths, planted=True)
+        planted_files.spoil()
         await self._enqueue(planted)
-        others = [path for path in self._topics if path not in nursery.paths]
+        others = [path for path in self._topics if path not in planted_files.paths]
         for start in range(0, len(others), BATCH_ITEMS):
             await self._enqueue(await asyncio.to_thread(self._read, others[start : start + BATCH_ITEMS]))
         self._ledger.complete_at = asyncio.get_running_loop().time()

@@ -156,12 +156,12 @@ class Display:
 
 
 def format_duration(seconds: float) -> str:
-    """`3.2 ms`, `1.25 s`."""
+    """Return a duration as text: `3.2 ms`, `1.25 s`."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1_000:.1f} ms"
 
 
 def format_bytes(count: float) -> str:
-    """`12 B`, `1.2 kB`, `1.2 MB` of a number of bytes."""
+    """Return a number of bytes as text: `12 B`, `1.2 kB`, `1.2 MB`."""
     if count < 1e3:
         return f"{count:.0f} B"
     return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:,.1f} MB"

@@ -50,7 +50,7 @@ def process_all(tasks: Sequence[FileTask]) -> list[FileResult]:
 
 
 def process(task: FileTask) -> FileResult:
-    """Compresses and checksums a file, and compares it with what its item says."""
+    """Compress and checksum a file. Return the result, with an error if the file is not as its item says."""
     begun_s = time.perf_counter()
     digest = hashlib.sha256()
     compressor = zlib.compressobj(COMPRESSION_LEVEL)

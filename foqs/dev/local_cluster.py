@@ -253,7 +253,10 @@ class LocalCluster:
         replace_file(self.folder / DESCRIPTION_FILE, text)
 
     def _wait_until_served(self) -> None:
-        """Wait until every shard is served, as one of the hosts sees it."""
+        """Wait until every shard is served, as one of the hosts sees it.
+
+        Raises ServerNotAvailable if a host ends, or the time is over.
+        """
         deadline = time.monotonic() + _SERVED_TIMEOUT_S
         while not asyncio.run(self._is_served()):
             for host in self.hosts:

@@ -1,4 +1,4 @@
-"""The first data of a MySQL 9 server, which is fetched and not installed.
+"""The initial data folder of a MySQL 9 server, which is fetched and not installed.
 
 Always true: root has no password, and can come from this machine only, as with the
 MariaDB server beside it. Knows neither where the program comes from nor queues.
@@ -22,7 +22,7 @@ REDO_LOG: Final = "--innodb-redo-log-capacity=96M"
 
 
 def first_data(program: str, user: str | None) -> Path:
-    """Return MySQL's first data for one version and user. The first caller creates it, others wait."""
+    """Return MySQL's initial data folder for one version and user, to be copied. The first caller creates it, others wait."""
     mark = hashlib.sha256(run_program([program, "--version"]).encode()).hexdigest()[:12]
     base = Path(tempfile.gettempdir()) / f"foqs-mysql9-template-{getpass.getuser()}-{mark}"
     base.mkdir(mode=0o755, exist_ok=True)

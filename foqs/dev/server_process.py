@@ -195,7 +195,10 @@ def free_port() -> int:
 
 
 def unprivileged_user(name: str) -> str | None:
-    """Return the user of a server if this process runs as root; None otherwise."""
+    """Return the user of a server if this process runs as root; None otherwise.
+
+    It is `name`, or `nobody` if there is no such user. Raises ServerNotAvailable if there is neither.
+    """
     if os.geteuid() != 0:
         return None
     for user in (name, "nobody"):

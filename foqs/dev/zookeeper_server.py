@@ -64,7 +64,10 @@ class ZooKeeper(ServerProcess):
         self.wait_until_ready(self.is_ready)
 
     def start_process(self) -> None:
-        """Start without waiting: a server of an ensemble serves when most of the others run."""
+        """Start without waiting: a server of an ensemble serves when most of the others run.
+
+        Raises ServerNotAvailable if Java or ZooKeeper is not installed.
+        """
         java = find_program("java", "default-jre-headless")
         missing = [name for name in _REQUIRED_JARS if not (JARS / name).exists()]
         if missing:

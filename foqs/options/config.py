@@ -58,7 +58,7 @@ CLI_VARIABLES: Final = frozenset(
 
 FILE_BYTES_MAX: Final = 1 << 20
 FRAME_OVERHEAD_BYTES: Final = 4_096
-"""The bytes of a frame with one item, without its payload and metadata, at most. Its trace context is among them."""
+"""The maximum length of a frame with one item, without its payload and metadata. Its trace context counts."""
 
 
 class ConfigError(Exception):

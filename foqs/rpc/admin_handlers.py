@@ -135,7 +135,7 @@ class _AdminHandlers:
     # ----------------------------------------------------------------- structs
 
     def _parse_settings(self, request: ttypes.SetNamespaceRequest) -> tuple[str, str | None, dict[str, int]]:
-        """Return (name, tier, settings that the request has)."""
+        """Return (name, tier, settings that the request has). Raises InvalidArgument."""
         raw = _required(request.settings, "settings", "name the namespace in it")
         name = validation.decode_name(raw.name, "settings.name")
         tier = None

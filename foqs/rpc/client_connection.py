@@ -338,7 +338,7 @@ class ClientConnection(asyncio.Protocol):
     def _reserve_wait(
         self, method: ServerMethod, request: Request, principal: Principal | None, cost_bytes: int
     ) -> WaitingPlace:
-        """Take a place for a call that waits. Raises Overloaded."""
+        """Reserve a place for a dequeue that waits, and return it. Raises Overloaded."""
         # A principal is text and a namespace is bytes, so they are different holders.
         holders: list[Hashable] = [method.namespace_of(request)]
         if principal is not None:

@@ -143,7 +143,7 @@ def _required_host(request: ttypes.HostRequest) -> HostRef:
 
 
 def _host_ref(address: ttypes.HostAddress | None, raw_name: bytes | None, field: str) -> HostRef | None:
-    """Parse a host's address or name; return None if neither is given."""
+    """Parse a host's address or name; return None if neither is given. Raises InvalidArgument."""
     if raw_name is not None:
         if address is not None:
             raise InvalidArgument(f"give either {field} or {field}_name, not both", field=field)

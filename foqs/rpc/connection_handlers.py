@@ -21,7 +21,10 @@ def authenticate(call: Call) -> PendingCall | None:
 
 
 def abandon_dequeues(call: Call) -> None:
-    """Serve `abandonDequeues`. A call inside the host has no connection, so there are no dequeues to end."""
+    """Serve `abandonDequeues`; see `Handler`.
+
+    A call inside the host has no connection, so there are no dequeues to end.
+    """
     request: ttypes.AbandonDequeuesRequest = call.request
     sequence_ids = request.sequence_ids
     if sequence_ids is None:

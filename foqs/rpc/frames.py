@@ -17,7 +17,7 @@ from foqs_contract.message_heads import LENGTH, LENGTH_BYTES
 
 _unpack_length: Final = LENGTH.unpack_from
 SHED_HEAD_BYTES: Final = 300
-"""The bytes kept of a shed frame: they contain the method name and the sequence id."""
+"""The number of bytes that are kept of a shed frame: they contain the method name and the sequence id."""
 
 _FOREIGN_PROTOCOLS: Final = (
     (b"\x80\x01", "an unframed Thrift client; use the framed transport"),
@@ -112,7 +112,7 @@ class FrameReader:
         self.is_mid_frame = False
 
     def _read_length(self, data: bytes, position: int) -> int:
-        """Read the available bytes of a length; return the position after them."""
+        """Read the available bytes of a length; return the position after them. Raises BadFrame."""
         self.is_mid_frame = True
         stop = min(len(data), position + LENGTH_BYTES - len(self._length_prefix))
         self._length_prefix += data[position:stop]

@@ -41,7 +41,7 @@ _KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
 _ID: Final = field_head(ttypes.Lease, "id")
 _TOKEN: Final = field_head(ttypes.Lease, "token")
 _END_BYTES: Final = 2
-"""The ends of the request and of the arguments."""
+"""The length of the ends of the request and of the arguments."""
 
 _read_i32: Final = I32.unpack_from
 _read_i64: Final = I64.unpack_from
@@ -152,7 +152,7 @@ def _read_size(message: bytes, position: int, head: bytes, string_bytes_max: int
 
 
 def _read_beginning(message: bytes, start: int, string_bytes_max: int) -> tuple[bytes, int, int]:
-    """Return the namespace, the number of entries, and where the first of them begins."""
+    """Return the namespace, the number of entries, and where the first of them begins. Raises _OtherForm, struct.error."""
     if message[start : start + FIELD_HEAD_BYTES] != _NAMESPACE[:FIELD_HEAD_BYTES]:
         raise _OtherForm
     position = start + FIELD_HEAD_BYTES
@@ -168,7 +168,7 @@ def _read_beginning(message: bytes, start: int, string_bytes_max: int) -> tuple[
 
 
 def _read_timeout(message: bytes, position: int) -> int:
-    """Return the timeout, the last field that a usual request has. The message must end after it."""
+    """Return the timeout, the last field that a usual request has. Raises _OtherForm if the message goes on after it."""
     end = position + I64_FIELD_BYTES
     if message[position : position + FIELD_HEAD_BYTES] != _TIMEOUT or message[end:] != STOP * _END_BYTES:
         raise _OtherForm

@@ -71,7 +71,7 @@ def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: Nam
 
 
 def _parse_ttl(raw: ttypes.RestoredItem) -> tuple[int | None, int | None]:
-    """Return (whole TTL, rest of it) in milliseconds; None for an item without one."""
+    """Return (whole TTL, rest of it) in milliseconds, both None for an item without TTL. Raises InvalidArgument."""
     if raw.ttl_ms is None:
         if raw.ttl_remaining_ms is not None:
             raise InvalidArgument("this needs ttl_ms, the whole TTL", field="ttl_remaining_ms")

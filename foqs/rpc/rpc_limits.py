@@ -11,7 +11,7 @@ from typing import Final, Self
 from foqs.options.rpc_options import CallOptions, RpcOptions
 
 _UNREAD_PART: Final = 8
-"""One connection may leave one part in this many of `rpc.in_flight_bytes_max` unread, but always the longest reply and another."""
+"""`rpc.in_flight_bytes_max` divided by this is the limit of one connection's unread replies, but it is two longest replies at least."""
 _READ_FACTOR: Final = 3
 """The reply of a call that only reads may be this many times as long as the longest one of a call that changes something."""
 
@@ -26,7 +26,7 @@ class RpcConstants:
     """The busy calls of one connection, and, counted apart, its waiting ones: a tenth of the usual `rpc.calls_in_flight_max`,
     so that one client cannot take everything. A client with more uses several connections."""
     refusals_in_flight_max: int = 50
-    """The connections beyond `rpc.connections_max` that are answered at the same time, for a second at most. Others are
+    """The maximum number of connections beyond `rpc.connections_max` that are answered at the same time, for a second at most. Others are
     closed at once, and their clients learn no reason."""
     handshakes_max: int = 100
     """The TLS handshakes in flight, each of a few hundred KiB at most. Further connections are closed at once."""

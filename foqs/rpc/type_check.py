@@ -159,7 +159,7 @@ class TypeWalker:
         protocol.readStructEnd()
 
     def walk_value(self, ttype: int, args: Any, path: str) -> None:
-        """Walk a value; the contract has no maps and no sets."""
+        """Check a value and all that it holds; the contract has no maps and no sets. Raises WrongType."""
         self._values_left -= 1
         if self._values_left < 0:
             raise WrongType("the message holds too many values that are not encoded in the shortest way", path)

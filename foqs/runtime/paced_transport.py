@@ -17,7 +17,7 @@ from typing import Any, Final
 from foqs.runtime.peer_budget import PeerBudget
 
 PIECE_BYTES: Final = 128 * 1024
-"""The bytes that are passed on at once: few writes for a large reply, and little memory that is not counted for a slow peer."""
+"""The number of bytes that are passed on at once: few writes for a large reply, and little memory that is not counted for a slow peer."""
 
 
 class PacedTransport(asyncio.Transport):

@@ -6,7 +6,7 @@ import ipaddress
 from typing import Final
 
 _IPV6_HOST_BITS: Final = 64
-"""The bits of an address within its network: a host with one IPv6 address usually has its whole /64."""
+"""The number of bits of an IPv6 address within its network: a host with one IPv6 address usually has its whole /64."""
 
 
 def peer_network(peer: object) -> str:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
 PAGE_ITEMS: Final = 500
-"""The items that are moved at once in each shard."""
+"""The maximum number of items that are moved at once in each shard."""
 
 
 class CountedShard(Protocol):
@@ -36,13 +36,13 @@ class CountedShard(Protocol):
 
 
 class DeadLetterSweep:
-    """Sweeps about once in `INTERVAL_S`.
+    """Moves the dead letters that are DEAD items, about once in `INTERVAL_S`.
 
     Args:
         document: returns the catalog as it applies here. Raises `FoqsError`.
-        shards: those that this host serves, by number.
-        bulk: of this host's queue.
-        timeout_s: of each page.
+        shards: the shards that this host serves, by number.
+        bulk: the bulk changes of this host's queue.
+        timeout_s: the time for each page.
     """
 
     def __init__(

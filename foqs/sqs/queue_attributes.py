@@ -108,7 +108,7 @@ def refuse_fifo_name(name: str) -> None:
 
 
 def check_fifo_name(name: str, attributes: Mapping[str, str]) -> None:
-    """Refuse the attribute of a FIFO queue for a queue whose name is not that of one. Raises `SqsError`."""
+    """Refuse the attribute `FifoQueue` for a queue whose name is not that of a FIFO queue. Raises `SqsError`."""
     if attributes.get("FifoQueue", "").lower() == "true" and not name.endswith(FIFO_SUFFIX):
         raise invalid_value(
             "The name of a FIFO queue can only include alphanumeric characters, hyphens, or "

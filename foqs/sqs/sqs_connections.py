@@ -39,7 +39,7 @@ SMALL_BODY_BYTES: Final = 8_192
 UNPROVED_PART: Final = 4
 """Bodies that are not proved may take one part in this many of `in_flight_bytes_max`."""
 MESSAGE_COPIES: Final = 2
-"""The copies of a message that count for a reply that is not made yet: its payload and its text."""
+"""The number of copies of a message that count for a reply that is not made yet: its payload and its text."""
 _LINGERING_S: Final = 1.0
 """How long the rest of a body that was refused is read, so that the peer sees the reply."""
 

@@ -29,7 +29,7 @@ CONNECTIONS_MAX: Final = 500
 STALL_TIMEOUT_S: Final = 30.0
 """A peer that sends no request, or does not read its answer, is disconnected after this time."""
 UNREAD_BYTES_MAX: Final = 64 << 20
-"""The bytes of answers that peers leave unread; a page of metrics has a few MiB at most."""
+"""The maximum number of bytes of answers that peers leave unread; a page of metrics has a few MiB at most."""
 IDLE_S: Final = 300.0
 """A connection without further requests is closed after this time."""
 

@@ -23,7 +23,7 @@ OTHER: Final = "other"
 OTHER_TOPICS: Final[TopicName] = (OTHER, OTHER)
 
 LEADERS: Final = 25
-"""The topics that are named for their items, and those that are named for their acks. At most 4 times as many are named."""
+"""The number of topics that are named for their items, and of those that are named for their acks. At most 4 times as many are named."""
 
 
 class NamedTopics:

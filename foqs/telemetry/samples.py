@@ -33,10 +33,10 @@ LIMITS: Final = ("rate", "items", "bytes", "topics")
 """The limits of a namespace's enqueues."""
 
 NAMESPACES_MAX: Final = 50
-"""The namespaces with their own series, of all shards together."""
+"""The maximum number of namespaces with their own series, of all shards together."""
 
 TOPICS_SCANNED_MAX: Final = 10_000
-"""The topics that a scrape reads, of all shards together: some milliseconds of the event loop."""
+"""The maximum number of topics that a scrape reads, of all shards together: some milliseconds of the event loop."""
 
 ORDER_KEY_BYTES: Final = 48
 """The memory of one order key: an integer of 128 bits and its place in a list."""

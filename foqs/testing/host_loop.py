@@ -157,7 +157,10 @@ class HostLoop(VirtualLoop):
     async def create_server(  # type: ignore[override]
         self, protocol_factory: ProtocolFactory, host: str, port: int, *, start_serving: bool = True, **options: Any
     ) -> Listener:
-        """Accept connections from outside, without a port of the machine."""
+        """Accept connections from outside, without a port of the machine. Return the listener.
+
+        Raises ValueError if TLS is asked for.
+        """
         if options.get("ssl") is not None:
             raise ValueError("a fake host has no network that TLS could protect; omit it from the options")
         return await self._network.listen(host, port, protocol_factory)

@@ -34,7 +34,7 @@ from shardmgr.registry.zookeeper_session import NodeChanged, NodeExists, NodeMis
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX: Final = 5
-"""The attempts of a call while others change the same node."""
+"""The maximum number of attempts of a call while others change the same node."""
 _OWN_SESSIONS_MAX: Final = 100
 """The earlier sessions that a registry remembers."""
 _CONCURRENT_READS_MAX: Final = 64
@@ -271,7 +271,10 @@ class ZooKeeperRegistry:
         return await self._get(zk, path, ephemeral=ephemeral) if found is None else _content_of_kind(found, ephemeral)
 
     async def _get(self, zk: ZooKeeperSession, path: str, *, ephemeral: bool = False) -> tuple[bytes, int] | None:
-        """Return the content and version of a node of this kind, and watch it."""
+        """Return the content and version of a node of this kind, None if there is none, and watch it.
+
+        Raises RegistryFailed if the node changes too quickly.
+        """
         for _ in range(_ATTEMPTS_MAX):
             try:
                 found = await zk.call_watched("get", path)

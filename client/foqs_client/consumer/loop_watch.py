@@ -56,7 +56,7 @@ def watch_loop(running: RunningTasks) -> Callable[[], None]:
 
 
 class LoopWatch:
-    """The watch of one event loop.
+    """Watches one event loop for a handler that blocks it.
 
     Args:
         thread_id: the thread that runs the loop.

@@ -97,7 +97,7 @@ class TopicScheduler:
         self._virtual_time = 0.0
         """The virtual time of the last topic that had a turn. A topic that becomes hot starts with it."""
         self._urgent_credit = 0.0
-        """The items that the most urgent topic may still get, with a fraction."""
+        """The number of items that the most urgent topic may still get, with a fraction."""
         self._quiet_named: dict[str, _Topic] = {}
         """The quiet topics that the user named, in the order in which calls named them last."""
         self._quiet_listed: dict[str, _Topic] = {}

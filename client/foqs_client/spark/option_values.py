@@ -88,7 +88,10 @@ class OptionValues:
         return text.lower() == "true"
 
     def names(self, name: str) -> tuple[str, ...] | None:
-        """Return a list of names, separated by commas and without spaces around; None if it is not given."""
+        """Return an option that is a list of names, separated by commas; None if it is not given.
+
+        Spaces around a name do not count. Raises the error if a name is empty.
+        """
         if name not in self._given:
             return None
         found = [each.strip() for each in self._given[name].split(",")]

@@ -149,7 +149,7 @@ def _parse_value(values: OptionValues, name: str, text: str) -> OptionValue:
 
 
 def _parse_timestamp_ms(name: str, text: str) -> int:
-    """Return milliseconds since 1970-01-01 UTC."""
+    """Return the time that an option gives, in milliseconds since 1970-01-01 UTC. Raises SinkError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -181,6 +181,7 @@ class QueueStream:
         """Return the name of the stream, whose location is this process's from now on.
 
         A stream that has no batch yet is new, and takes the location over.
+        Raises SourceError if the location belongs to another stream or driver.
         """
         owner = self._staging.read_owner()
         if self._owner is None:
@@ -200,7 +201,7 @@ class QueueStream:
         )
 
     def _release_above(self, batch: int) -> None:
-        """Release the items of files that no offset names, and delete the files."""
+        """Release the items of files that no offset names, and delete the files. Raises SourceError."""
         files = [file for file in self._staging.staged_files() if file.batch > batch]
         # Read after the files: a later driver writes its name before its first file, so none of these is its own.
         if files and (owner := self._staging.read_owner()) != self._owner:
@@ -245,7 +246,7 @@ class QueueStream:
         writer.write(delivery_values(taken, int(time.time() * 1_000)), [each.token for each in taken])
 
     def _ack(self, leases: Sequence[Lease]) -> int:
-        """Ack items until each is acked, gone or superseded. Return how many were superseded."""
+        """Ack items until each is acked, gone or superseded. Return how many were superseded. Raises SourceError."""
         backoff = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX, Random(), (1.0, 1.25))
         deadline = time.monotonic() + self._options.timeout_ms / 1_000
         stale, attempts = 0, 0
@@ -270,7 +271,7 @@ class QueueStream:
         return stale
 
     def _outcomes(self, leases: Sequence[Lease], deadline: float) -> list[Outcome]:
-        """Make one attempt to ack; a failure of the call is the outcome of each."""
+        """Make one attempt to ack. Return the outcomes; a failure of the call is the outcome of each."""
         try:
             left_ms = max(1_000, int((deadline - time.monotonic()) * 1_000))
             return self._client.ack(leases, timeout_ms=left_ms)

@@ -194,6 +194,6 @@ def _cut(dead_letter: DeadLetter) -> DeadLetter:
 
 
 def _with_key(dead_letter: DeadLetter, own_key: str, row: Mapping[str, Any]) -> DeadLetter:
-    """Return the dead letter with a key in the slot of the row's own, so that both belong to one call."""
+    """Return the dead letter with a key in the key slot of the row's own key, so that both items belong to one call."""
     content = urlsafe_b64encode(blake2b(row_content(row), digest_size=18).digest()).decode()
     return replace(dead_letter, idempotency_key=f"~{key_slot_of(own_key.encode(errors='replace')):03x}dead{content}")

@@ -61,14 +61,11 @@ class StagedFile:
 
 
 class Staging:
-    """A staging location.
+    """A staging location. Each method also raises SourceError if the location cannot be used.
 
     Args:
         location: an absolute path, or an address that pyarrow knows.
         columns: the columns of the rows: name and type.
-
-    Raises:
-        SourceError: the location cannot be used.
     """
 
     def __init__(self, location: str, columns: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PAGE_TOPICS: Final = 500
 INACTIVE_READ_MAX: Final = 1_000
-"""The topics among which those without a ready or leased item are counted."""
+"""The maximum number of topics among which those without a ready or leased item are counted."""
 
 _UNAVAILABLE: Final = "topics may be missing, and items are not delivered"
 

@@ -20,7 +20,7 @@ from foqs_contract.plurals import counted
 
 CALL_TIMEOUT_MS: Final = 2_000
 CONCURRENT_CALLS_MAX: Final = 16
-"""Hosts that are asked at the same time."""
+"""The maximum number of hosts that are asked at the same time."""
 _SHOWN_MAX: Final = 5
 
 

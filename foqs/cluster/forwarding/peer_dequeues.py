@@ -95,11 +95,11 @@ class PeerDequeues:
         """By peer nonce and topic, the last time that the peer could not deliver."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.forwarded_count = 0
-        """Calls sent to another host."""
+        """The number of calls sent to another host."""
         self.received_count = 0
-        """Items received from other hosts."""
+        """The number of items received from other hosts."""
         self.released_count = 0
-        """Received items that came too late."""
+        """The number of items received too late for the call, which were released."""
 
     # ---------------------------------------------------------------- choosing
 

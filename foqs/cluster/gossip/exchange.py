@@ -43,7 +43,7 @@ class GossipPace:
     """How often a host asks each other host for the topics that changed and for its reports on namespaces. A list of the
     tier's topics is behind the other hosts by about this time. With a longer one, shared limits are held less exactly."""
     page_topics_max: int = 250
-    """The topics of one reply; more follow in further replies, with pauses. One is built and read in a few milliseconds, for
+    """The maximum number of topics in one reply; more follow in further replies, with pauses. One is built and read in a few milliseconds, for
     which a host answers nothing else."""
     topic_tombstones_max: int = 100_000
     """The empty topics that a host remembers, so that others learn that they are empty: some tens of MiB. A host that missed a

@@ -98,7 +98,7 @@ class _PeerView:
         self.unconfirmed: set[TopicName] | None = None
         """During a full listing, the known topics that it has not contained yet."""
         self.unavailable_shards = 0
-        """The shards that the peer serves, and that cannot deliver."""
+        """The number of shards that the peer serves and that cannot deliver."""
         self.is_truncated = False
         """Whether some topics were left out because of the limit."""
 

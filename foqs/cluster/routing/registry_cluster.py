@@ -180,7 +180,10 @@ class RegistryCluster:
         )
 
     def _host_name(self, host: HostRef, field: str) -> str:
-        """Return the name of a host, given its name, or its address as a pair or as text."""
+        """Return the name of a host, given its name, or its address as a pair or as text.
+
+        A text that is neither is returned unchanged. Raises InvalidArgument if no host has the pair.
+        """
         members = self._required_view().members
         if isinstance(host, str):
             if any(member.name == host for member in members):
@@ -223,7 +226,9 @@ def _routing_version(hosts: Sequence[HostView], shards: Sequence[ShardView]) -> 
 
 @asynccontextmanager
 async def _translated_errors(deadline: float, host_field: str = "host") -> AsyncIterator[None]:
-    """Convert errors of a change to errors for the caller.
+    """Convert errors of the registry and of a change to errors for the caller.
+
+    Raises InvalidArgument, Unavailable and UnknownOutcome; the last one also after the deadline.
 
     Args:
         host_field: the request's field that names the host.

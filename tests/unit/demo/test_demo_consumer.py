@@ -108,12 +108,12 @@ class Queue:
 class Run:
     """A producer and a consumer on one queue."""
 
-    def __init__(self, queue: Queue, paths: Sequence[str], nursery: PlantedFiles) -> None:
-        self.queue, self.ledger, self.nursery = queue, RunLedger(), nursery
-        self.topics = run_files.topics_by_path([*nursery.paths, *paths], "run")
+    def __init__(self, queue: Queue, paths: Sequence[str], planted_files: PlantedFiles) -> None:
+        self.queue, self.ledger, self.planted_files = queue, RunLedger(), planted_files
+        self.topics = run_files.topics_by_path([*planted_files.paths, *paths], "run")
 
     async def produce(self) -> None:
-        await DemoProducer(cast(Client, self.queue), self.ledger, self.topics).run(self.nursery)
+        await DemoProducer(cast(Client, self.queue), self.ledger, self.topics).run(self.planted_files)
 
     async def consume(self, pool: Executor, lease_ms: int = 60_000) -> None:
         client = cast(Client, self.queue)
@@ -149,7 +149,7 @@ def test_everything_is_enqueued_in_batches_and_settled_once(made: Run, pool: Exe
 
 
 def test_failed_item_is_retried_and_its_metadata_holds_the_reason(made: Run, pool: Executor) -> None:
-    made.topics = {path: topic for path, topic in made.topics.items() if path in made.nursery.paths}
+    made.topics = {path: topic for path, topic in made.topics.items() if path in made.planted_files.paths}
     run(made.produce())
     run(made.consume(pool))
     assert made.ledger.retries == 5 * (ATTEMPTS_MAX - 1)

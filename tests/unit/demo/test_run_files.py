@@ -97,9 +97,9 @@ def test_results_come_in_the_order_of_the_tasks(tmp_path: Path) -> None:
     ],
 )
 def test_planted_file_fails_once_it_is_damaged(tmp_path: Path, name: str, why: str) -> None:
-    nursery = run_files.PlantedFiles(tmp_path)
-    entry = next(run_files.read_file(path, "t", planted=True) for path in nursery.paths if path.endswith(name))
+    planted_files = run_files.PlantedFiles(tmp_path)
+    entry = next(run_files.read_file(path, "t", planted=True) for path in planted_files.paths if path.endswith(name))
     task = FileTask(entry.path, entry.size, entry.sha256)
     assert process(task).error is None
-    nursery.spoil()
+    planted_files.spoil()
     assert process(task).error == why

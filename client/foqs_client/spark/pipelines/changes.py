@@ -22,7 +22,7 @@ from foqs_client.spark.pipelines.terminal import confirm, progress, say
 from foqs_contract.plurals import counted
 
 EXAMPLES = 10
-"""Items that a dry run shows."""
+"""The number of items that a dry run shows."""
 _SHOWN = ("id", "topic", "state", "priority", "attempt")
 _ITEMS_PER_TASK = 20_000
 

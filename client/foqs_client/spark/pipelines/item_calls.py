@@ -23,7 +23,7 @@ from foqs_client.sync_client import SyncClient
 
 ENTRIES_PER_CALL: Final = 500
 CALLS_IN_FLIGHT: Final = 3
-"""The calls of a task at a time. A call has entries of one batch of rows."""
+"""The maximum number of a task's calls at a time. A call has entries of one batch of rows."""
 OUTCOME_COLUMNS: Final = "outcome string, message string, items bigint"
 
 

@@ -30,7 +30,7 @@ AGES: Final = (
 OLDEST: Final = "over 7 days"
 LARGEST: Final = 20
 HOURS: Final = 48
-"""The hours of which the page shows what comes due; the table has all."""
+"""The number of hours for which the page shows what comes due; the table has all."""
 
 
 def write_report(
