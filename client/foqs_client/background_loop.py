@@ -109,7 +109,7 @@ class _LoopCall(Generic[T]):
     """One coroutine in the loop, for a caller in another thread.
 
     Attributes:
-        result: for the caller.
+        result: the future that gets the result for the caller.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class BulkCalls(RoutedCalls):
         """Delete a page of the items that match. It is safe to repeat a page.
 
         Args:
-            only: which items to delete.
+            only: the filter of the items to delete.
             limit: the maximum number of items of the page.
             cursor: the `next_cursor` of the page before; None for the first page.
         """

@@ -111,8 +111,8 @@ class BulkJobCalls:
 
         Args:
             action: "cancel", "update", "redrive", "move" or "count". A count changes nothing, and may take as long as it needs.
-            only: which items. Filter and change have at most about 4,000 bytes.
-            change: only with "update".
+            only: the filter of the items. Filter and change have at most about 4,000 bytes.
+            change: only with "update": what to change in each item.
             move_to: only with "move"; the filter then names the topic of the items.
             rate_per_s: the maximum number of items to change in a second.
             expected: how many items match, if you counted them; shown with the job.

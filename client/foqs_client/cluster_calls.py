@@ -53,9 +53,9 @@ class ClusterCalls:
         """Add a shard.
 
         Args:
-            shard: its number.
+            shard: the number of the new shard.
             database: the name of its database in the configurations of the hosts.
-            tier: its tier; None: that of the host that gets the call.
+            tier: the tier of the shard; None: the tier of the host that gets the call.
             weight: the work that it causes, relative to other shards.
             region: the region of its database; hosts of this region are preferred.
 

@@ -36,7 +36,7 @@ class DequeueKind(NamedTuple):
     """The kind of a dequeue: the items that it asks for. Calls of one kind can take over each other's polls.
 
     Attributes:
-        is_long_poll: its polls wait for items.
+        is_long_poll: whether the polls wait for items.
     """
 
     wants: tuple[tuple[str, int], ...]

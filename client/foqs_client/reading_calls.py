@@ -98,8 +98,8 @@ class ReadingCalls(RoutedCalls):
         An item that exists during all pages is listed once. A short page need not be the last one.
 
         Args:
-            shard: its number; `routing` lists the shards.
-            only: which items to list; None: all.
+            shard: the number of the shard; `routing` lists the shards.
+            only: the filter of the items to list; None: all items.
             with_key: with the idempotency keys that are still remembered.
         """
         request = ttypes.ListItemsRequest(

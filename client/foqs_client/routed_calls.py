@@ -365,7 +365,7 @@ class RoutedCalls:
 
         Args:
             connect_s_max: the longest wait for a connection.
-            retry_connect: retry to connect until then.
+            retry_connect: whether to retry to connect until the deadline.
             late_reply: see `HostConnection.call`.
         """
         loop = asyncio.get_running_loop()

@@ -16,18 +16,18 @@ from foqs_contract.errors import InvalidArgument
 
 @dataclass(slots=True, frozen=True)
 class BulkActionRow:
-    """One action.
+    """An action on the items that match a filter.
 
     Attributes:
-        name: for people, and in the records of jobs. An action that changes items has the name of their `EventKind`.
-        number: that of `BulkAction` in thrift/foqs.thrift. None: older hosts could not read one more, so the field
+        name: the action's name, for people and in the records of jobs. An action that changes items has the name of their `EventKind`.
+        number: its number in `BulkAction` of thrift/foqs.thrift. None: older hosts could not read one more, so the field
             `chosen_by` chooses the action in its place.
         chosen_by: the field of a request that chooses the action. It is a flag, unless the action takes it.
         takes: the field of a request that has its values, `change` or `move_to`. Empty: it has none.
-        changes_items: False: it counts them.
-        of_dead_items: only dead items can have it.
-        in_one_topic: the filter names one topic, and the action another one.
-        removes_matches: an item that has it does not match the filter any more.
+        changes_items: whether it changes the items; otherwise it counts them.
+        of_dead_items: whether only dead items can be changed in this way.
+        in_one_topic: whether the filter names one topic, and the action another one.
+        removes_matches: whether an item does not match the filter any more after the action.
         label: what it does, for a list of choices.
         warning: what a person must know before the start.
     """

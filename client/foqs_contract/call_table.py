@@ -42,7 +42,7 @@ class Requirement:
     """The requirement of a call: its scope, and the permissions of which a principal needs one.
 
     Attributes:
-        any_of: for NAMESPACE: one of these permissions is needed.
+        any_of: the permissions of which a call of a NAMESPACE needs one.
         namespace_field: the path of the request's field that names the namespace.
     """
 

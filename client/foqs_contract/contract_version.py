@@ -43,7 +43,7 @@ class NewerPart(NamedTuple):
 
     Attributes:
         version: the first version with it.
-        field: its path in the request; None if it is the method.
+        field: the path of the field in the request; None if the method itself is newer.
     """
 
     version: int

@@ -56,7 +56,7 @@ class Authenticator:
         permissions_of: returns the permissions of the others.
 
     Attributes:
-        keyring: replaced when the files are read again.
+        keyring: the keyring, which is replaced when the files are read again.
     """
 
     def __init__(

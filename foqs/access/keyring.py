@@ -37,7 +37,7 @@ class Keyring:
 
     Attributes:
         principal_by_digest: the principal of each token, by the SHA-256 of the token.
-        tls_context: for the listener; None if it does not use TLS.
+        tls_context: the TLS context of the listener; None if it does not use TLS.
         client_ca_digest: the SHA-256 of the clients' CA file; None if client certificates are not used.
         signing_secrets: the secrets of each principal, one for each of its tokens; empty if nothing is signed.
     """

@@ -67,7 +67,7 @@ class HostSession:
     """The host to call, and the format of the output.
 
     Attributes:
-        timeout_ms: of each call.
+        timeout_ms: the time for each call.
         is_namespace_named: True if the command line names the namespace; false if it is that of the environment or the default.
     """
 
@@ -172,7 +172,7 @@ def fail_on_errors(errors: Mapping[int, FoqsError], total: int) -> None:
     """Fail with the first error of a batch of `total` entries, and name the places of all; do nothing if there is none.
 
     Args:
-        errors: by place, from 1, in order.
+        errors: the errors by the place of the entry, from 1, in order.
     """
     if errors:
         failed = f" ({len(errors)} of {total} failed, at {_format_places(list(errors))})" if total > 1 else ""

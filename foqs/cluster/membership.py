@@ -43,7 +43,7 @@ class Membership:
     """Joins a host to its cluster.
 
     Args:
-        registry: not opened; this object opens and closes it.
+        registry: the registry, which this object opens and closes.
         nonce: names this run of the host.
         load: returns how many items wait to be written; announced as `coarse_load`.
     """

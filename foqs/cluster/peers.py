@@ -59,7 +59,7 @@ class Peer:
     Attributes:
         load: how many items wait there to be written, as last reported.
         can_accept_items: whether a shard there accepts new items, as far as is known.
-        suspect_until_s: on the loop's clock.
+        suspect_until_s: until when the peer is suspect, on the loop's clock.
         unreachable_reason: why the last call did not reach it; empty if it did.
     """
 
@@ -88,7 +88,7 @@ class Peers:
 
     Args:
         host_views: returns the cluster's hosts as last read; the same object while nothing changes.
-        nonce, tier, region: of this host.
+        nonce, tier, region: those of this host.
         open_pool: opens authenticated connections to a host.
     """
 
@@ -161,7 +161,7 @@ class Peers:
         """Send a request and return the reply's struct. The request is not changed.
 
         Args:
-            release: of a dequeue: releases the items of a reply that comes after this call has ended.
+            release: for a dequeue: releases the items of a reply that comes after this call has ended.
 
         Raises:
             PeerUnreachable: no host has read the request.

@@ -26,7 +26,7 @@ class TierLimits:
     """This host's rate allocations, kept up to date by gossip.
 
     Args:
-        backlogs: of this host.
+        backlogs: the backlogs of this host.
         limited: returns the settings of namespaces with limited enqueues.
         peers: returns the other hosts of the tier.
         stopwatch_s: returns monotonic seconds.

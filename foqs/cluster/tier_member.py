@@ -39,9 +39,9 @@ class TierMember:
     """One host as a member of its tier; see `foqs.queue.tier.Tier`.
 
     Args:
-        state: of this host.
+        state: the state of this host.
         peers: the other hosts of the tier.
-        view: for their reports; empty at first.
+        view: the view that keeps the reports of the peers; empty at first.
         delivery_bytes_max: the limit of the payloads of one reply.
 
     Attributes:
@@ -155,7 +155,7 @@ class TierMember:
 
         Args:
             listener: the engine of this host.
-            port: of the host's listener.
+            port: the port of the host's listener.
         """
 
         def on_view_changed() -> None:

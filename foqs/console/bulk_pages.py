@@ -203,7 +203,7 @@ class CountedChange:
     """The change for which a job has counted.
 
     Attributes:
-        action: of `Client.start_bulk_job`.
+        action: the action as in `Client.start_bulk_job`.
         started: the job that makes the change; None: it is not started.
         is_late: the count is too old to start the change.
     """

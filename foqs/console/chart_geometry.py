@@ -29,7 +29,7 @@ class Chart:
 
     Attributes:
         columns: the figures: fields of `Point`, each with its name for people. At most three.
-        unit: of all of them.
+        unit: the unit of all values.
     """
 
     title: str

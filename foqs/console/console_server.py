@@ -24,7 +24,7 @@ class ConsoleServer:
 
     Args:
         new_handler: returns aiohttp's handler of one connection.
-        tls: for https; None: http.
+        tls: the TLS context for https; None: http.
         on_handshake_failed: called once per failed handshake.
     """
 

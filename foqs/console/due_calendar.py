@@ -68,8 +68,8 @@ class Calendar:
     """The deferred items of a topic by interval.
 
     Attributes:
-        intervals: in order, without gaps.
-        counts: one of each interval.
+        intervals: the intervals in order, without gaps.
+        counts: the number of items of each interval.
         later: the items that come due after the last interval.
         is_scanned: every item was read.
     """
@@ -116,7 +116,7 @@ async def read_calendar(read: ReadPage, parts: Sequence[Interval], deferred: int
     """Count the deferred items of a topic in these intervals, of which the first one holds `now_ms`.
 
     Args:
-        deferred: their number, as it is known.
+        deferred: the number of the deferred items, as it is known.
     """
     if deferred <= SCANNED_ITEMS_MAX:
         return await _scan(read, parts)

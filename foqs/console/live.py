@@ -40,7 +40,7 @@ class LivePart:
     """The part of a page that is kept up to date. Its element has the id `live`.
 
     Attributes:
-        template: draws it.
+        template: the name of the template that draws it.
         fields: the fields of the page's address that it depends on, beside the namespace.
         values: returns what the template needs.
         point: returns the newest point of the page's charts.

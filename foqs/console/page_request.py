@@ -75,7 +75,7 @@ class PageRequest:
     """A request with its principal. Within a `with` block it may make calls.
 
     Attributes:
-        path: that of the page, without the prefix of the site.
+        path: the path of the page, without the prefix of the site.
         values: the fields of the address (GET) or of the form (POST).
         shared: the figures that all pages share.
         namespaces: the names of the namespaces on which the principal has a permission, in order.

@@ -44,7 +44,7 @@ class Choice:
     """The topics to rank, and the order.
 
     Attributes:
-        states: only topics with an item in one of these states.
+        states: the states; only topics with an item in one of them are listed.
         order: a key of `ORDERS`.
     """
 

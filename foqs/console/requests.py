@@ -30,7 +30,7 @@ def cross_site_refusal(method: str, headers: Mapping[str, str], own_origin: str)
     """Return why a request that changes something is refused, or None. Only the console's own pages may send one.
 
     Args:
-        own_origin: that of the console's pages.
+        own_origin: the origin of the console's pages.
     """
     if method in _SAFE_METHODS:
         return None

@@ -99,12 +99,12 @@ class ConsoleSettings:
         host_name: shown on each page.
         is_cluster: the host has peers to hand shards to.
         authenticator: checks logins; None: everybody may do everything.
-        secret: that of the sessions.
+        secret: the secret of the sessions.
         permissions_of: the permissions of the principals.
         namespaces: returns the names of all namespaces, in no order.
-        tls: for https; None: http.
+        tls: the TLS context for https; None: http.
         url: the URL of a proxy in front of the console; None: browsers use its own port.
-        limits: of connections.
+        limits: the limits of connections.
         on_handshake_failed: called once per failed TLS handshake.
         now_s: returns seconds since 1970-01-01 UTC.
         figures: the figures of this host that the pages show without a call.

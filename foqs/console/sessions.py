@@ -24,7 +24,7 @@ def issue_cookie(authenticated: AuthenticatedPrincipal, ends_at_s: int, secret: 
     """Return the value of a cookie for a principal that was authenticated by a token.
 
     Args:
-        secret: that of the cluster.
+        secret: the secret of the cluster's sessions.
         ends_at_s: seconds since 1970-01-01 UTC.
     """
     name = authenticated.principal.name

@@ -31,7 +31,7 @@ class Site:
     """The address of a console, as browsers see it.
 
     Attributes:
-        url: that of the proxy; None: browsers use the console's own port.
+        url: the URL of the proxy; None: browsers use the console's own port.
         has_tls: the console's own port uses TLS.
     """
 

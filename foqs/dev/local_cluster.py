@@ -77,7 +77,7 @@ def read_description(folder: Path) -> tuple[str, list[RunningHost]]:
     """Return the address and the hosts of the cluster that runs in a folder.
 
     Raises:
-        ServerNotAvailable: none runs there.
+        ServerNotAvailable: no cluster runs there.
     """
     try:
         text = (folder / DESCRIPTION_FILE).read_text()

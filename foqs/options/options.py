@@ -30,7 +30,7 @@ def option(default: Any, unit: str, what: str, low: int | None = None, high: int
 
     Args:
         what: what it sets.
-        low, high: its range.
+        low, high: the range of the value.
         change: when an operator changes it, and by which sign.
     """
     return Field(default, description=f"{what} {change}", ge=low, le=high, json_schema_extra={"unit": unit})

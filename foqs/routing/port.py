@@ -33,7 +33,7 @@ class HostView:
         load: how many items wait to be written there, as last reported; None if it is not known.
         drained: whether it is to own no shards.
         leaving: whether it is stopping and hands its shards over.
-        version: of its program, if known.
+        version: the version of its program; None if it is not known.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ShardView:
 
     Attributes:
         owner, owner_name: None and empty if no host should own it now.
-        epoch: of that ownership; 0 if there was none yet.
+        epoch: the epoch of that ownership; 0 if there was none yet.
         state: a state of `shardmgr.ownership`.
         database: its name in the hosts' configurations; may be empty.
         draining: whether it refuses new items; see `ClusterService.drain_shard`.

@@ -33,7 +33,7 @@ def host_service(
         rng: draws the jitter of backoffs.
         extra_handlers: handlers of other calls than those about items and topics, by name.
         layer: forwards to the other hosts of the tier.
-        topics: those of the whole tier; None: those of the queue.
+        topics: the topics of the whole tier; None: those of the queue.
     """
     handlers = QueueHandlers(queue, queue.reads if topics is None else topics, rng)
     methods = contract_methods(

@@ -50,7 +50,7 @@ class InHostCalls:
         """Return the reply struct.
 
         Args:
-            principal: for whom the call is made.
+            principal: the principal for whom the call is made.
             give_backs: gets the `give_back` of the reply, if it has one.
 
         Raises:

@@ -68,9 +68,9 @@ class RpcCall(Call):
     """A call in flight.
 
     Args:
-        cost_bytes: its part of the host's `ByteBudget`.
-        started_at_s: on the server's stopwatch.
-        waiting_place: its place among the host's `WaitingCalls`; None if it does not wait for items.
+        cost_bytes: the part of the host's `ByteBudget` that the call has reserved.
+        started_at_s: when the call started, on the server's stopwatch.
+        waiting_place: the call's place among the host's `WaitingCalls`; None if it does not wait for items.
     """
 
     __slots__ = (

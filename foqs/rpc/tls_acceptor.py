@@ -43,10 +43,10 @@ class TlsAcceptor:
 
     Args:
         on_handshake_failed: called once per failed handshake.
-        scheme: how the listener's URL begins, for the log.
+        scheme: the scheme of the listener's URL, for the log.
 
     Attributes:
-        context: used by future handshakes.
+        context: the TLS context of future handshakes.
     """
 
     def __init__(

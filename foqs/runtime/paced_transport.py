@@ -26,7 +26,7 @@ class PacedTransport(asyncio.Transport):
     Args:
         inner: the transport of the connection, whose own limits are set.
         peer: see `PeerBudget`.
-        high_bytes: from more unread bytes on the connection is blocked.
+        high_bytes: the limit of unread bytes; beyond it the connection is blocked.
         on_blocked, on_unblocked: called alternately. A connection is unblocked when its peer has taken everything.
         on_evicted: called if others need the memory. The connection must be aborted.
 

@@ -26,7 +26,7 @@ class DeadLetters:
     """Moves messages to dead letter queues.
 
     Args:
-        timeout_s: of each call inside the host.
+        timeout_s: the time for each call inside the host.
         now_s: seconds since 1970-01-01 UTC.
     """
 

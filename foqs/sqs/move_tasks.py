@@ -72,7 +72,7 @@ class MoveTasks:
     """Serves the actions about message move tasks.
 
     Args:
-        timeout_s: of each call.
+        timeout_s: the time for each call.
         loop_time: the clock of deadlines, in seconds.
     """
 

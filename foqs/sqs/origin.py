@@ -24,8 +24,8 @@ class Origin:
     Attributes:
         queue: the name of the queue that it was moved to.
         source: the name of the queue that it was moved from.
-        message_id: its MessageId there.
-        receives: how often it was received before.
+        message_id: the MessageId of the message there.
+        receives: how often the message was received there.
         first_received_ms: when it was received first, in milliseconds since 1970-01-01 UTC.
     """
 

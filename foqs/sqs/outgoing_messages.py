@@ -70,7 +70,7 @@ def parse_message(
 
     Args:
         request: the call: who sends, and its trace. Without a usable invocation id the item has no key.
-        place: of the message in the call.
+        place: the place of the message in the call.
 
     Raises:
         SqsError: the message is not allowed.

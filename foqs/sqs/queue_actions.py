@@ -85,7 +85,7 @@ class QueueActions:
     """Serves the actions about queues.
 
     Args:
-        timeout_s: of each call inside the host.
+        timeout_s: the time for each call inside the host.
         now_s: seconds since 1970-01-01 UTC.
         loop_time: the clock of deadlines, in seconds.
     """

@@ -213,7 +213,7 @@ class _HeldBytes:
     The body is a holding of its peer until it is proved, then a part of the server's budget.
 
     Attributes:
-        timeout: that of the reading; it ends early if the body is evicted.
+        timeout: the timeout of the reading; it ends early if the body is evicted.
     """
 
     def __init__(self, peer: str, unproved: PeerBudget, budget: ByteBudget) -> None:

@@ -41,7 +41,7 @@ class SqsServer:
     A server that is bound and does not serve yet accepts no connection.
 
     Args:
-        timeout_s: of each call to the service; a receive adds its wait.
+        timeout_s: the time for each call to the service; a receive adds its wait.
     """
 
     def __init__(self, config: Config, limits: RpcLimits, timeout_s: float) -> None:

@@ -68,8 +68,8 @@ class Counts:
         discarded: deleted because their handlers raised `Discard`.
         released: returned without a handler, or interrupted by a stop.
         lost: the lease ended before the item was settled.
-        running: in flight, with a running handler.
-        waiting: in flight, without a handler.
+        running: the items in flight with a running handler.
+        waiting: the items in flight whose handler does not run yet.
     """
 
     done: int = 0

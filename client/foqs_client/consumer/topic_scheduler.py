@@ -41,13 +41,13 @@ MISSES_MAX: Final = 3
 
 
 class _Topic:
-    """One topic.
+    """A topic, with what was delivered of it and what calls in flight ask for.
 
     Attributes:
         virtual_time: delivered items divided by the weight. The least sum of this and
             `requested` is next.
         requested: items that calls in flight ask for, divided by the weight.
-        rank: that sum, as in its current entry of the turns.
+        rank: the sum of both in its current entry of the turns.
         turn_number: the number of its current entry in the turns; 0: none.
         urgent_number: the number of its current entry in the urgent heap; 0: none.
     """

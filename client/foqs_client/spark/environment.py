@@ -36,8 +36,8 @@ def is_from_session(environ: Mapping[str, str], path: Sequence[str]) -> bool:
     """Return whether only a session of Spark Connect brings foqs to this Python.
 
     Args:
-        environ: of a process that Spark started.
-        path: its sys.path. Files that a session added are in a folder with the session's name.
+        environ: the environment of a process that Spark started.
+        path: the `sys.path` of the process. Files that a session added are in a folder with the session's name.
     """
     session = environ.get("SPARK_JOB_ARTIFACT_UUID", _NO_SESSION)
     if session == _NO_SESSION:

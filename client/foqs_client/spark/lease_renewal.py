@@ -31,7 +31,7 @@ class StreamLeaseRenewal:
     """Renews leases until it is stopped.
 
     Args:
-        client: extends them. Other threads may use it, too.
+        client: the client that extends the leases. Other threads may use it, too.
         lease_ms: the duration of a lease.
     """
 

@@ -31,9 +31,9 @@ class OptionValues:
     """The given options of one job.
 
     Args:
-        given: name in lower case, and value.
+        given: the given values by option name in lower case.
         known: all names that the job has.
-        error: raised with the sentence.
+        error: the class of the errors to raise; it gets a sentence.
     """
 
     def __init__(self, given: Mapping[str, str], known: Sequence[str], error: type[JobError]) -> None:

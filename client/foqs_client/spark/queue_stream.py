@@ -45,8 +45,8 @@ class Offset:
     Attributes:
         stream: the name of the stream; empty before its first batch.
         batch: the number of the batch; 0 before the first one.
-        file: its staged rows.
-        rows: their number.
+        file: the name of the file of the staged rows.
+        rows: the number of the rows.
     """
 
     stream: str = ""
@@ -72,9 +72,9 @@ class QueueStream:
 
     Args:
         options: the options of the stream.
-        client: of the namespace.
+        client: a client of the namespace.
         staging: the staging location.
-        renewal: extends leases.
+        renewal: what extends the leases of the staged items.
     """
 
     def __init__(

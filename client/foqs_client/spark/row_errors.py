@@ -100,7 +100,7 @@ class RowErrors:
         Only the dead letter of a row with its own idempotency key has a key.
 
         Args:
-            row: its values by column.
+            row: the values of the row by column.
             error: what is wrong with it.
         """
         if self.on_error is OnError.FAIL:

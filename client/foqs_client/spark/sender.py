@@ -52,7 +52,7 @@ class Sender:
 
     Attributes:
         enqueued_count: the number of durable items, dead letters included.
-        repeated_count: how many of them an earlier attempt had enqueued.
+        repeated_count: how many of these items an earlier attempt had enqueued.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ class SourceOptions:
         cert_file: as in `foqs_client.Tls`.
         key_file: as in `foqs_client.Tls`.
         namespace: the namespace of the items.
-        only: which items are read. Their ages are measured when the read of their shard starts.
+        only: the filter of the items that are read. Their ages are measured when the read of their shard starts.
         payload: whether rows have their payloads.
         details: whether rows have the columns that a copy of the item needs.
         rows_per_second: the rate of the whole read; None: as fast as it can.

@@ -46,7 +46,7 @@ class BulkOptions:
     """The options of a change by filter.
 
     Attributes:
-        yes: it starts without a question.
+        yes: whether the job starts without a question.
         rate: at most this many items are changed a second; None: no limit.
         background: the command does not wait for the end of the job.
     """
@@ -61,7 +61,7 @@ class BulkWork:
     """The action of a bulk job, with its arguments.
 
     Attributes:
-        action: its name is the verb of the question.
+        action: what is done to the items; its name is the verb of the question.
     """
 
     action: BulkActionRow

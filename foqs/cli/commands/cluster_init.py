@@ -179,7 +179,7 @@ async def _set_identity(registry: Registry, clusters: Mapping[int, str], adopted
     """Give the cluster its identity, or that of the tables if it is adopted.
 
     Args:
-        clusters: by shard, the identity of the cluster that its tables name.
+        clusters: for each shard, the identity of the cluster that its tables name.
 
     Raises:
         CommandFailed: tables belong to another cluster.

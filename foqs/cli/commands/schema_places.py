@@ -26,8 +26,8 @@ class ShardPlace:
 
     Attributes:
         database: the name of its database in the layout; empty without a cluster.
-        settings: of its MySQL or MariaDB server; None for a SQLite file.
-        file: its SQLite file; None for a server.
+        settings: the settings of the shard's MySQL or MariaDB server; None for a SQLite file.
+        file: the shard's SQLite file; None for a server.
     """
 
     shard: int

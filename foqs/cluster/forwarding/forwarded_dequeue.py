@@ -48,7 +48,7 @@ class ForwardedDequeue(WrappedCall):
     """One dequeue: its local part, and its forwarded part.
 
     Args:
-        local: serves it by this host alone.
+        local: serves the call by this host alone.
 
     Attributes:
         is_forwarding: whether a peer is being asked.

@@ -83,7 +83,7 @@ class Exchange:
 
     Args:
         load: returns how many items wait here to be written.
-        limits, rates: whose reports are exchanged.
+        limits, rates: the rate limits and the topic rates of the tier, whose reports are exchanged.
         on_items_available: called with topics of which a peer now has more or better READY items than before.
         can_accept_items: returns whether a shard here accepts new items.
         unavailable_shards: returns how many of the shards that are served here cannot deliver.

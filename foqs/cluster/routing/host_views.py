@@ -18,8 +18,8 @@ class HostViews:
 
     Args:
         view: returns the last reading; None before the first one.
-        nonce: of this host.
-        version: of this host's program.
+        nonce: the nonce of this host.
+        version: the version of this host's program.
     """
 
     def __init__(self, view: Callable[[], ClusterView | None], nonce: str, version: str = "") -> None:

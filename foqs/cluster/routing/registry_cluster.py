@@ -34,8 +34,8 @@ class RegistryCluster:
 
     Args:
         view: returns the last reading; None before the first one.
-        hosts: of the same readings.
-        nonce, tier: of this host.
+        hosts: the views of the hosts, of the same readings.
+        nonce, tier: those of this host.
         statuses: returns the states of this host's shards.
         key_slots: returns the key slots of each shard of the tier.
         live_loads: returns newer loads than the registry's, by nonce.

@@ -24,7 +24,7 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], series: Sequence[str])
 
     Args:
         rows: by label, the value of each series.
-        series: their names, in the order of the bar.
+        series: the names of the series, in the order of the bar.
     """
     most = max((sum(values.values()) for values in rows.values()), default=0)
     parts = _legend(series)

@@ -37,7 +37,7 @@ class Load:
         columns: by column of the sink, an SQL expression over the columns of the files. Empty: the files' own.
         options: further options of the sink, such as topic.
         run: the name of the load; None: made of all of the above.
-        schema: of JSON and CSV files, as DDL; None: read from them.
+        schema: the schema of JSON and CSV files, as DDL; None: it is read from the files.
     """
 
     paths: Sequence[str]

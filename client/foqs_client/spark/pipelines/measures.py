@@ -49,7 +49,7 @@ def write_measures(
 
     Args:
         paths: files and folders of records.
-        kind: their format, one of FORMATS.
+        kind: the format of the records, one of FORMATS.
 
     Raises:
         PipelineError: the records cannot be read or are malformed, or the folder exists.
