@@ -45,9 +45,9 @@ I64_FIELD_BYTES: Final = 11
 """The size of a field with a number of 64 bits: its head and the number."""
 
 ENTRIES_MIN: Final = 16
-"""The least entries of a list that is read in runs. With fewer, Thrift's decoder is as fast."""
+"""The least number of entries of a list that is read in runs. With fewer, Thrift's decoder is as fast."""
 RUN_MIN: Final = 8
-"""The least entries in a row with equal sizes that are worth a run. With fewer, Thrift's decoder is as fast."""
+"""The least number of entries in a row with equal sizes that are worth a run. With fewer, Thrift's decoder is as fast."""
 
 
 def field_head(kind: Any, name: str) -> bytes:

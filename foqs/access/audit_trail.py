@@ -22,7 +22,7 @@ VALUE_CHARS_MAX: Final = 260
 """The longest value of an entry. Names have at most 255 bytes, so no name is cut."""
 TARGET_CHARS_MAX: Final = 4_000
 REFUSED_LINES_PER_SECOND_MAX: Final = 10
-"""The log lines about refused calls of one principal in a second; it may send such calls without end."""
+"""The maximum number of log lines about refused calls of one principal in a second; it may send such calls without end."""
 _DONE: Final = frozenset(("OK", "UNKNOWN_OUTCOME"))
 _CHARS_MAX: Final = {
     "principal": VALUE_CHARS_MAX,
@@ -76,7 +76,7 @@ def share_of(principal: str | None, outcome: str) -> Share:
 
 
 class AuditTrail:
-    """The last changes at this host."""
+    """The last entries of the audit at this host."""
 
     def __init__(self) -> None:
         self._shares: dict[Share, deque[tuple[int, AuditRecord]]] = {}

@@ -18,7 +18,7 @@ from foqs.core.memory.topic_rates import NO_RATES, TAU_S, Rates, TopicRates, bus
 from foqs_contract.idl import ttypes
 
 REPORTED_TOPICS_MAX: Final = 100
-"""The busiest topics that a host reports: some kilobytes for each peer and second."""
+"""The number of busiest topics that a host reports: some kilobytes for each peer and second."""
 REPORTED_RATE_MAX: Final = 1e12
 """The greatest rate that a peer may report, in items per second. A greater one counts as 0."""
 

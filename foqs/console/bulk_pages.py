@@ -22,7 +22,7 @@ PREVIEW_S_MAX: Final = 0.3
 COUNT_WAIT_S: Final = 0.3
 """A page waits this long for the number of items, and then says that they are still being counted."""
 COUNT_S_MAX: Final = 8
-"""The longest count of a page. A longer one is a bulk job."""
+"""The longest time that a page counts. A longer count is a bulk job."""
 COUNT_AGE_S_MAX: Final = 3_600
 """The age from which a job's count starts no change any more: other items may match by now."""
 

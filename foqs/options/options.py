@@ -29,7 +29,7 @@ def option(default: Any, unit: str, what: str, low: int | None = None, high: int
     """Return an option.
 
     Args:
-        what: what it sets.
+        what: what the option sets.
         low, high: the range of the value.
         change: when an operator changes it, and by which sign.
     """

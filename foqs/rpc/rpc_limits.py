@@ -23,13 +23,13 @@ class RpcConstants:
     container_items_max: int = 10_000
     """A list with a longer stated length is refused before it is read: `calls.items_per_call_max` cannot be more."""
     calls_in_flight_per_connection_max: int = 1_000
-    """The busy calls of one connection, and, counted apart, its waiting ones: a tenth of the usual `rpc.calls_in_flight_max`,
+    """The maximum number of busy calls of one connection, and, counted apart, its waiting ones: a tenth of the usual `rpc.calls_in_flight_max`,
     so that one client cannot take everything. A client with more uses several connections."""
     refusals_in_flight_max: int = 50
     """The maximum number of connections beyond `rpc.connections_max` that are answered at the same time, for a second at most. Others are
     closed at once, and their clients learn no reason."""
     handshakes_max: int = 100
-    """The TLS handshakes in flight, each of a few hundred KiB at most. Further connections are closed at once."""
+    """The maximum number of TLS handshakes in flight, each of a few hundred KiB at most. Further connections are closed at once."""
     handshake_timeout_ms: int = 5_000
     """A TLS handshake, or an orderly end of TLS, that takes longer is given up."""
     stall_timeout_ms: int = 60_000

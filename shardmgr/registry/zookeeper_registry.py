@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _ATTEMPTS_MAX: Final = 5
 """The maximum number of attempts of a call while others change the same node."""
 _OWN_SESSIONS_MAX: Final = 100
-"""The earlier sessions that a registry remembers."""
+"""The maximum number of earlier sessions that a registry remembers."""
 _CONCURRENT_READS_MAX: Final = 64
 """Concurrent reads of entries: each wakes kazoo's thread with a byte in a pipe that holds some 270."""
 _PINGS_PER_TIMEOUT: Final = 12

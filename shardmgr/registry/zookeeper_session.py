@@ -81,7 +81,7 @@ class NodeExists(Exception):
 
 
 class NodeChanged(Exception):
-    """The node has another version."""
+    """The node has another version than the one that the write was to replace."""
 
 
 class SessionListener(Protocol):

@@ -26,7 +26,7 @@ from foqs_client.types import Delivery
 RENEW_FRACTION: Final = 0.5
 """A lease is renewed when this part of it has passed."""
 EXTRA_CALL_ITEMS_MIN: Final = 100
-"""The least items that are worth another call in parallel."""
+"""The least number of items that are worth another call in parallel."""
 ROUNDING_S: Final = 0.001
 """A lease may end earlier than stated by this time, because hosts count whole milliseconds."""
 RENEW_RETRY_S_MIN: Final = 0.05

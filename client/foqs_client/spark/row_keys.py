@@ -19,7 +19,7 @@ DIGEST_BYTES: Final = 15
 """The hash of a row: long enough that no two keys of a namespace are equal by chance, and without base64 padding."""
 
 KEY_SLOTS: Final = 16
-"""The key slots of a task. A constant: a repeated task must make the same keys, even if shards were added."""
+"""The number of key slots of a task. A constant: a repeated task must make the same keys, even if shards were added."""
 
 
 class RowKeys:

@@ -46,7 +46,7 @@ class GossipPace:
     """The maximum number of topics in one reply; more follow in further replies, with pauses. One is built and read in a few milliseconds, for
     which a host answers nothing else."""
     topic_tombstones_max: int = 100_000
-    """The empty topics that a host remembers, so that others learn that they are empty: some tens of MiB. A host that missed a
+    """The maximum number of empty topics that a host remembers, so that others learn that they are empty: some tens of MiB. A host that missed a
     forgotten one receives all topics again."""
 
 

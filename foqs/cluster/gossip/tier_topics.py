@@ -26,7 +26,7 @@ from foqs_contract.errors import Unavailable
 _NAMES_PER_STEP: Final = 256
 """The names that are checked before other tasks may run."""
 _REFRESHED_TOPICS_MAX: Final = 1_000
-"""The changed topics of this host that are refreshed before a page."""
+"""The maximum number of changed topics of this host that are refreshed before a page."""
 
 
 class TierPlan(Protocol):
