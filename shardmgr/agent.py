@@ -77,7 +77,7 @@ class Agent:
         boot_ms: the boot-time clock.
         rng: spreads the pauses after failures.
         load: returns the host's load, relative to other hosts.
-        versions: announced before the member's entry; None: the host is of no version.
+        versions: the versions of the host, which are announced before the member's entry; None: the host is of no version.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ PRINCIPAL_NAME_BYTES_MAX: Final = 255
 
 
 class PrincipalOptions(Options):
-    """One principal."""
+    """A principal that the configuration names."""
 
     token_file: str = option(
         "",

@@ -66,7 +66,7 @@ def _new_key(key: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parsed file under its present names."""
+    """Return the parsed file with the present names of its sections and options."""
     found: dict[str, Any] = {}
     for section, options in raw.items():
         if not isinstance(options, dict):

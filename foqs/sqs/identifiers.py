@@ -48,7 +48,7 @@ class Receipt:
 
 @dataclass(slots=True, frozen=True)
 class QueueName:
-    """A queue of an account."""
+    """The name of an SQS queue: its account, and its name within the account."""
 
     account: str
     name: str

@@ -188,7 +188,7 @@ class Pipe:
         self.deliver()
 
     def chunk_size(self, size: int) -> int:
-        """Return the number of bytes to deliver at once, if this number has arrived."""
+        """Return how many bytes to deliver at once, of `size` bytes that have arrived."""
         return size
 
     def deliver(self) -> None:

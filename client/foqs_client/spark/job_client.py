@@ -42,7 +42,7 @@ def make_client(make: Callable[..., C], options: ClientOptions, namespace: str, 
 
     Args:
         make: `Client` or `SyncClient`.
-        error: raised if a file or an option cannot be used.
+        error: the class of the error to raise if a file or an option cannot be used.
     """
     token, token_file = options.token, options.token_file
     if token is None and token_file is None:

@@ -96,7 +96,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, is_stream: bool = False) -> SinkOptions:
-        """Check Spark's options, whose names are in lower case and whose values are text.
+        """Return Spark's options after a check. Their names are in lower case, and their values are text.
 
         Raises:
             SinkError: an option is unknown, missing or malformed.

@@ -87,7 +87,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Check Spark's options, whose names are in lower case and whose values are text.
+        """Return Spark's options after a check. Their names are in lower case, and their values are text.
 
         Raises:
             SourceError: an option is unknown, missing or malformed.
@@ -154,7 +154,7 @@ class StreamSourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> StreamSourceOptions:
-        """Check Spark's options, whose names are in lower case and whose values are text.
+        """Return Spark's options after a check. Their names are in lower case, and their values are text.
 
         Raises:
             SourceError: an option is unknown, missing or malformed.

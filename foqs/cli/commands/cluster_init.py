@@ -125,7 +125,10 @@ def spread_over_databases(count: int, databases: Sequence[str], tier: str) -> li
 async def _init_cluster(
     config: Config, specs: Sequence[ShardSpec], epochs_above: int, adopted: str | None, *, tables: bool
 ) -> bool:
-    """Return whether the cluster is new. Raises CommandFailed."""
+    """Create the layout of a cluster, and with `tables` the tables of its shards.
+
+    Returns whether the cluster is new. Raises CommandFailed.
+    """
     from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
     from foqs.runtime.clock import SystemClock
     from shardmgr.layout_changes import ChangeRefused
