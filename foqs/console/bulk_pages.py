@@ -97,7 +97,11 @@ async def _act(page_request: PageRequest) -> web.StreamResponse:
     if action in ("interrupt", "resume", "cancel"):
         job = await page_request.client.control_bulk_job(page_request.require("job"), action)
         page_request.see("/bulk", job=job.id)
-    raise InvalidArgument(f"{action!r} is not an action of bulk jobs", field="action")
+    raise InvalidArgument(
+        f"{action!r} is not an action of bulk jobs; use preview, count, start, start_counted, count_again, interrupt, "
+        "resume or cancel",
+        field="action",
+    )
 
 
 async def _preview(page_request: PageRequest) -> web.StreamResponse:

@@ -83,7 +83,11 @@ async def _change_shard(page_request: PageRequest, action: str) -> web.StreamRes
     if action == "undrain_shard":
         await page_request.client.undrain_shard(_shard(page_request))
         page_request.see("/cluster", done="undrained_shard")
-    raise InvalidArgument(f"{action!r} is not an action of hosts and shards", field="action")
+    raise InvalidArgument(
+        f"{action!r} is not an action of hosts and shards; "
+        "use drain, undrain, move_shard, drain_shard or undrain_shard",
+        field="action",
+    )
 
 
 def _shard(page_request: PageRequest) -> int:

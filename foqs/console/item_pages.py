@@ -80,7 +80,9 @@ async def _change(page_request: PageRequest, item_id: str) -> web.StreamResponse
         (outcome,) = await client.extend_held_leases([item_id], lease_ms=lease_ms)
         outcome.require()
         page_request.see("/item", id=item_id, done="extended")
-    raise InvalidArgument(f"{action!r} is not an action of items", field="action")
+    raise InvalidArgument(
+        f"{action!r} is not an action of items; use cancel, redrive, update or extend", field="action"
+    )
 
 
 async def dead(page_request: PageRequest) -> web.StreamResponse:
@@ -101,7 +103,7 @@ async def dead(page_request: PageRequest) -> web.StreamResponse:
 async def _redrive(page_request: PageRequest, topic: str | None) -> NoReturn:
     action = page_request.text("action")
     if action != "redrive":
-        raise InvalidArgument(f"{action!r} is not an action of dead items", field="action")
+        raise InvalidArgument(f"{action!r} is not an action of dead items; use redrive", field="action")
     ids = [str(value) for value in page_request.values.getall("id", [])]
     if not ids:
         raise InvalidArgument("no item is chosen; choose at least one", field="id")

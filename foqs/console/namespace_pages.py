@@ -52,7 +52,7 @@ async def _change(page_request: PageRequest) -> web.StreamResponse:
         chosen = [name for name in PERMISSIONS if page_request.text(name) == "1"]
         await page_request.client.set_grant(page_request.require("principal"), chosen)
         page_request.see("/namespace", done="granted")
-    raise InvalidArgument(f"{action!r} is not an action of namespaces", field="action")
+    raise InvalidArgument(f"{action!r} is not an action of namespaces; use update or grant", field="action")
 
 
 NAMESPACE_PAGES: Final[Mapping[str, Callable[[PageRequest], Awaitable[web.StreamResponse]]]] = {

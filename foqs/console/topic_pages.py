@@ -214,7 +214,7 @@ async def _change(page_request: PageRequest, name: str) -> web.StreamResponse:
             )
         count_purged = await page_request.client.purge_topic(name)
         _see_done(page_request, name, "purged", count=count_purged)
-    raise InvalidArgument(f"{action!r} is not an action of topics", field="action")
+    raise InvalidArgument(f"{action!r} is not an action of topics; use pause, resume or purge", field="action")
 
 
 def _see_done(page_request: PageRequest, name: str, done: str, **fields: Any) -> NoReturn:
