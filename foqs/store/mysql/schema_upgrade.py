@@ -75,8 +75,8 @@ def check_usable(state: SchemaState, settings: MysqlSettings, shard: int) -> Non
     location = location_of(settings, shard)
     if steps_to_use(state, sql.MIGRATIONS, location) and state.has_tables:
         raise StoreUnusable(
-            f"{location} has tables of an earlier moment, which are not expanded to schema version "
-            f"{sql.MIGRATIONS[-1].number}: opening the shard again expands them"
+            f"{location} lost its expansion to schema version {sql.MIGRATIONS[-1].number}, as after a failover to a late "
+            "replica; this host opens the shard again, which expands it. Check what else the database lost"
         )
 
 

@@ -145,7 +145,10 @@ class SqliteFile:
         db.execute(f"PRAGMA synchronous = {level}")
         (actual,) = db.execute("PRAGMA synchronous").fetchone()
         if actual != _LEVELS.index(level):
-            raise StoreUnusable(f"{self.path}: synchronous is {_LEVELS[actual]} although {level} was set")
+            raise StoreUnusable(
+                f"{self.path}: SQLite keeps synchronous={_LEVELS[actual]} although {level} was set, so a power failure "
+                "could lose acknowledged writes; use another build of SQLite"
+            )
         db.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
         db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT}")
 
