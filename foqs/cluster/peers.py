@@ -260,9 +260,9 @@ def error_of_reply(failed: ttypes.Error | None) -> FoqsError:
     """Return the error of a peer's reply; `UnknownOutcome` if its code is missing or unknown."""
     if failed is None or failed.code not in ERROR_BY_CODE:
         return UnknownOutcome(
-            "a peer's error has an unknown code; the call may have taken effect, so check before you repeat it"
+            "another host failed the call with a code that this host does not know; the call may have taken effect, so check before you repeat it"
         )
-    return error_from_struct(failed, "the peer gave no reason")
+    return error_from_struct(failed, "the other host gave no reason")
 
 
 def _can_take_items(peer: Peer, now: float) -> bool:
@@ -283,7 +283,7 @@ def _rotated(peers: list[Peer], rotation: int) -> list[Peer]:
 
 def _unreachable(peer: Peer, reason: str) -> PeerUnreachable:
     if peer.unreachable_reason != reason:
-        log.warning("peer %s cannot be called: %s", peer.view.name, reason)
+        log.warning("host %s cannot be called: %s", peer.view.name, reason)
         peer.unreachable_reason = reason
     return PeerUnreachable(f"{peer.view.name} cannot be called: {reason}", retry_after_ms=100)
 
@@ -294,7 +294,7 @@ def _not_accepted(peer: Peer, error: FoqsError) -> PeerUnreachable:
 
 def _mark_reachable(peer: Peer) -> None:
     if peer.unreachable_reason:
-        log.info("peer %s answers again", peer.view.name)
+        log.info("host %s answers calls again", peer.view.name)
         peer.unreachable_reason = ""
 
 

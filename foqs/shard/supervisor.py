@@ -124,7 +124,7 @@ class ShardSupervisor:
                 if self._is_standalone:
                     raise
                 # The next owner would meet it too: one shard's trouble must not end one host after the other.
-                log.exception("shard %d could not be taken over; trying again", self._shard)
+                log.exception("acquiring shard %d failed with an unexpected error; trying again", self._shard)
                 self._advance(OwnershipEvent.FAILED, repr(error))
             else:
                 started_s = loop.time()
@@ -228,13 +228,13 @@ class ShardSupervisor:
             self._advance(OwnershipEvent.FENCED, reason)
             if self._is_standalone and lost.owner is not None:
                 self._check_not_taken_over(lost.owner)
-            log.warning("shard %d: %s; taking it over again", self._shard, lost.reason)
+            log.warning("shard %d: %s; acquiring it again", self._shard, lost.reason)
         except OwnershipGivenUp as given_up:
-            log.warning("shard %d: %s; taking it over again", self._shard, given_up)
+            log.warning("shard %d: %s; acquiring it again", self._shard, given_up)
             reason = str(given_up)
             self._advance(OwnershipEvent.FAILED, reason)
         except Exception as error:
-            log.exception("shard %d failed; taking it over again", self._shard)
+            log.exception("shard %d failed with an unexpected error; acquiring it again", self._shard)
             reason = repr(error)
             self._advance(OwnershipEvent.FAILED, reason)
             await shard.disconnect()

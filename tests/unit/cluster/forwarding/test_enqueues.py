@@ -239,7 +239,7 @@ def test_unreachable_peer_is_skipped_for_the_next(caplog: pytest.LogCaptureFixtu
 
     in_tier(story)
     assert [each.getMessage().partition(":")[0] for each in caplog.records if each.name == "foqs.cluster.peers"] == [
-        "peer beta cannot be called"
+        "host beta cannot be called"
     ]
 
 
@@ -423,7 +423,7 @@ def test_host_that_peers_do_not_accept_forwards_nothing_and_logs_it(
     in_tier(story, gated=True)
     said = [each.getMessage() for each in caplog.records if each.name == "foqs.cluster.peers"]
     assert len(said) == 1
-    assert said[0].startswith("peer beta cannot be called: ")
+    assert said[0].startswith("host beta cannot be called: ")
     assert token not in caplog.text
 
 
@@ -443,7 +443,7 @@ def test_peer_that_accepts_this_host_later_is_asked_again(caplog: pytest.LogCapt
 
     in_tier(story)
     said = [each.getMessage() for each in caplog.records if each.name == "foqs.cluster.peers"]
-    assert [each.partition(":")[0] for each in said] == ["peer beta cannot be called", "peer beta answers again"]
+    assert [each.partition(":")[0] for each in said] == ["host beta cannot be called", "host beta answers calls again"]
 
 
 def test_forwarded_items_may_be_written_after_the_caller_left() -> None:
