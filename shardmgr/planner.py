@@ -93,7 +93,7 @@ class Planner:
                 # Another planner has written, or was elected: read again.
                 failures += 1
             except RegistryError as error:
-                self._set_problem(f"the registry failed: {error}")
+                self._set_problem(f"the registry failed; trying again: {error}")
                 failures += 1
             except MalformedDocument as error:
                 self._set_problem(f"nothing is planned or overwritten until this is corrected: {error}")
@@ -162,14 +162,14 @@ class Planner:
 
     def _set_problem(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
-            log.error("the plan cannot be written; trying again", extra={"reason": problem})
+            log.error("this host cannot plan: %s", problem)
         self.problem = problem
 
     def _log_malformed(self, malformed: Mapping[str, str]) -> None:
         for nonce, reason in malformed.items():
             if self._malformed.get(nonce) != reason:
                 log.warning(
-                    "an entry of the members cannot be read; its host gets no shards",
+                    "the entry of a host cannot be read; that host gets no shards",
                     extra={"entry": nonce, "reason": reason},
                 )
         self._malformed = malformed

@@ -191,7 +191,9 @@ class Administration:
                     log.error("the last readable catalog stays in use: %s", error)  # noqa: TRY400 - the text says all
             except Exception:  # later changes must still be seen
                 last_error = "unexpected"
-                log.exception("a change of the catalog could not be applied; trying again")
+                log.exception(
+                    "a change of the catalog by another host could not be applied here, for an unexpected error; trying again"
+                )
             if last_error:
                 await asyncio.sleep(_RETRY_MS / 1_000)
 

@@ -132,7 +132,9 @@ class ClusterDeletions:
                     await self._store_reports(editor, list(self._marked_at_s), self._loop.time() + _INSPECTION_S_MAX)
                 except FoqsError as error:
                     log.warning(
-                        "this host's shards cannot be reported for the deletion of a namespace; trying again: %s",
+                        "the deletion of %s waits, because this host cannot report whether its shards are empty; "
+                        "trying again: %s",
+                        ", ".join(map(repr, self._marked_at_s)),
                         error.message,
                     )
                 await asyncio.sleep(_RETRY_S)

@@ -437,7 +437,7 @@ def test_failed_registry_is_called_again_with_growing_pauses() -> None:
         its.fails = True
         await site.obedient(make_member("a"))
         await passes(30_000)
-        assert planner.problem == "the registry failed: no answer"
+        assert planner.problem == "the registry failed; trying again: no answer"
         gaps = [later - sooner for sooner, later in zip(its.asked, its.asked[1:], strict=False)]
         assert gaps[0] <= 2 * PACE.pause_ms
         assert PACE.retry_ms_max // 2 <= max(gaps) <= PACE.retry_ms_max + 1
