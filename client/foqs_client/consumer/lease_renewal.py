@@ -83,7 +83,10 @@ class LeaseRenewal:
         now_s = asyncio.get_running_loop().time()
         renew, lost = self._in_flight.pop_due(max(now_s, self._timer_at_s))
         for item in lost:
-            log.warning("item %s was lost: its lease ended before it could be renewed", item.delivery.id)
+            log.warning(
+                "the lease of item %s ended before it could be renewed; this worker no longer settles it",
+                item.delivery.id,
+            )
             self._on_lost(item)
         self.renew(renew)
         self.schedule()
@@ -126,7 +129,7 @@ class LeaseRenewal:
                     item.lease_ms = self._lease_ms
                 failed.append(item)
             else:
-                log.warning("item %s was lost: %s", item.delivery.id, refusal)
+                log.warning("the lease of item %s was lost: %s", item.delivery.id, refusal)
                 self._in_flight.mark_lost(item)
                 self._on_lost(item)
         self._in_flight.on_renewed(renewed, sent_s, lease_ms)
