@@ -61,7 +61,7 @@ START_STEPS: Final = (
     ("ports", "a port that is in use is found before a shard is touched"),
     ("session", "in a cluster, the catalog is in the registry"),
     ("catalog", "nothing is served without it"),
-    ("HTTP port", "it says why the host is not ready yet"),
+    ("HTTP server", "it says why the host is not ready yet"),
     ("console", "its port, too, may be in use"),
     ("shards", "those of a host alone recover from here on"),
     ("dead-letter sweep", "it moves items of the shards, of each from its recovery on"),
@@ -82,7 +82,7 @@ STOP_STEPS: Final = (
     ("calls in flight, of Thrift and SQS", "they still need the shards"),
     ("shards", "they write their queued items and give up their ownership"),
     ("session", "in a cluster, shards that no host has taken over are written by now, and are free at once"),
-    ("HTTP port", "/livez and /metrics are useful until the end"),
+    ("HTTP server", "/livez and /metrics are useful until the end"),
 )
 """The parts of a host in the order in which they stop, each with the reason for its place."""
 _JOBS_STOP_S: Final = 2.0
@@ -162,7 +162,7 @@ class ComposedHost:
             "ports": self._bind_ports,
             "session": lambda: self._run_unless_stopped(self._tier.open()),
             "catalog": lambda: self._run_unless_stopped(self._engine.open()),
-            "HTTP port": self._start_http,
+            "HTTP server": self._start_http,
             "console": self._start_console,
             "shards": self._start_shards,
             "dead-letter sweep": self._start_sweep,
@@ -417,7 +417,7 @@ class ComposedHost:
             "calls in flight, of Thrift and SQS": calls_in_flight,
             "shards": shards,
             "session": self._tier.close,
-            "HTTP port": self._http.stop,
+            "HTTP server": self._http.stop,
         }
         for step, reason in STOP_STEPS:
             log.info("stopping the %s: %s", step, reason)

@@ -111,7 +111,7 @@ class LocalCluster:
         folder: the folder of the data; None: a temporary one, which is removed at the end.
         hosts, databases, shards: the numbers of each.
         port: returns a port; it is called twice for each host, for calls and for HTTP; with consoles once more for each,
-            and with SQS ports, too.
+            and with SQS, too.
         options: options of every host's configuration, by dotted name.
         with_consoles: every host serves the console.
         with_sqs: every host has an SQS server.

@@ -516,12 +516,15 @@ class ClientConnection(asyncio.Protocol):
         self._server.peer_log.warn(self._peer_name, text)
 
     def _reply_exception(self, head: MessageHead, seqid: bytes) -> None:
+        name = head.name.decode(errors="backslashreplace")
         if head.message_type != CALL:
-            reason, text = TApplicationException.INVALID_MESSAGE_TYPE, "a host answers calls only"
+            reason, text = (
+                TApplicationException.INVALID_MESSAGE_TYPE,
+                f"{name!r} is not sent as a call; send calls only",
+            )
         else:
-            name = head.name.decode(errors="backslashreplace")
             reason, text = TApplicationException.UNKNOWN_METHOD, f"there is no method {name!r}"
-        self.log_warning(f"a call was refused: {text}")
+        self.log_warning(f"a message was refused: {text}")
         self.send(frame_exception(head, seqid, reason, text))
 
     def _close_with_warning(self, text: str) -> None:

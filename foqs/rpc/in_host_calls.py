@@ -123,7 +123,7 @@ class InHostCall(Call):
             self._reply.set_exception(error)
 
     def log_malformed(self, text: str) -> None:
-        log.warning("a call inside the host was answered INVALID_ARGUMENT: %s", text)
+        log.warning("a call of %s inside the host was answered INVALID_ARGUMENT: %s", self.method.row.name, text)
 
     def _drop(self, pending: PendingCall | None) -> None:
         """End the call, because nobody waits for its reply any more."""

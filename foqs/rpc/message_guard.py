@@ -44,6 +44,6 @@ def _refusal(entry: str, *, is_payload: bool) -> PermissionDenied:
         else ("metadata begins as the origin of a dead letter of SQS")
     )
     return PermissionDenied(
-        f"this {what}; send it over the SQS port, or restore it as an ADMIN of the namespace",
+        f"this {what}; send the message to the SQS server, or restore it as an ADMIN of the namespace",
         field=f"{entry}.{'payload' if is_payload else 'metadata'}",
     )

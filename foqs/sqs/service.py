@@ -226,16 +226,22 @@ class SqsService:
 
 
 def _refuse_browsers(head: HttpHead) -> None:
-    """Refuse what a web page can make a browser send to a port whose requests need no signature. Raises `SqsError`.
+    """Refuse what a web page can make a browser send to a server whose requests need no signature. Raises `SqsError`.
 
     Any page that its user visits could otherwise change queues, by a form, or by a name of its own that it points at
     this machine. A browser adds one of the headers to each POST of a page, but to a GET only sometimes.
     """
     if head.header("origin") is not None or head.header("sec-fetch-site") is not None:
-        raise SqsError("AccessDeniedException", "Without authentication this port refuses requests of web pages.")
+        raise SqsError(
+            "AccessDeniedException",
+            "This host does not authenticate, so its SQS server refuses requests with the header Origin or "
+            "Sec-Fetch-Site, which browsers send. Call it from a program, or set auth.enabled.",
+        )
     if head.method != "POST" and is_query_request(head):
         raise SqsError(
-            "AccessDeniedException", "Without authentication this port accepts the Query protocol by POST only."
+            "AccessDeniedException",
+            "This host does not authenticate, so its SQS server accepts the Query protocol by POST only. "
+            "Send a POST, or set auth.enabled.",
         )
 
 

@@ -33,7 +33,7 @@ UNREAD_BYTES_MAX: Final = 64 << 20
 IDLE_S: Final = 300.0
 """A connection without further requests is closed after this time."""
 
-_FOREIGN_HOST: Final = "This port answers only to localhost and to addresses; use one of these in the URL.\n"
+_FOREIGN_HOST: Final = "This server answers only requests for localhost or an address; use one of these in the URL.\n"
 
 AnswerPage: TypeAlias = Callable[[Mapping[str, str], str | None], Awaitable[tuple[int, Mapping[str, Any]]]]
 """Returns (status, JSON object) for the parameters of a request and its Authorization header."""
@@ -124,7 +124,7 @@ class HttpServer:
 
     async def _index(self, request: web.Request) -> web.Response:
         served = ", ".join(["/livez", "/readyz", *self._pages])
-        return web.Response(text=f"This port serves {served} and /metrics. {self._console()}\n")
+        return web.Response(text=f"This server serves {served} and /metrics. {self._console()}\n")
 
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

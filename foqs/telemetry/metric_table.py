@@ -222,8 +222,8 @@ SAMPLED_METRICS: Final = (
     _gauge("connections", "Open client connections"),
     _gauge("connections_limit", "Connections that may be open"),
     _counter("connections_refused", "Connections refused because too many were open"),
-    _gauge("calls_in_flight", "Calls in flight that do not wait for items"),
-    _gauge("calls_in_flight_limit", "Calls that may be in flight"),
+    _gauge("calls_in_flight", "Busy calls: calls in flight that do not wait for items"),
+    _gauge("calls_in_flight_limit", "Busy calls that may be in flight"),
     _gauge("calls_in_flight_bytes", "Memory of the calls in flight and of frames that are being read"),
     _gauge("calls_in_flight_limit_bytes", "Memory that calls in flight and frames that are being read may take"),
     _gauge("waiting_dequeues", "Dequeues that wait for items"),
@@ -287,7 +287,7 @@ DEPRECATED_METRICS: tuple[DeprecatedMetric, ...] = ()
 _PAGE_HEADER: Final = """\
 # Metrics
 
-The HTTP port shows these metrics at `/metrics`, in Prometheus' text format, beside `process_*` (memory, CPU, open files) of the process. A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard start again with each ownership. The gauges of one scrape show one moment; its counters are read one after the other. On loopback the port answers only requests whose `Host` is `localhost` or an address; others are 403. A proxy in front of it sends such a `Host`. [configs/alerts.yml](../configs/alerts.yml) has alerts on the metrics; [runbook.md](runbook.md) says what to do about each.
+The HTTP server shows these metrics at `/metrics`, in Prometheus' text format, beside `process_*` (memory, CPU, open files) of the process. A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard start again with each ownership. The gauges of one scrape show one moment; its counters are read one after the other. On loopback the server answers only requests whose `Host` is `localhost` or an address; others are 403. A proxy in front of it sends such a `Host`. [configs/alerts.yml](../configs/alerts.yml) has alerts on the metrics; [runbook.md](runbook.md) says what to do about each.
 
 """
 

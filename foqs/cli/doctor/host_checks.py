@@ -148,7 +148,7 @@ async def _speaks_tls(host: str, port: int, problem: str) -> Finding:
 
 
 async def check_http_port(config: Config) -> Finding:
-    """Check the HTTP port: free, served by a host that is ready or not, or in use by something else."""
+    """Check the port of the HTTP server: free, served by a host that is ready or not, or in use by something else."""
     host, port = config.server.http_host, config.server.http_port
     problem = port_problem(host, port, "http_port")
     if problem is None:
