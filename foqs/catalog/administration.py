@@ -188,7 +188,7 @@ class Administration:
             except CatalogError as error:
                 if str(error) != last_error:
                     last_error = str(error)
-                    log.error("the last readable catalog stays in use: %s", error)  # noqa: TRY400 - the text says all
+                    log.error("the stored catalog cannot be read, so the last readable one stays in use: %s", error)  # noqa: TRY400 - the text says all
             except Exception:  # later changes must still be seen
                 last_error = "unexpected"
                 log.exception(
@@ -224,7 +224,9 @@ class Administration:
             log.info("catalog version %d applies, with %d namespaces", document.version, len(document.namespaces))
             unknown = unknown_fields(document)
             if unknown != unknown_fields(self._namespaces.document):
-                log.warning("the catalog has fields that this version does not know, and keeps: %s", ", ".join(unknown))
+                log.warning(
+                    "the catalog has fields that this version does not know; it keeps them: %s", ", ".join(unknown)
+                )
             before, after = self._namespaces.document.namespaces, document.namespaces
             resumed = self._namespaces.apply(document)
             self._enqueue_counts.forget(
@@ -384,7 +386,8 @@ class Administration:
         check_consistent(settings)
         if settings["payload_bytes_max"] + settings["metadata_bytes_max"] > self._item_bytes_max:
             raise InvalidArgument(
-                f"the host's frames carry items of at most {self._item_bytes_max} bytes; raise rpc.frame_bytes_max",
+                f"an item of this size and its metadata would have more than the {self._item_bytes_max} bytes that a frame of "
+                "this host carries; lower it, or raise rpc.frame_bytes_max of the hosts",
                 field="settings.payload_bytes_max",
             )
         if namespace.settings.get("key_window_ms", self._timeout_ms_max + 1) <= self._timeout_ms_max:
@@ -510,11 +513,16 @@ class Administration:
                 # The counts of a shard that another host took over say nothing.
                 await self._confirm_ownership()
         except TimeoutError:
-            raise DeadlineExceeded("the time ran out before earlier enqueues were written; try again") from None
+            raise DeadlineExceeded(
+                "the time ran out before earlier enqueues were written; nothing was deleted; try again"
+            ) from None
         except NotOwner as error:
-            raise Unavailable(f"{error.message}; its new owner knows its items", retry_after_ms=_RETRY_MS) from None
+            raise Unavailable(f"nothing was deleted: {error.message}; try again", retry_after_ms=_RETRY_MS) from None
         if any(shard.counts.is_lagging for shard in shards):
-            raise Unavailable("the items are still being counted; try again", retry_after_ms=_RETRY_MS)
+            raise Unavailable(
+                "the items of this host's shards are still being counted; nothing was deleted; try again",
+                retry_after_ms=_RETRY_MS,
+            )
         for name in names:
             items = sum(shard.counts.item_count(name) for shard in shards)
             if items:
@@ -553,5 +561,8 @@ class Administration:
         """Return all shards of this host. Raises `Unavailable` if one is not served."""
         shards = [shard for shard in self._shards.values() if shard.is_serving]
         if len(shards) < len(self._statuses):
-            raise Unavailable("not every shard is served now; try again", retry_after_ms=_RETRY_MS)
+            raise Unavailable(
+                "not every shard of this host is served now; try again, or see foqs shard list",
+                retry_after_ms=_RETRY_MS,
+            )
         return shards

@@ -157,7 +157,7 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
                 slots[tier] = with_slots(slots.get(tier, {}), shard, own) if own else slots.get(tier, {})
             except SlotConflict as error:
                 raise InvalidArgument(
-                    f"slots.{tier}.{shard}: {error}, and keys are there; leave `slots` out of the document",
+                    f"slots.{tier}.{shard}: {error}, which may hold keys in them; leave `slots` out of the document",
                     field="json",
                 ) from None
     slots = {tier: assignment for tier, assignment in slots.items() if assignment}

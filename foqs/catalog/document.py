@@ -305,6 +305,6 @@ def _check_slots_are_disjoint(tier: str, assignment: SlotAssignment) -> None:
             try:
                 with_slots(before, shard, slots)
             except SlotConflict as error:
-                raise MalformedDocument(f"slots.{tier}.{shard}", f"{error}; a slot has one shard") from None
+                raise MalformedDocument(f"slots.{tier}.{shard}", f"{error}; give each slot to one shard") from None
         before[shard] = slots
         assigned |= slots

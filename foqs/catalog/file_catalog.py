@@ -134,7 +134,7 @@ class FileCatalog:
                 except OSError:
                     if time.monotonic() > deadline:
                         raise CatalogFailed(
-                            f"another process holds {lock_path}; check that this process is not stopped"
+                            f"another process has held {lock_path} for more than {LOCK_WAIT_S:g} s and may hang; end it"
                         ) from None
                     time.sleep(_LOCK_POLL_S)
             yield

@@ -141,7 +141,7 @@ class KeySlotSync:
                 with_slots(recorded, number, shard.assigned_key_slots)
                 shard.dispute_key_slots(frozenset(), None)
             except SlotConflict as error:
-                disputes[number] = f"{error}; its keys there are not served (docs/runbook.md, Key slots)"
+                disputes[number] = f"{error}; shard {number} refuses keys in them (docs/runbook.md, Key slots)"
                 others = frozenset().union(*(slots for other, slots in recorded.items() if other != number))
                 shard.dispute_key_slots(others, disputes[number])
         for number, reason in disputes.items():

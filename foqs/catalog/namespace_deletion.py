@@ -159,7 +159,8 @@ class ClusterDeletions:
             await self._unmark(editor, name, deadline)
             if name in self._namespaces.document.namespaces:
                 raise DeadlineExceeded(
-                    "not every shard was checked in time; check that all are served (foqs doctor), and try again"
+                    f"the namespace {name!r} is not deleted: not every shard was checked in time; check that all are "
+                    "served (foqs doctor), and try again"
                 ) from None
         if name in self._namespaces.document.namespaces:
             raise InvalidArgument(

@@ -79,6 +79,10 @@ class Catalog(Protocol):
 def check_replaceable(stored: Document, document: Document, expected: Document | None) -> None:
     """Raise `CatalogConflict` if `document` may not replace the stored one; see `Catalog.replace`."""
     if document.version != stored.version + 1:
-        raise CatalogConflict(f"version {stored.version} is stored, and {document.version} does not follow it")
+        raise CatalogConflict(
+            f"version {stored.version} of the catalog is stored, and version {document.version} does not follow it"
+        )
     if expected is not None and stored != expected:
-        raise CatalogConflict(f"version {stored.version} is stored with another content: a copy was restored")
+        raise CatalogConflict(
+            f"version {stored.version} of the catalog is stored with another content: a copy was restored"
+        )

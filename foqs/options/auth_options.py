@@ -63,7 +63,7 @@ class AuthOptions(Options):
         for name in self.principals:
             if not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_NAME_BYTES_MAX:
                 raise InvalidOption(
-                    "a principal's name is printable text",
+                    "the name of a principal has only printable characters",
                     f"choose one of 1 to {PRINCIPAL_NAME_BYTES_MAX} bytes",
                     f"principals.{name!a}",
                 )
@@ -81,7 +81,7 @@ def check_listen_addresses(server: ServerOptions, auth: AuthOptions) -> None:
             raise InvalidOption(
                 f"listening on {server.host or 'every address'} would let anybody who can connect read and delete items, "
                 f"as {' and '.join(lacks)} {'is' if len(lacks) == 1 else 'are'} not set",
-                "set that, listen on 127.0.0.1, or accept it with --insecure-listen or server.insecure_listen=true",
+                "set it, listen on 127.0.0.1, or accept it with --insecure-listen or server.insecure_listen=true",
                 "server.host",
             )
     if not is_loopback(server.http_host):

@@ -166,7 +166,7 @@ def check_cluster_options(
         key = f"databases.{name}"
         if not DATABASE_NAME_PATTERN.fullmatch(name):
             raise InvalidOption(
-                "a database's name is letters, digits, -, _ and .", "choose another", f"databases.{name!a}"
+                "the name of a database has only letters, digits, -, _ and .", "choose another", f"databases.{name!a}"
             )
         if not options.url:
             raise InvalidOption("it has no URL", "write mysql://user@host:port/database", f"{key}.url")
@@ -185,8 +185,8 @@ def check_cluster_options(
         raise InvalidOption("a cluster needs a database", 'add [databases.main] with url = "mysql://…"', "databases")
     if not server.advertise and server.host in ("", "0.0.0.0", "::"):  # noqa: S104
         raise InvalidOption(
-            f"others cannot call {server.host or 'every address'}",
-            "set the HOST:PORT at which others reach this host",
+            f"other hosts cannot call {server.host or 'every address'}",
+            "set the HOST:PORT at which they reach this host",
             "server.advertise",
         )
 

@@ -103,7 +103,9 @@ class Config(Options):
         namespace = self.namespace
         least = namespace.payload_bytes_max + namespace.metadata_bytes_max + FRAME_OVERHEAD_BYTES
         if self.rpc.frame_bytes_max < least:
-            raise InvalidOption(f"an item can take {least} bytes", "raise it", "rpc.frame_bytes_max")
+            raise InvalidOption(
+                f"it is less than the {least} bytes that an item can take", "raise it", "rpc.frame_bytes_max"
+            )
         if namespace.key_window_ms <= TIMEOUT_MS_MAX:
             raise InvalidOption(
                 "a call may last longer than its idempotency keys are remembered, so that a retry could enqueue twice",

@@ -185,7 +185,7 @@ class ServerOptions(Options):
     def _check_name(cls, name: str) -> str:
         if name and not HOST_NAME_PATTERN.fullmatch(name):
             raise InvalidOption(
-                "a host's name is letters, digits, -, _, . and :", "choose another, of 1 to 127 characters"
+                "the name of a host has only letters, digits, -, _, . and :", "choose another, of 1 to 127 characters"
             )
         return name
 

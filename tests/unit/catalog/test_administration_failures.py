@@ -206,7 +206,7 @@ def test_fields_of_a_newer_version_are_kept_and_named_once_in_the_log(caplog: py
 
     run_in_world(story)
     [message] = [record.message for record in caplog.records if "does not know" in record.message]
-    assert message.endswith("keeps: namespaces.default.paussed, namespaces.default.settings.order")
+    assert message.endswith("keeps them: namespaces.default.paussed, namespaces.default.settings.order")
 
 
 def test_document_that_was_read_before_a_newer_one_applied_does_not_replace_it(monkeypatch: pytest.MonkeyPatch) -> None:
