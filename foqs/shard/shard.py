@@ -391,7 +391,10 @@ class OwnedShard:
             len(markers) >= constants.purge_topics_max
             or markers.topic_count(topic[0]) >= constants.purge_topics_per_namespace_max
         ):
-            raise Overloaded("too many purged topics still have rows to delete; try again later", retry_after_ms=1_000)
+            raise Overloaded(
+                f"shard {self.number} still deletes the rows of too many purged topics; try again later",
+                retry_after_ms=1_000,
+            )
         operation = SetPurgeMarker(topic, caller)
         self._writer.submit(operation, is_internal=True)
         return operation

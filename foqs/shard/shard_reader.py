@@ -112,7 +112,10 @@ class ShardReader:
                             self.failure_count += 1
                             if attempt + 1 == _ATTEMPTS_MAX:
                                 queued.on_failed(
-                                    Unavailable(f"shard {self._shard} could not read this: {lost}", retry_after_ms=1000)
+                                    Unavailable(
+                                        f"shard {self._shard} could not read what the call needs; try again: {lost}",
+                                        retry_after_ms=1000,
+                                    )
                                 )
                     queued = None
                 self._wake.clear()

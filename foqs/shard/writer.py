@@ -367,7 +367,11 @@ class Writer:
         else:
             self._log_refusal(refusal)
             for part in batch.parts:
-                part.fail(Unavailable(f"the database refused this: {refusal}", retry_after_ms=1_000))
+                part.fail(
+                    Unavailable(
+                        f"the database of shard {self._shard} refused this write: {refusal}", retry_after_ms=1_000
+                    )
+                )
                 self._memory.on_refused(part)
 
     def _log_refusal(self, refusal: WriteRefused) -> None:
@@ -578,7 +582,10 @@ class Writer:
         outcome = commit_outcome(fence, owner)
         log.info("shard %d: flush %d is %s", self._shard, fence.flush, outcome.value)
         if outcome is CommitOutcome.FENCED:
-            raise ShardLost(f"the owner row shows epoch {owner.epoch}, flush {owner.flush}", owner)
+            raise ShardLost(
+                f"the owner row shows epoch {owner.epoch}, flush {owner.flush}, which is not what this host wrote last",
+                owner,
+            )
         if outcome is CommitOutcome.NOT_COMMITTED:
             self._is_maybe_written = False
         self._memory.on_store_recovered()
@@ -606,7 +613,11 @@ class Writer:
                 self._on_wait_ended()
             if future.done():
                 return
-        future.set_exception(Unavailable(f"shard {self._shard} could not read this: {reason}", retry_after_ms=1000))
+        future.set_exception(
+            Unavailable(
+                f"shard {self._shard} could not read what the call needs; try again: {reason}", retry_after_ms=1000
+            )
+        )
 
     def _mark_unavailable(self, reason: str) -> None:
         self.unavailable_reason = reason
@@ -617,7 +628,9 @@ class Writer:
         self.is_ended = True
         self._report_commits()
         self._between_flushes.clear()
-        unknown = UnknownOutcome("the shard was lost while this was being written; it may be written")
+        unknown = UnknownOutcome(
+            f"shard {self._shard} was lost while this was being written; it may be written, so check before you repeat it"
+        )
         current = unknown if is_maybe_written else error
         sealed, self._sealed_batch = self._sealed_batch, _EMPTY_BATCH
         refused_parts = [part for batch in self._bisection_queue for part in batch.parts]

@@ -122,8 +122,8 @@ def check_not_behind(committed: Fence, owner: Owner) -> None:
     """
     if (owner.epoch, owner.nonce) != (committed.epoch, committed.nonce) or owner.flush < committed.flush:
         raise StoreLost(
-            f"read from a database whose owner row shows epoch {owner.epoch}, flush {owner.flush}, "
-            f"where epoch {committed.epoch}, flush {committed.flush} was committed"
+            f"the database does not show this owner's last commit, epoch {committed.epoch}, flush {committed.flush}: "
+            f"its owner row shows epoch {owner.epoch}, flush {owner.flush}"
         )
 
 

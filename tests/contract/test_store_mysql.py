@@ -484,7 +484,7 @@ def test_reads_that_lost_their_connection_connect_again(bench: Bench, mariadb: M
             mariadb.query(f"KILL {connection}")
             with pytest.raises(StoreLost):
                 await reads.counts()
-            with pytest.raises(StoreLost, match="no snapshot"):
+            with pytest.raises(StoreLost, match="the snapshot was lost"):
                 await reads.counts()
 
     bench.run(story())

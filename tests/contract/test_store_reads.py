@@ -340,10 +340,10 @@ def test_counting_without_a_snapshot_is_lost(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         async with reading(owned.store) as reads:
-            with pytest.raises(StoreLost, match="no snapshot"):
+            with pytest.raises(StoreLost, match="the snapshot was lost"):
                 await reads.counts()
             await reads.rows(owned.past, [1])
-            with pytest.raises(StoreLost, match="no snapshot"):
+            with pytest.raises(StoreLost, match="the snapshot was lost"):
                 await reads.counts()
 
     bench.run(story())

@@ -161,9 +161,10 @@ class Operation:
         self.is_abandoned = True
         withdrawn = [place for place, result in enumerate(self.results) if result is OPEN]
         if self._open_count:
-            late = DeadlineExceeded("the deadline passed before this was written; it was withdrawn, try again")
+            late = DeadlineExceeded("the deadline passed before this was written; nothing was changed; try again")
             unknown = UnknownOutcome(
-                "the deadline passed while this was being written; it may have been written, or may still be"
+                "the deadline passed while this was being written; it may be written, now or later, so check before you "
+                "repeat it"
             )
             self._settle_pending(0, len(self.results), late, unknown)
         return withdrawn

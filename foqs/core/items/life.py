@@ -449,7 +449,9 @@ def _reject_move(event: Event, row: Row, context: FlushContext) -> Transition:
 def _to_moved(event: Event, row: Row, context: FlushContext) -> Transition:
     """Return the transition to a new item in the event's topic, which was never delivered."""
     if event.topic == row.topic:
-        return Transition(Effect.UNCHANGED, error=InvalidArgument("the item is in this topic already", field="topic"))
+        return Transition(
+            Effect.UNCHANGED, error=InvalidArgument("the item is in this topic already; name another", field="topic")
+        )
     moved = replace(row, topic=event.topic, token=0, attempt=0, first_delivered_at_ms=None)
     if event.ttl_remaining_ms is not None:
         expires = moved.expires_at_ms = min(context.now_ms + event.ttl_remaining_ms, TIME_MS_MAX)

@@ -231,7 +231,9 @@ class MemoryStore:
         await self._round_trip()
         old = table.owner
         if (old.epoch, old.nonce, old.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
-            raise FencedOut(f"the owner row shows epoch {old.epoch}, flush {old.flush}")
+            raise FencedOut(
+                f"the owner row shows epoch {old.epoch}, flush {old.flush}, which is not what this host wrote last"
+            )
         self._faults("fenced")
         await self._round_trip()
         found = {row.id: row for row in table.copies(row_ids, with_payload=False)}
@@ -425,7 +427,7 @@ class MemoryReads:
     async def counts(self) -> list[TopicCount]:
         await self._one_way()
         if self._counts is None:
-            raise self._store_lost("there is no snapshot to count")
+            raise self._store_lost("the snapshot was lost with its connection before it was counted")
         return list(self._counts)
 
     async def close(self) -> None:
@@ -449,7 +451,7 @@ class MemoryReads:
     async def _one_way(self) -> None:
         """Wait until a message has travelled one way to the database or back. Connects first if necessary."""
         if self._is_closed:
-            raise StoreLost("these reads were closed")
+            raise StoreLost("the connection of these reads was closed")
         try:
             if self._connection is None:
                 await self._database.latency()

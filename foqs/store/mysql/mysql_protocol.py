@@ -181,7 +181,7 @@ class PrepareReplyReader:
                 if data[4:5] == bytes([_ERR]):
                     raise _error(data[5:stop])
                 if data[4:5] != bytes([_OK]) or stop < 4 + 9:
-                    raise MysqlProtocolError(f"the reply to a prepare begins with {data[4:5]!r}")
+                    raise MysqlProtocolError(f"the reply to a prepare begins with the unexpected byte {data[4:5]!r}")
                 statement_id = int.from_bytes(data[5:9], "little")
                 for count in (int.from_bytes(data[9:11], "little"), int.from_bytes(data[11:13], "little")):
                     packets_left += count + 1 if count else 0
@@ -292,7 +292,7 @@ class ReplyReader:
             self._results.append(Result([], matched))
             return not data[at] & _MORE_RESULTS
         if first_byte in (_INFILE, _EOF):
-            raise MysqlProtocolError(f"a reply begins with {first_byte}")
+            raise MysqlProtocolError(f"a reply begins with the unexpected byte {first_byte:#x}")
         self._columns_left, _ = read_length(data, at)
         self._columns = []
         self._is_reading_columns = True

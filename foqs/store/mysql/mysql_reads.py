@@ -109,7 +109,9 @@ class MysqlReads:
 
     async def counts(self) -> list[TopicCount]:
         if not self._in_snapshot:
-            raise StoreLost(f"{self._settings.location}: there is no snapshot to count")
+            raise StoreLost(
+                f"{self._settings.location}: the snapshot was lost with its connection before it was counted"
+            )
         self._allow_long_statements()
         counts, markers = await self._run_while_server_works([self._sql.counts, self._sql.purge_markers])
         purged = [self._sql.count_purged_rows(marker) for marker in decode_purge_markers(markers)]
@@ -169,7 +171,7 @@ class MysqlReads:
                 if call.done():
                     return call.result()
                 idle_checks = 0 if await self._is_running() else idle_checks + 1
-            raise StoreLost(f"{self._settings.location}: the reply to a long read was lost")
+            raise StoreLost(f"{self._settings.location}: the reply to a long read was lost on its way")
         finally:
             if not call.done():
                 call.cancel()
@@ -212,7 +214,7 @@ class MysqlReads:
 
     async def _connect(self) -> MysqlLink:
         if self._is_closed:
-            raise StoreLost(f"{self._settings.location}: these reads were closed")
+            raise StoreLost(f"{self._settings.location}: the connection of these reads was closed")
         self._link = link = await MysqlLink.connect(self._settings)
         *_, found = await link.run(*session_sql.session_settings(self._settings.lock_wait_timeout_s, read_only=True))
         self._connection_id = found.rows[0][0]

@@ -520,7 +520,7 @@ class MysqlStore:
 
         def check_fence(results: list[Result]) -> bytes | None:
             if results[0].matched_row_count != 1:
-                raise FencedOut("the fence matched no row")
+                raise FencedOut("the owner row did not show what this host wrote last")
             return None if on_results is None else on_results(results)
 
         first = self._sql.fence(fence)
@@ -553,7 +553,9 @@ class MysqlStore:
         if self._link is link:
             seen = await self._select_owner(link)
             if (seen.epoch, seen.nonce, seen.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
-                raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
+                raise FencedOut(
+                    f"the owner row shows epoch {seen.epoch}, flush {seen.flush}, which is not what this host wrote last"
+                )
 
     def _split_into_packets(self, statements: Iterable[Statement]) -> Iterator[list[Statement]]:
         """Yield statements in groups that fit packets below the server's max_allowed_packet.

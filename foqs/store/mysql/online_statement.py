@@ -52,7 +52,11 @@ async def run_online(settings: MysqlSettings, statement: bytes, retries_for_s: f
                     f"({statement.decode()}): end them (information_schema.INNODB_TRX shows them), then try again"
                 )
             if retries == 0:
-                log.info("a change of a table waits for a transaction that uses it: %s", statement.decode())
+                log.info(
+                    "%s: a change of a table waits for a transaction that uses it: %s",
+                    settings.location,
+                    statement.decode(),
+                )
             await asyncio.sleep(pause_s)
             pause_s, retries = min(2 * pause_s, _PAUSE_S_MAX), retries + 1
     finally:

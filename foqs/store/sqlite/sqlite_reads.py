@@ -123,7 +123,7 @@ class SqliteReads:
 
     async def _run_in_thread(self, work: Callable[[], _T]) -> _T:
         if self._is_closed:
-            raise StoreLost(f"{self._file.path}: these reads were closed")
+            raise StoreLost(f"{self._file.path}: the connection of these reads was closed")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except asyncio.CancelledError:
@@ -171,7 +171,7 @@ class SqliteReads:
 
     def _count(self) -> list[TopicCount]:
         if self._db is None or not self._db.in_transaction:
-            raise StoreLost(f"{self._file.path}: there is no snapshot to count")
+            raise StoreLost(f"{self._file.path}: the snapshot was lost with its connection before it was counted")
         purged = {
             (marker[0], marker[1], state): rows
             for marker in self._db.execute(sql.PURGE_MARKERS).fetchall()

@@ -300,7 +300,9 @@ def _write_fence(db: sqlite3.Connection, fence: Fence) -> None:
     values = (*fence_values(fence), fence.epoch, fence.nonce, fence.flush)
     if db.execute(sql.FENCE, values).rowcount != 1:
         seen = owner_of(db.execute(sql.READ_OWNER).fetchone())
-        raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
+        raise FencedOut(
+            f"the owner row shows epoch {seen.epoch}, flush {seen.flush}, which is not what this host wrote last"
+        )
 
 
 def _read_idempotency_keys(db: sqlite3.Connection, key_names: Sequence[KeyName]) -> dict[KeyName, IdempotencyKey]:
