@@ -330,5 +330,8 @@ async def _run_forever(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             return await run()
         except Exception:
-            log.exception("%s failed; restarting it", getattr(run, "__qualname__", run))
+            log.exception(
+                "the background task %s failed with an unexpected error; restarting it",
+                getattr(run, "__qualname__", run),
+            )
         await asyncio.sleep(_RESTART_S)

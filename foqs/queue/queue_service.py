@@ -226,7 +226,7 @@ class QueueService:
             if shard is not None and (unresolved := set(shard.numbers.unresolved(own))):
                 for i in positions:
                     if numbers[i] in unresolved:
-                        call.outcomes[i] = NotFound("no item has this id yet")
+                        call.outcomes[i] = NotFound("no item has this id yet; use one that enqueue returned")
                 positions = [i for i in positions if numbers[i] not in unresolved]
                 own = values_at(numbers, positions)
             if not positions:

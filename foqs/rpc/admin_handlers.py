@@ -173,4 +173,5 @@ def _parse_permission(value: int, field: str) -> Permission:
     try:
         return Permission(value)
     except ValueError:
-        raise InvalidArgument(f"{value} is not a permission; use 1, 2 or 3", field=field) from None
+        known = ", ".join(f"{each.value} ({each.name})" for each in Permission)
+        raise InvalidArgument(f"{value} is not a permission; use one of {known}", field=field) from None

@@ -131,7 +131,7 @@ def _parse_work(
     if meant is None:
         return change, None, item_filter
     if change.action.changes_items:
-        raise InvalidArgument("this is for a count only; leave it out", field="counts_for")
+        raise InvalidArgument("only the action COUNT takes this; leave it out", field="counts_for")
     return change, *_parse_meant(request.filter, meant, settings)
 
 

@@ -485,7 +485,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 give_back()
             except Exception:
-                log.exception("a reply that was not written to %s cannot be given back", self._peer_name)
+                log.exception("the items of a reply to %s that was not written cannot be given back", self._peer_name)
 
     def _writable_transport(self) -> PacedTransport | None:
         """Return the transport, or None if nothing more can be written to it."""

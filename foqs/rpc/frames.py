@@ -22,7 +22,7 @@ SHED_HEAD_BYTES: Final = 300
 _FOREIGN_PROTOCOLS: Final = (
     (b"\x80\x01", "an unframed Thrift client; use the framed transport"),
     (b"\x82", "an unframed Thrift client (compact); use the framed transport"),
-    (b"\x16\x03", "a TLS client; this listener does not speak TLS"),
+    (b"\x16\x03", "a TLS client; this server does not speak TLS"),
     (b"SSH-", "an SSH client"),
 )
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI ")
@@ -156,7 +156,7 @@ class FrameReader:
     def _bad_length_text(self, length: int) -> str:
         first = bytes(self._length_prefix)
         if first in _HTTP_METHODS:
-            return "this looks like an HTTP client; speak framed Thrift to this port"
+            return "this looks like an HTTP client; speak framed Thrift to this server"
         for prefix, client in _FOREIGN_PROTOCOLS:
             if first.startswith(prefix):
                 return f"this looks like {client}"

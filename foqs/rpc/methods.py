@@ -51,7 +51,9 @@ def contract_methods(handlers: Mapping[str, Handler], layer: Layer = unforwarded
     """
     unknown = set(handlers) - set(METHODS)
     if unknown:
-        raise ValueError(f"not in the contract: {sorted(unknown)}")
+        raise ValueError(
+            f"the contract has no such methods: {', '.join(sorted(unknown))}; add them to thrift/foqs.thrift"
+        )
     found: dict[bytes, ServerMethod] = {}
     for name, described in METHODS.items():
         method = _server_method(described, handlers.get(name) or _not_implemented(name))

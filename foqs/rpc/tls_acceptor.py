@@ -135,7 +135,7 @@ def _failure_text(error: OSError, timeout_s: float, scheme: str) -> str:
         return f"its certificate is not accepted ({error.verify_message})"
     reason = getattr(error, "reason", None) or ""
     if reason in _NOT_TLS:
-        return f"it does not speak TLS, but this port does; its URL must begin with {scheme}"
+        return f"it does not speak TLS, but this server does; its URL must begin with {scheme}"
     words = reason.replace("_", " ").lower()
     if isinstance(error, ssl.SSLError) and "ALERT" not in reason:
         return f"the TLS handshake failed ({words or error})"

@@ -340,7 +340,7 @@ def _fault(error: BaseException | None) -> str:
             return "a line of its head is too long"
         case http_exceptions.BadStatusLine():
             is_tls = "HTTPS traffic" in error.message  # a fixed text of aiohttp
-            return "this port does not speak TLS" if is_tls else "its first line is not of HTTP"
+            return "this server does not speak TLS" if is_tls else "its first line is not of HTTP"
         case http_exceptions.InvalidURLError():
             return "its address is malformed"
         case web.RequestPayloadError() | http_exceptions.PayloadEncodingError():

@@ -69,9 +69,9 @@ class DeadLetterSweep:
             try:
                 is_done = await self.sweep()
             except FoqsError as error:
-                log.debug("dead letters are not moved now: %s", error.message)
+                log.debug("dead letters cannot be moved now; trying again: %s", error.message)
             except Exception:
-                log.exception("moving dead letters failed; trying again")
+                log.exception("moving dead letters failed with an unexpected error; trying again")
             if is_done:
                 await asyncio.sleep(INTERVAL_S)
 

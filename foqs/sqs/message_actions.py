@@ -62,7 +62,7 @@ _DEAD_LETTER_MOVES_MAX: Final = 10
 """The maximum number of times that a receive moves dead letters before it returns without a message."""
 _OUTAGE_LOG_S: Final = 10.0
 """The least time between two log lines about receives that may have missed messages."""
-_NO_ID: Final = UnknownOutcome("the reply has no id for the message")
+_NO_ID: Final = UnknownOutcome("the host's reply has no id for this message; it may have been sent")
 
 
 @dataclass(slots=True, frozen=True)
@@ -421,7 +421,9 @@ class MessageActions:
             None if outcome.error is None else error_from_struct(outcome.error, "refused")
             for outcome in reply.outcomes or ()
         ]
-        missing: list[FoqsError | None] = [UnknownOutcome("the reply has no outcome for the message")]
+        missing: list[FoqsError | None] = [
+            UnknownOutcome("the host's reply has no outcome for this message; the call may have taken effect")
+        ]
         return found + missing * (len(entries) - len(found))
 
 

@@ -159,7 +159,7 @@ def _pairs(data: bytes) -> Sequence[tuple[str, str]]:
     if data.count(b"&") >= PARAMETERS_MAX:
         raise _malformed("It has too many parameters.")
     if _WRONG_ESCAPE.search(data):
-        raise _malformed("A percent sign has no two hexadecimal digits.")
+        raise _malformed("A percent sign is not followed by two hexadecimal digits.")
     parts = (part.partition(b"=") for part in data.split(b"&") if part)
     try:
         return [(_unquote(name), _unquote(value)) for name, _, value in parts]

@@ -88,7 +88,7 @@ class ScalePage:
         principal = await self._authenticate(authorization)
         for name in query:
             if name not in _PARAMETERS:
-                raise InvalidArgument(f"there is no such parameter; there are {', '.join(_PARAMETERS)}", field=name)
+                raise InvalidArgument(f"there is no such parameter; use one of {', '.join(_PARAMETERS)}", field=name)
         namespace = _parse_name(query, "namespace", "default")
         topic = _parse_name(query, "topic")
         target = _parse_target(query)

@@ -75,7 +75,7 @@ class BulkJobHost:
                 if not isinstance(error, RegistryError):
                     log.exception("the check of the bulk jobs failed unexpectedly; trying again")
                 elif not failures:
-                    log.warning("the bulk jobs cannot be read or written: %s", error)
+                    log.warning("the bulk jobs cannot be read or written; trying again: %s", error)
                 timeout_s = self._tools.backoff.pause_s(failures)
                 failures += 1
             await asyncio.sleep(READ_INTERVAL_S)
@@ -96,7 +96,10 @@ class BulkJobHost:
                 async with asyncio.timeout(timeout_s):
                     await self._tools.store.update(lambda jobs: (release(jobs, nonce, now_ms), None))
             except (RegistryError, TimeoutError):
-                log.warning("other hosts take this host's bulk jobs only when its session is over")
+                log.warning(
+                    "this host's bulk jobs could not be given up in time; another host goes on with them when this host's "
+                    "session is over"
+                )
 
     async def _follow_record(self) -> None:
         """Read the record and follow it. Raises `RegistryError`."""

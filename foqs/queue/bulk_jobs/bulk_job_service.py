@@ -107,7 +107,10 @@ def _checked(spec: BulkJobSpec) -> BulkJobSpec:
     """Return the spec to record, with a narrowed filter. Raises `InvalidArgument`, `LimitExceeded`."""
     change = spec.counts_for or spec.change
     if spec.counts_for is not None and (not spec.is_count or not change.action.changes_items):
-        raise InvalidArgument("this is for a count, and names a change; leave it out", field="counts_for")
+        raise InvalidArgument(
+            "only the action COUNT takes this, and it must be an action that changes items; leave it out, or correct it",
+            field="counts_for",
+        )
     if spec.rate_per_s is not None and spec.rate_per_s < 1:
         raise InvalidArgument(f"{spec.rate_per_s} is too low; give at least 1, or leave it out", field="rate_per_s")
     if not spec.start_key:

@@ -149,7 +149,9 @@ class BulkJobWorker:
         """Raise `NamespaceNotFound` if the namespace is another one of the same name."""
         name = self._job.spec.namespace
         if self._tools.incarnation_of(name) not in (None, self._job.incarnation):
-            raise _Replaced(f"the namespace {name!r} was deleted; one of the same name was created since")
+            raise _Replaced(
+                f"the namespace {name!r} was deleted; one of the same name was created since; start a new job for it"
+            )
 
     def _add(self, page: PageResult) -> None:
         progress = self._progress
