@@ -349,7 +349,7 @@ class ComposedHost:
         try:
             keyring = read_host_keyring(self._config)
         except ConfigError as error:
-            log.error("the tokens and certificates are unchanged: %s", error)  # noqa: TRY400 - it says what to do
+            log.error("the tokens and certificates could not be read again; the former ones stay in use: %s", error)  # noqa: TRY400 - it says what to do
             return
         if self._tls_acceptor is not None and keyring.tls_context is not None:
             self._tls_acceptor.context = keyring.tls_context

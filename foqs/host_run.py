@@ -112,5 +112,5 @@ def _exit_code(ended: asyncio.Future[None]) -> int:
     if isinstance(error, ShardTakenOver | StoreUnusable):
         log.error("%s", error)
     elif error is not None:
-        log.error("the host failed", exc_info=error)
+        log.error("the host stops, because a part of it failed with an unexpected error", exc_info=error)
     return 1

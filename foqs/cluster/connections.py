@@ -37,7 +37,7 @@ def peer_pool_opener(config: Config) -> Callable[[Address], ConnectionPool]:
         handshake = make_handshake(None, token_file or None, config.auth.enabled and not token_file)
     except InvalidArgument as error:
         key = "cluster.token_file" if error.field == "token_file" else "cluster.ca_file"
-        raise ConfigError("", key, error.message, "see [cluster]") from None
+        raise ConfigError("", key, error.message, "correct [cluster] in the host's configuration") from None
     return lambda address: ConnectionPool([address], 1, connect, handshake)
 
 

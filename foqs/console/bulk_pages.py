@@ -132,7 +132,7 @@ async def _start(page_request: PageRequest) -> web.StreamResponse:
     change, move_to = _change(page_request, what)
     expected = page_request.number("expected")
     if expected is None:
-        raise InvalidArgument("count the items first", field="expected")
+        raise InvalidArgument("this is missing; count the items first", field="expected")
     job = await page_request.client.start_bulk_job(
         what,
         _filter(page_request),

@@ -164,7 +164,7 @@ class LiveHub:
         if counts[largest] <= counts[owner] + 1:
             return False
         oldest = next(stream for stream in self._streams if stream.owner == largest)
-        oldest.offer("problem", "others have opened pages, and this host keeps up few; load it again")
+        oldest.offer("problem", "too many pages are open at this host, so this one is no longer updated; load it again")
         oldest.end()
         self.drop(oldest)
         return True
@@ -194,7 +194,9 @@ class LiveHub:
                 try:
                     await self._round()
                 except Exception:
-                    log.exception("the console's open pages could not be updated this time")
+                    log.exception(
+                        "the console's open pages could not be updated, for an unexpected error; trying again"
+                    )
                 pause_s = min(PAUSE_S_MAX, max(PERIOD_S, COST_FACTOR * (self._cpu_s() - started_s)))
         finally:
             self._rounds = None
@@ -235,7 +237,7 @@ class LiveHub:
         except TimeoutError:
             events["problem"] = "the host did not answer in time"
         except Exception:
-            log.exception("a part of the console's page %s cannot be drawn", part.template)
+            log.exception("the template %s of the console's open pages cannot be drawn; trying again", part.template)
             events["problem"] = "the page failed; the host's log says why"
         for each, _ in group:
             for event, text in events.items():

@@ -435,9 +435,9 @@ async def _form(request: web.Request) -> MultiMapping[Any]:
     try:
         return await request.post()
     except UnicodeDecodeError:
-        raise web.HTTPBadRequest(reason="The form is not UTF-8.") from None
+        raise web.HTTPBadRequest(reason="The form is not UTF-8. Open the page and send its form.") from None
     except (web.RequestPayloadError, ConnectionError):
-        raise web.HTTPBadRequest(reason="The form is not complete.") from None
+        raise web.HTTPBadRequest(reason="The form is not complete. Send it again.") from None
 
 
 def _sentence(error: FoqsError) -> str:

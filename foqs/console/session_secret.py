@@ -61,7 +61,7 @@ class SessionSecret:
         except RegistryError as error:
             problem = str(error)
             if problem != self._problem:
-                log.warning("the secret of the console's sessions cannot be read: %s", problem)
+                log.warning("the secret of the console's sessions cannot be read; trying again: %s", problem)
         self._problem = problem
 
     async def run(self) -> None:
@@ -75,7 +75,9 @@ class SessionSecret:
             try:
                 await self.refresh()
             except Exception:
-                log.exception("the secret of the console's sessions was not read again")
+                log.exception(
+                    "the secret of the console's sessions could not be read, for an unexpected error; trying again"
+                )
 
 
 async def replace_secret(documents: Documents) -> None:

@@ -261,7 +261,7 @@ class LocalCluster:
         while not asyncio.run(self._is_served()):
             for host in self.hosts:
                 if host.exit_code is not None:
-                    raise ServerNotAvailable(f"a host ended with {host.exit_code}:\n{host.log_tail()}")
+                    raise ServerNotAvailable(f"{host.name} ended with exit code {host.exit_code}:\n{host.log_tail()}")
             if time.monotonic() > deadline:
                 raise ServerNotAvailable(
                     f"not every shard was served within {_SERVED_TIMEOUT_S:.0f} s:\n{self.hosts[0].log_tail()}"

@@ -130,5 +130,7 @@ async def _call(url: str, call: Callable[[Client], Awaitable[None]]) -> None:
                 return await call(client)
         except FoqsError as error:
             if not error.may_succeed_later or time.monotonic() > until_s:
-                raise ServerNotAvailable(f"{error.code}: {error.message}") from None
+                raise ServerNotAvailable(
+                    f"the hosts refused a call of the upgrade: {error.code}: {error.message}"
+                ) from None
         await asyncio.sleep(_POLL_S)

@@ -103,7 +103,7 @@ class ServerProcess(ABC):
         deadline = time.monotonic() + START_TIMEOUT_S
         while not is_ready():
             if self.exit_code is not None:
-                raise ServerNotAvailable(f"{self.name} ended with {self.exit_code}:\n{self.log_tail()}")
+                raise ServerNotAvailable(f"{self.name} ended with exit code {self.exit_code}:\n{self.log_tail()}")
             if time.monotonic() > deadline:
                 raise ServerNotAvailable(
                     f"{self.name} did not answer within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}"

@@ -154,7 +154,7 @@ def test_unusable_files_leave_the_old_secrets_in_force(tmp_path: Path) -> None:
         host.start()
         host.orders.chmod(0o644)
         secret_file(host.boss, LATER.encode())
-        host.read_again("are unchanged")
+        host.read_again("the former ones stay in use")
         assert f"chmod 600 {host.orders}" in host.log
         assert enqueue(host, token=BOSS)
         with pytest.raises(Unauthenticated):
@@ -214,7 +214,7 @@ def test_an_expired_certificate_of_the_host_is_not_trusted_until_it_is_replaced(
             enqueue(host, tls=Tls(authority.file), token=BOSS)
         fresh = authority.sign("fresh")
         host.files.cert.write_bytes(fresh.cert.read_bytes())
-        host.read_again("are unchanged")
+        host.read_again("the former ones stay in use")
         secret_file(host.files.key, fresh.key.read_bytes())
         host.read_again("were read again")
         assert enqueue(host, tls=Tls(authority.file), token=BOSS)

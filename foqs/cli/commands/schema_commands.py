@@ -58,7 +58,9 @@ def _schema_options(command: Callable[..., None]) -> Callable[..., None]:
         config = configuration(file, without_none({"store.url": store, "store.password_file": password_file}))
         if config.cluster.zookeeper and (store is not None or password_file is not None):
             raise CommandFailed(
-                "a cluster uses [databases]: give --config with that user's URLs and password files", USAGE
+                "--store and --password-file are for a host without a cluster: give --config with URLs and password files "
+                "of that user in [databases]",
+                USAGE,
             )
         command(config, **arguments)
 
@@ -244,7 +246,7 @@ def _check_no_distant_hosts(places: SchemaPlaces) -> None:
     if distant:
         raise CommandFailed(
             f"hosts of version {', '.join(each.program for each in distant)} are members of the cluster, and this program "
-            f"has version {own.program}: no version is skipped. Take the versions between them one after the other; "
+            f"has version {own.program}: no version is skipped. First run all hosts with each version between them; "
             "nothing was changed"
         )
 

@@ -157,7 +157,12 @@ class _ForwardedByIdCall(WrappedCall):
             merged[place] = _with_caller_index(outcome, entries.field, peer_index, place)
         for place in places[len(outcomes) :]:
             merged[place] = entries.outcome(
-                codec.error_struct(UnknownOutcome("the reply of the item's owner has no outcome for it"))
+                codec.error_struct(
+                    UnknownOutcome(
+                        "the reply of the item's owner has no outcome for this item; the call may have taken effect, "
+                        "so check before you repeat it"
+                    )
+                )
             )
 
 

@@ -151,7 +151,9 @@ class ItemRoutes:
             else:
                 merged[place] = _with_caller_index(result, peer_index, place)
         for place in places[len(results) :]:
-            missing = UnknownOutcome("the peer's reply has no result for this item; it may be written")
+            missing = UnknownOutcome(
+                "the reply of another host has no result for this item; it may be written, so check before you repeat it"
+            )
             merged[place] = ttypes.EnqueueResult(None, codec.error_struct(missing))
         return refused
 

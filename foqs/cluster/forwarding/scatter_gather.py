@@ -225,13 +225,14 @@ def _peer_error(peer: Peer, error: FoqsError) -> FoqsError:
     """Convert a peer's error for the caller."""
     if isinstance(error, _AUTH_ERRORS):
         return Unavailable(
-            f"{peer.view.name} does not accept this host as a peer: {error.message}; foqs doctor --config FILE checks this",
+            f"host {peer.view.name} does not accept this host as an administrator: {error.message}; "
+            "foqs doctor --config FILE checks this",
             retry_after_ms=1_000,
         )
     if isinstance(error, NotOwner):
-        return Unavailable(f"{peer.view.name}: {error.message}", retry_after_ms=HANDOVER_RETRY_MS)
+        return Unavailable(f"host {peer.view.name}: {error.message}", retry_after_ms=HANDOVER_RETRY_MS)
     if error.retryable or error.hides_write:
-        error.message = f"{peer.view.name}: {error.message}"
+        error.message = f"host {peer.view.name}: {error.message}"
     return error
 
 

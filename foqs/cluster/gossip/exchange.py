@@ -206,7 +206,7 @@ class Exchange:
             except Exception:  # a bad reply of one host must not stop the exchange with it
                 has_more = False
                 self.failure_count += 1
-                log.exception("the gossip of host %s cannot be processed", peer.view.name)
+                log.exception("the gossip of host %s could not be processed; asking it again", peer.view.name)
             await asyncio.sleep(PAGE_PAUSE_S if has_more else self._period_s())
 
     async def _poll_once(self, peer: Peer, *, is_continuation: bool) -> bool:

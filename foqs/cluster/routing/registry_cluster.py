@@ -249,4 +249,6 @@ async def _translated_errors(deadline: float, host_field: str = "host") -> Async
     except RegistryOutcomeUnknown as error:
         raise UnknownOutcome(f"{error}; the change may be recorded: check, or repeat it") from None
     except TimeoutError:
-        raise UnknownOutcome("the change may be recorded: check, or repeat it") from None
+        raise UnknownOutcome(
+            "ZooKeeper did not confirm the change by the deadline; it may be recorded: check, or repeat it"
+        ) from None

@@ -235,7 +235,7 @@ def test_a_fault_of_one_round_does_not_end_the_next(caplog: pytest.LogCaptureFix
         await world.hub.close()
 
     run_virtual(main)
-    assert "a part of the console's page template cannot be drawn" in caplog.text
+    assert "the template template of the console's open pages cannot be drawn" in caplog.text
 
 
 def test_a_fault_of_one_page_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -319,7 +319,9 @@ def test_principals_share_the_streams_of_a_host_however_many_pages_one_of_them_o
         pages = [world.open("a", modest) for _ in range(STREAMS_MAX // 2)]
         assert len(world.hub) == STREAMS_MAX
         await first.reading
-        assert first.texts("problem") == ["others have opened pages, and this host keeps up few; load it again"]
+        assert first.texts("problem") == [
+            "too many pages are open at this host, so this one is no longer updated; load it again"
+        ]
         await asyncio.gather(*(page.reading for page in others[: STREAMS_MAX // 2 - 1]))
         assert not any(page.reading.done() for page in (*others[STREAMS_MAX // 2 - 1 :], *pages))
         assert world.hub.open(world.part, world.page_request, "modest") is None

@@ -70,7 +70,7 @@ def test_given_folder_is_not_deleted(tmp_path: Path) -> None:
 
 def test_server_that_ends_by_itself_is_reported_with_its_log() -> None:
     server = Sleeper(code="raise SystemExit('no room')")
-    with pytest.raises(ServerNotAvailable, match=r"sleeper ended with 1:\n.*no room"), server:
+    with pytest.raises(ServerNotAvailable, match=r"sleeper ended with exit code 1:\n.*no room"), server:
         pass
     assert not server.folder.exists()
 
