@@ -173,9 +173,14 @@ class Agent:
                 await self._departed.wait()
         except TimeoutError:
             if self._assigned:
-                log.warning("%d shards were not handed over in time", len(self._assigned))
+                log.warning(
+                    "%d shards were not handed over in time; other hosts take them over when this host's session ends",
+                    len(self._assigned),
+                )
             else:
-                log.warning("this host's leaving could not be announced in time")
+                log.warning(
+                    "this host could not announce in time that it is stopping; the others notice when its session ends"
+                )
 
     def owner_of(self, shard: int) -> Member | None:
         """Return the member that should own the shard, by the last view; None if there is none or it is gone."""

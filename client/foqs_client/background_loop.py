@@ -85,14 +85,16 @@ class BackgroundLoop:
 
     def _submit(self, make_coroutine: MakeCoroutine[T], give_back: GiveBack[T] | None) -> _LoopCall[T]:
         if asyncio._get_running_loop() is not None:
-            raise RuntimeError("this call would block the running event loop; use the asynchronous class here")
+            raise RuntimeError("SyncClient would block the running event loop; use Client here")
         with self._lock:
             if self._closed:
                 raise LoopClosed(was_started=False)
             if self._loop is None:
                 self._start()
             elif os.getpid() != self._pid:
-                raise RuntimeError("this was used before the process was forked; make a new one in the child")
+                raise RuntimeError(
+                    "this SyncClient was used before the process was forked; make a new one in the child"
+                )
             assert self._loop is not None
             call = _LoopCall(self._loop, make_coroutine(), give_back)
             self._loop.call_soon_threadsafe(call.start)

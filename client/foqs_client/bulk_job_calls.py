@@ -129,7 +129,7 @@ class BulkJobCalls:
         meant = None
         if counts_for is not None:
             if row.changes_items:
-                raise InvalidArgument("this is for the action count only; leave it out", field="counts_for")
+                raise InvalidArgument("only the action count takes this; leave it out", field="counts_for")
             # A host that does not know a count finds no action then, and refuses the call.
             meant = ttypes.BulkChange(**_row(counts_for, CHANGES, "counts_for").fields(*values))
             values = (None, None)

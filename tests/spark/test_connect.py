@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.long, pytest.m
 LINES: Final = [f"line {number}" for number in range(100)]
 ORDERS: Final = 1_000
 START_S: Final = 240.0
-REFUSAL: Final = r"without what a session of Spark Connect added: install foqs\[spark\] in the Python of the server"
+REFUSAL: Final = (
+    r"without the packages that a session of Spark Connect added: install foqs\[spark\] in the Python of the server"
+)
 INTO: Final = """
 lines = spark.readStream.schema("value string").text("{folder}/lines").selectExpr("value AS payload")
 into = lines.writeStream.format("foqs").option("url", "{url}").option("topic", "lines")

@@ -124,7 +124,11 @@ class LeaseRenewal:
             elif refusal.may_succeed_later:
                 failed.append(item)
             elif isinstance(refusal, InvalidArgument | LimitExceeded) and lease_ms != self._lease_ms:
-                log.warning("item %s keeps its lease duration; a host refused another: %s", item.delivery.id, refusal)
+                log.warning(
+                    "item %s keeps the lease duration of its worker; a host refused another one: %s",
+                    item.delivery.id,
+                    refusal,
+                )
                 if item.lease_ms == lease_ms:
                     item.lease_ms = self._lease_ms
                 failed.append(item)

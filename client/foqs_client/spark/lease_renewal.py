@@ -81,7 +81,7 @@ class StreamLeaseRenewal:
         try:
             outcomes = self._client.extend(leases, lease_ms=self._lease_ms, timeout_ms=max(1_000, self._lease_ms // 3))
         except FoqsError as error:
-            _log.warning("leases of %s were not extended: %s", name, error)
+            _log.warning("leases of the items in the staged file %s were not extended; trying again: %s", name, error)
             return False
         failures = [outcome.error for outcome in outcomes if outcome.error is not None]
         ended = {

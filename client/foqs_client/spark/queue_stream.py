@@ -161,7 +161,11 @@ class QueueStream:
         leases = self._staging.leases(end.file)
         stale = sum(self._ack(leases[i : i + IDS_PER_CALL]) for i in range(0, len(leases), IDS_PER_CALL))
         if stale:
-            _log.warning("batch %d: %d items were delivered to another consumer after their leases", end.batch, stale)
+            _log.warning(
+                "batch %d: %d items were delivered to another consumer, because their leases had ended",
+                end.batch,
+                stale,
+            )
         for file in self._staging.staged_files():
             if file.batch < end.batch:
                 self._staging.delete(file.name)
@@ -220,7 +224,11 @@ class QueueStream:
         try:
             self._client.release(leases, timeout_ms=self._options.timeout_ms)
         except FoqsError as error:
-            _log.warning("%d items of an unfinished batch were not released: %s", len(leases), error)
+            _log.warning(
+                "%d items of an unfinished batch were not released, and come back when their leases end: %s",
+                len(leases),
+                error,
+            )
 
     # ------------------------------------------------------------------- the items
 

@@ -42,7 +42,7 @@ def make_stream_writer(options: SinkOptions, columns: Sequence[tuple[str, str]])
     """
     if is_from_session(os.environ, sys.path):
         raise SinkError(
-            "Spark runs the tasks of a streaming sink without what a session of Spark Connect added: install foqs[spark] "
+            "Spark runs the tasks of a streaming sink without the packages that a session of Spark Connect added: install foqs[spark] "
             "in the Python of the server and of its executors"
         )
     has_namespaces = "namespace" in dict(columns)

@@ -181,7 +181,7 @@ def test_client_collected_by_its_own_thread_ends_it_too() -> None:
 
 def test_error_of_a_call_in_a_running_loop_names_the_async_client() -> None:
     async def main(client: SyncClient) -> None:
-        with pytest.raises(RuntimeError, match="use the asynchronous class"):
+        with pytest.raises(RuntimeError, match="use Client here"):
             client.topics()
         assert (await asyncio.to_thread(client.topics)).topics == []
 
