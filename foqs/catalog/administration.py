@@ -159,7 +159,7 @@ class Administration:
             try:
                 self._check_settings(namespace)
             except FoqsError as error:
-                log.warning("namespace %r does not fit this host: %s", name, error)
+                log.warning("the settings of namespace %r do not fit the options of this host: %s", name, error)
 
     async def refresh(self) -> None:
         """Apply the stored document, unless it is empty. Raises `CatalogError`."""

@@ -90,7 +90,9 @@ def read_head(message: bytes) -> tuple[MessageHead, bytes]:
         raise BadMessage("this is not a Thrift message; use the binary or the compact protocol")
     end = WORDS.size + length
     if not 0 < length <= NAME_BYTES_MAX or end + SEQID_BYTES > len(message):
-        raise BadMessage(f"a method name of {length} bytes is impossible")
+        raise BadMessage(
+            f"the name of the method would have {length} bytes; give 1 to {NAME_BYTES_MAX}, all in the message"
+        )
     return _binary_head(word & 0xFF, message[WORDS.size : end]), message[end : end + SEQID_BYTES]
 
 
@@ -104,7 +106,9 @@ def _read_compact_head(message: bytes) -> tuple[MessageHead, bytes]:
         length |= (byte & 0x7F) << 7 * shift
     end = name_start + length
     if not 0 < length <= NAME_BYTES_MAX or end > len(message):
-        raise BadMessage(f"a method name of {length} bytes is impossible")
+        raise BadMessage(
+            f"the name of the method would have {length} bytes; give 1 to {NAME_BYTES_MAX}, all in the message"
+        )
     reply = bytes((_COMPACT_ID, _COMPACT_VERSION | REPLY << 5))
     return MessageHead(True, message[1] >> 5, message[name_start:end], end, reply), message[2:seqid_end]
 

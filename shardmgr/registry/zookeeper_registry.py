@@ -360,7 +360,7 @@ class ZooKeeperRegistry:
             try:
                 self._start_session()
             except (OSError, RuntimeError) as error:  # no descriptors or threads left
-                log.warning("cannot start a session with ZooKeeper, trying again: %s", error)
+                log.warning("no session with ZooKeeper can be started; trying again: %s", error)
                 await asyncio.sleep(pause_s)
 
     def _send_ping(self) -> None:

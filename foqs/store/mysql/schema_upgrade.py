@@ -75,8 +75,8 @@ def check_usable(state: SchemaState, settings: MysqlSettings, shard: int) -> Non
     location = location_of(settings, shard)
     if steps_to_use(state, sql.MIGRATIONS, location) and state.has_tables:
         raise StoreUnusable(
-            f"{location} lost its expansion to schema version {sql.MIGRATIONS[-1].number}, as after a failover to a late "
-            "replica; this host opens the shard again, which expands it. Check what else the database lost"
+            f"{location} lost its expansion to schema version {sql.MIGRATIONS[-1].number}, as after a failover to a "
+            "replica that lagged; this host opens the shard again, which expands it. Check what else the database lost"
         )
 
 
