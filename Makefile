@@ -134,7 +134,7 @@ test-unit: $(DEV) ## the tests that start no server
 test test-unit test-newest test-containers test-long test-sqs sim: export FOQS_PURE := 1
 
 .PHONY: test-sqs
-test-sqs: $(DEV) ## the tests of the SQS port: ours, moto's, kombu's, AWS' signature vectors (also part of make test)
+test-sqs: $(DEV) ## the tests of the SQS server: ours, moto's, kombu's, AWS' signature vectors (also part of make test)
 	@$(BIN)/python -m pytest -rP tests/unit/sqs tests/sqs $(ARGS)
 
 # Without database servers and ZooKeeper, whose tests take most of the time, and without what only perf/ needs.

@@ -1,4 +1,4 @@
-"""One host with an SQS port for the tests of a file."""
+"""One host with an SQS server for the tests of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real host with an SQS port, and boto3's client for it."""
+"""A real host with an SQS server, and boto3's client for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS: Final[Mapping[str, Any]] = {
 
 
 class SqsHost(RestartableHost):
-    """One host on SQLite with an SQS port."""
+    """One host on SQLite with an SQS server."""
 
     def __init__(
         self, folder: Path, options: Mapping[str, Any] = MappingProxyType({}), command: Sequence[str] = QUICK_HOST

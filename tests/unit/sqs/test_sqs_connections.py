@@ -1,4 +1,4 @@
-"""The connections of the SQS port: while it stops, and while peers send bodies that nobody has proved."""
+"""The connections of the SQS server: while it stops, and while peers send bodies that nobody has proved."""
 
 from __future__ import annotations
 
