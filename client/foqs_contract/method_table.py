@@ -56,7 +56,9 @@ def described_methods(names: Collection[str], rows: Mapping[str, CallRow]) -> di
             )
     for name in rows:
         if name not in names:
-            raise ValueError(f"the row {name} in foqs_contract/call_table.py is of no call in thrift/foqs.thrift")
+            raise ValueError(
+                f"the row {name} in foqs_contract/call_table.py is of no call in thrift/foqs.thrift; remove it, or add the call"
+            )
     return {
         name: MethodDescription(rows[name], getattr(Foqs, f"{name}_args"), getattr(Foqs, f"{name}_result"))
         for name in names

@@ -163,7 +163,10 @@ class Placement:
             shard = self._shards.get(number)
             if shard is not None and shard.unavailable_reason is not None:
                 return shard.unavailable_error()
-        return Unavailable("the shard of this key is not served now; try again", retry_after_ms=HANDOVER_RETRY_MS)
+        return Unavailable(
+            "the shard with the slot of this idempotency key is not served now; try again",
+            retry_after_ms=HANDOVER_RETRY_MS,
+        )
 
     def _first_unavailable_reason(self) -> str:
         """Return the reason of the first shard that is served but not available, as the end of a sentence."""

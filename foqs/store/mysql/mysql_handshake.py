@@ -47,7 +47,10 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]
     async def _request_authentication(self) -> None:
         # aiomysql would go on without TLS, so an attacker between them could hide the offer and read the login.
         if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
-            raise OperationalError(CR.CR_SSL_CONNECTION_ERROR, "the server offers no TLS, which is demanded here")
+            raise OperationalError(
+                CR.CR_SSL_CONNECTION_ERROR,
+                "the server offers no TLS, and the option tls demands it: turn it on at the server",
+            )
         await super()._request_authentication()
 
     def write_packet(self, payload: bytes) -> None:
