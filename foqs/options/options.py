@@ -120,7 +120,7 @@ class ServerOptions(Options):
     tls_cert_file: str = option(
         "",
         "path",
-        "The certificate and its chain for the port of calls, PEM. With it the port accepts only TLS 1.2 or "
+        "The certificate and its chain for the port of calls, PEM. With it the server accepts only TLS 1.2 or "
         "later. Empty: no TLS. SIGHUP reads this file, tls_key_file and tls_client_ca_file again.",
         change="Set it if clients run elsewhere.",
     )

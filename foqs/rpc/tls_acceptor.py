@@ -22,7 +22,7 @@ from foqs.rpc.rpc_limits import RpcLimits
 
 _NOT_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"))
 _ALERT: Final = bytes((21, 3, 1, 0, 2, 2, 70))
-"""A fatal alert, protocol version: our client that began without TLS then reports that the port speaks TLS."""
+"""A fatal alert, protocol version: our client that began without TLS then reports that the server speaks TLS."""
 
 
 class AcceptingServer(Protocol):

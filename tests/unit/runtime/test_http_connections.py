@@ -1,4 +1,4 @@
-"""What a peer of an HTTP port may cost: connections, time, and replies that it does not read."""
+"""What a peer of an HTTP server may cost: connections, time, and replies that it does not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the HTTP port: liveness, readiness and metrics."""
+"""Tests of the HTTP server: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
