@@ -69,8 +69,9 @@ class Availability:
         topics = [topic for topic in topics if not self.is_paused(topic)]
         if not topics:
             return None
-        if self.is_suspended:
-            return Outage(max(1, len(self._statuses)), True, "this host may not deliver without its ZooKeeper session")
+        cause = self._suspension.cause
+        if cause is not None:
+            return Outage(max(1, len(self._statuses)), True, cause.reason)
         reasons: list[str] = []
         retry_ms, is_whole = HANDOVER_RETRY_MS, True
         delivering: list[OwnedShard] = []

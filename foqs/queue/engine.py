@@ -28,6 +28,7 @@ from foqs.options.shard_options import ShardOptions
 from foqs.queue.call_limits import CallLimits
 from foqs.queue.host_state import HostState
 from foqs.queue.queue_service import QueueService
+from foqs.queue.suspension import STARTING, WITHOUT_SESSION
 from foqs.queue.tier import Tier
 from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
@@ -45,6 +46,11 @@ log = logging.getLogger(__name__)
 
 _RESTART_S: Final = 1.0
 """The wait before a failed background task is restarted."""
+DELIVERY_START_S: Final = 5.0
+"""How long a standalone host that has started waits for all its shards before it delivers from those that it serves.
+
+The best item may be in a shard that it does not serve yet. It is longer than a takeover on a busy machine.
+"""
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,7 +75,8 @@ class EngineSettings:
 class Engine:
     """The shards of one host and the queue that serves them; implements `shardmgr.port.AssignmentListener`.
 
-    In a cluster it delivers nothing before the first `on_resumed`.
+    In a cluster it delivers nothing before the first `on_resumed`. A standalone host delivers nothing before all its
+    shards are served, or `DELIVERY_START_S` has passed: so the order of delivery outlasts a restart.
 
     Args:
         open_store: makes an unopened store of a shard in the named database. Raises `StoreUnusable` if there is no such database.
@@ -166,6 +173,8 @@ class Engine:
                 is_standalone=settings.standalone_shards is not None,
             )
 
+        self._delivery_timer: asyncio.TimerHandle | None = None
+        """Ends the wait of a standalone host for its shards."""
         self._standalone_shards = settings.standalone_shards
         self._make_supervisor = make_supervisor
         self._supervisors: dict[int, ShardSupervisor] = {}
@@ -177,8 +186,9 @@ class Engine:
         """Set once the host may deliver, serves all its shards, and these have their key slots."""
         self._background_tasks: list[asyncio.Task[None]] = []
         if self._standalone_shards is None:
-            self.queue.suspend()
+            self.queue.suspend(WITHOUT_SESSION)
         else:
+            self.queue.suspend(STARTING)
             for number, database in self._standalone_shards.items():
                 self._supervisors[number] = make_supervisor(number, database)
 
@@ -190,6 +200,8 @@ class Engine:
         """Start the background tasks and, on a standalone host, acquire the shards."""
         for supervisor in self._supervisors.values():
             self._start_supervisor(supervisor)
+        if self._standalone_shards is not None:
+            self._delivery_timer = asyncio.get_running_loop().call_later(DELIVERY_START_S, self.on_resumed)
         loops = (self.admin.watch, self.admin.delete_with_others, self._key_slot_sync.run)
         self._background_tasks = [asyncio.ensure_future(_run_forever(loop)) for loop in loops]
 
@@ -204,6 +216,7 @@ class Engine:
         finally:
             for task in self._background_tasks:
                 task.cancel()
+            self._end_delivery_wait()
 
     # ------------------------------------------------------- assignment of shards
 
@@ -240,12 +253,23 @@ class Engine:
 
     def on_suspended(self) -> None:
         """Deliver nothing until `on_resumed`."""
-        self.queue.suspend()
+        self.queue.suspend(WITHOUT_SESSION)
 
     def on_resumed(self) -> None:
         """Deliver again, first to dequeues that wait."""
         self.queue.resume()
         self._update_readiness()
+
+    def _start_delivery_if_all_serve(self) -> None:
+        shards = [self.shards.get(number) for number in self._supervisors]
+        if self._delivery_timer is not None and all(shard is not None and shard.is_serving for shard in shards):
+            self._end_delivery_wait()
+            self.on_resumed()
+
+    def _end_delivery_wait(self) -> None:
+        if self._delivery_timer is not None:
+            self._delivery_timer.cancel()
+            self._delivery_timer = None
 
     def on_view_changed(self) -> None:
         """Apply a new layout or plan, which the tier has read."""
@@ -279,6 +303,9 @@ class Engine:
     def on_owned(self) -> None:
         self._key_slot_sync.on_change()
         self._update_readiness()
+        if self._delivery_timer is not None:
+            # The shard is open from the next turn on.
+            asyncio.get_running_loop().call_soon(self._start_delivery_if_all_serve)
 
     def _update_readiness(self) -> None:
         """Set `became_ready` or end `run`, if a change made that possible."""
@@ -310,6 +337,7 @@ class Engine:
         tasks = [*self._supervisor_tasks, *self._background_tasks]
         for task in tasks:
             task.cancel()
+        self._end_delivery_wait()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._stopped.cancel()
 

@@ -41,6 +41,7 @@ from foqs.queue.port import (
 from foqs.queue.quota import Quota
 from foqs.queue.reads.host_reads import HostReads
 from foqs.queue.replay_lookups import ReplayLookups
+from foqs.queue.suspension import SuspensionCause
 from foqs.queue.tier import Tier
 from foqs.runtime.deadlines import Deadlines
 from foqs.runtime.unwritten_replies import UnwrittenReplies
@@ -103,14 +104,14 @@ class QueueService:
         for dequeue in self.waiters.all_waiters():
             dequeue.try_deliver()
 
-    def suspend(self) -> None:
+    def suspend(self, cause: SuspensionCause) -> None:
         """Deliver nothing until `resume`. Dequeues that wait keep waiting."""
-        self._suspension.is_on = True
+        self._suspension.cause = cause
 
     def resume(self) -> None:
         """Deliver again, first to dequeues that wait."""
         if self._suspension.is_on:
-            self._suspension.is_on = False
+            self._suspension.cause = None
             for dequeue in self.waiters.all_waiters():
                 dequeue.try_deliver()
 

@@ -1,12 +1,44 @@
-"""The suspension of a host: it delivers nothing for now, because its shards may soon belong to another host."""
+"""The suspension of a host: it delivers nothing for now. All other calls are served."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(slots=True, frozen=True)
+class SuspensionCause:
+    """Why a host is suspended: half a sentence for an error, and a sentence with its remedy for one who asks about an item."""
+
+    reason: str
+    explanation: str
+    remedy: str
+
+
+WITHOUT_SESSION: Final = SuspensionCause(
+    "this host may not deliver without its ZooKeeper session",
+    "The coordination service does not answer this host, so it delivers nothing: another host may soon own its shards.",
+    "Repair ZooKeeper: then this host continues by itself, or another host takes its shards over.",
+)
+STARTING: Final = SuspensionCause(
+    "this host has just started and does not serve all its shards yet",
+    "The host has just started. It delivers when all its shards are served, and without those that take too long.",
+    "Ask again in some seconds.",
+)
 
 
 @dataclass(slots=True)
 class Suspension:
-    """Says whether the host is suspended. The queue sets it, and all parts that deliver read it. Other calls are served."""
+    """Says why the host is suspended, if it is. The queue sets it, and all parts that deliver read it."""
 
-    is_on: bool = False
+    cause: SuspensionCause | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the host is suspended."""
+        return self.cause is not None
+
+    @property
+    def explanation(self) -> tuple[str, str] | None:
+        """What it means for an item, and the remedy."""
+        return None if self.cause is None else (self.cause.explanation, self.cause.remedy)

@@ -28,7 +28,7 @@ class ItemSnapshot:
         read_error: why the shard could not be read; None if it was.
         is_written: False if the item's number is not assigned yet, or the item is being written.
         store_error: why the shard's database does not answer; None if it does.
-        is_suspended: the host may be about to lose its shards, so it delivers nothing.
+        suspension: why the host delivers nothing for now, and the remedy; None if it delivers.
         is_reserved: a delivery of the item is being written.
         is_in_memory: the ready index holds the item's key.
         better_count: READY items of the topic before this one; None if unknown.
@@ -49,7 +49,7 @@ class ItemSnapshot:
     is_written: bool = True
     store_error: str | None = None
     is_stopping: bool = False
-    is_suspended: bool = False
+    suspension: tuple[str, str] | None = None
     is_paused: bool = False
     is_reserved: bool = False
     is_in_memory: bool = True
@@ -65,7 +65,7 @@ class ItemSnapshot:
     @property
     def is_blocked(self) -> bool:
         """Whether the item cannot be delivered now, even to a waiting consumer."""
-        return self.is_paused or self.is_suspended or self.is_stopping or self.store_error is not None
+        return self.is_paused or self.suspension is not None or self.is_stopping or self.store_error is not None
 
     def cli_command(self, subcommand: str, *arguments: str) -> str:
         """Return a `foqs` command line for this item's namespace."""
@@ -177,11 +177,8 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
         )
     if snapshot.is_stopping:
         explanation.add("The host is stopping and delivers nothing more.", "Start the host again, or ask another.")
-    if snapshot.is_suspended:
-        explanation.add(
-            "The coordination service does not answer this host, so it delivers nothing: another host may soon own its shards.",
-            "Repair ZooKeeper: then this host continues by itself, or another host takes its shards over.",
-        )
+    if snapshot.suspension is not None:
+        explanation.add(*snapshot.suspension)
     _explain_pause(snapshot, row, explanation, "Its topic is paused: no item of it is delivered")
     if snapshot.is_reserved:
         explanation.add("It is being delivered at this moment.", "Ask again: it is then leased, or ready again.")

@@ -87,7 +87,7 @@ class Explainer:
             is_written=is_written,
             store_error=shard.unavailable_reason or shard.write_refusal,
             is_stopping=self._is_stopping(),
-            is_suspended=self._suspension.is_on,
+            suspension=self._suspension.explanation,
             is_paused=topic in self._namespaces.paused_topics,
             is_reserved=shard.index.is_reserved(number),
             is_in_memory=row is None or shard.index.rank(topic, row.order_key)[1] is None,

@@ -12,6 +12,7 @@ from foqs.core.items.item import TopicName, pack_order_key
 from foqs.core.items.life import EventKind
 from foqs.core.memory.order_samples import Displacement, TopicOrder
 from foqs.queue.order_meter import SAMPLE_PAUSE_S, TOPIC_PAUSE_S
+from foqs.queue.suspension import WITHOUT_SESSION
 from foqs_client import Client, InvalidArgument
 from foqs_contract.idl import ttypes
 from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
@@ -86,7 +87,7 @@ def test_item_that_cannot_be_delivered_was_not_passed_over() -> None:
         await three.caller.put(count=5, priority=-1)
         await one.caller.put(count=3)
         assert (await measured(world, one)).items == 7
-        three.engine.queue.suspend()
+        three.engine.queue.suspend(WITHOUT_SESSION)
         assert (await measured(world, one)).items == 2
         two.engine.namespaces.paused_topics = frozenset([T])
         assert (await measured(world, one)).items == 0

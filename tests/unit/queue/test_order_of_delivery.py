@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from foqs.core.items.item import parse_id
+from foqs.queue.engine import DELIVERY_START_S
+from foqs.shard.owned_store import OwnedStore
+from foqs.shard.shard import OwnedShard
+from foqs.shard.shard_takeover import ShardTakeover
 from tests.support.builders import engine_settings, keyed_item
 from tests.support.engines import Caller, World, ok
+from tests.support.method_gate import start_task
 from tests.support.virtual_time import run_virtual
 
 COUNT = 40
@@ -68,6 +74,67 @@ def test_the_order_holds_over_a_restart(latency_ms: float, count: int) -> None:
             if first < 2 * COUNT:
                 await engine.abort()
         assert await taken(Caller(world, engine), count) == list(range(3 * COUNT))
+
+    run_virtual(story)
+
+
+class SlowTakeover:
+    """Holds the takeovers of one shard."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, shard: int) -> None:
+        self.ended = asyncio.Event()
+        recover = ShardTakeover.recover
+
+        async def held(takeover: ShardTakeover, owned: OwnedStore) -> OwnedShard:
+            if takeover._shard == shard:
+                await self.ended.wait()
+            return await recover(takeover, owned)
+
+        monkeypatch.setattr(ShardTakeover, "recover", held)
+
+
+async def restarted_without_shard_1(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[SlowTakeover, Caller]:
+    """Enqueue items, start another host that serves shard 2 only, and enqueue one more."""
+    engine = await world.engine()
+    assert await put_in_sequence(Caller(world, engine)) == {1, 2}
+    await engine.abort()
+    slow = SlowTakeover(monkeypatch, 1)
+    start_task(world.engine())
+
+    def serves_shard_2() -> bool:
+        return world.newest is not None and world.newest is not engine and 2 in world.newest.shards
+
+    await world.until(serves_shard_2)
+    assert world.newest is not None
+    caller = Caller(world, world.newest)
+    await caller.put(payload=b"%d" % COUNT)
+    return slow, caller
+
+
+def test_the_order_holds_while_a_host_that_was_restarted_takes_its_shards_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = World(0.0)
+        slow, caller = await restarted_without_shard_1(world, monkeypatch)
+        waiting = start_task(caller.get(count=100, wait_ms=10_000, timeout_s=30.0))
+        outage = (await caller.get(count=100)).outage
+        assert outage is not None
+        assert outage.is_whole
+        assert "does not serve all its shards yet" in outage.reason
+        await world.pass_s(DELIVERY_START_S / 2)
+        assert not waiting.done()
+        slow.ended.set()
+        found = [int(item.row.payload or b"") for item in (await waiting).items]
+        assert found + await taken(caller, 100) == list(range(COUNT + 1))
+
+    run_virtual(story)
+
+
+def test_a_shard_that_takes_too_long_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = World(0.0)
+        _, caller = await restarted_without_shard_1(world, monkeypatch)
+        await world.pass_s(DELIVERY_START_S)
+        assert {item.shard for item in (await caller.get(count=100)).items} == {2}
 
     run_virtual(story)
 

@@ -9,6 +9,7 @@ import pytest
 from foqs.core.items.item import State
 from foqs.queue.engine import Engine
 from foqs.queue.outage import NothingDeliverable, Outage, with_given_up_lease
+from foqs.queue.suspension import WITHOUT_SESSION
 from foqs.shard.writer import FULL_S, STALLED_S
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreError, StoreLost, WriteRefused
@@ -204,7 +205,7 @@ def test_a_shard_that_is_not_served_may_hold_anything(database: Database) -> Non
 def test_a_suspended_host_can_deliver_nothing(database: Database) -> None:
     async def story(world: World) -> None:
         engine = await world.counted_engine()
-        engine.queue.suspend()
+        engine.queue.suspend(WITHOUT_SESSION)
         outage = await outage_of(world, Caller(world, engine), wait_ms=WAIT_MS)
         assert outage is not None
         assert (outage.shards, outage.is_whole) == (2, True)

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from foqs.queue.suspension import WITHOUT_SESSION
 from foqs_contract.errors import Unavailable
 from tests.support.builders import catalog
 from tests.support.engines import World, run_in_world
@@ -19,7 +20,7 @@ def test_a_receive_that_may_miss_messages_fails_and_is_logged(caplog: pytest.Log
         sqs = SqsWorld(world, engine)
         await sqs.create("q")
         await sqs.send("q", "hello")
-        engine.queue.suspend()
+        engine.queue.suspend(WITHOUT_SESSION)
         for _ in range(3):
             with pytest.raises(Unavailable):
                 await sqs.receive("q")

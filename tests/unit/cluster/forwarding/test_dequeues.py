@@ -13,6 +13,7 @@ import pytest
 
 from foqs.cluster.forwarding.peer_dequeues import REPLY_TIMEOUT_S, RETRY_AFTER_S, UNRESPONSIVE_RETRY_AFTER_S
 from foqs.core.items.item import State
+from foqs.queue.suspension import WITHOUT_SESSION
 from foqs_client import Client, InvalidArgument, NamespaceNotFound, Unavailable, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -98,7 +99,7 @@ def test_peer_that_delivered_nothing_is_asked_again_later_for_waiting_dequeues()
         one, two, _ = hosts
         await two.caller.put()
         one.gossip.ask("t")
-        two.engine.queue.suspend()
+        two.engine.queue.suspend(WITHOUT_SESSION)
         async with world.client(one) as client:
             for _ in range(5):
                 with pytest.raises(Unavailable, match="host two could not deliver its items"):
@@ -486,7 +487,7 @@ def test_time_of_a_forwarded_call_is_part_of_its_wait() -> None:
         one, two, _ = hosts
         await two.caller.put()
         one.gossip.ask("t")
-        two.engine.queue.suspend()
+        two.engine.queue.suspend(WITHOUT_SESSION)
         async with world.client(one) as client:
             with pytest.raises(Unavailable):
                 await client.dequeue({"t": 1})  # there is a connection now

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from foqs.cluster.forwarding.peer_dequeues import REFUSAL_S
+from foqs.queue.suspension import WITHOUT_SESSION
 from foqs_client import Unavailable
 from foqs_contract.idl import ttypes
 from shardmgr import layout_changes
@@ -36,7 +37,7 @@ def test_a_peer_that_cannot_deliver_is_an_outage_until_it_can_again() -> None:
         one, two, _ = hosts
         await two.caller.put()
         one.gossip.ask("t")
-        two.engine.queue.suspend()
+        two.engine.queue.suspend(WITHOUT_SESSION)
         for _ in range(3):  # the peer is not asked each time
             await fails(world, one, "host two could not deliver its items")
         one.gossip.unavailable["two"] = 2
@@ -59,7 +60,7 @@ def test_an_outage_is_not_whole_if_another_host_has_items_that_may_come_due() ->
         await one.caller.put()
         one.gossip.ask("t")
         assert len((await one.caller.get()).items) == 1  # its own item is leased now
-        two.engine.queue.suspend()
+        two.engine.queue.suspend(WITHOUT_SESSION)
         one.gossip.unavailable["two"] = 2
         reply = await raw(world, one)
         assert (reply.items, reply.unavailable_shards) == ([], 2)
@@ -117,7 +118,7 @@ def test_a_client_of_all_hosts_believes_no_empty_reply_while_one_cannot_deliver(
             await two.caller.put()
             for host in hosts:
                 host.gossip.ask("t")
-            two.engine.queue.suspend()
+            two.engine.queue.suspend(WITHOUT_SESSION)
             for wait_ms in (0, 0, 3_000, 0):
                 with pytest.raises(Unavailable):
                     await client.dequeue({"t": 1}, wait_ms=wait_ms)

@@ -10,6 +10,7 @@ import pytest
 from foqs.core.items.item import State, TopicName
 from foqs.core.items.life import EventKind
 from foqs.queue.port import TopicStats
+from foqs.queue.suspension import WITHOUT_SESSION
 from foqs.store.in_memory.memory_store import MemoryReads
 from foqs.telemetry.cluster_samples import tier_samples
 from foqs.telemetry.metric_table import TIER_METRICS
@@ -459,7 +460,7 @@ def test_a_list_of_topics_counts_the_shards_of_all_hosts_that_are_unavailable() 
             await host.caller.put("t")
         await world.pass_s(BOUND_S)
         assert one.gossip.tier_topics.unavailable_shards() == 0
-        two.engine.queue.suspend()
+        two.engine.queue.suspend(WITHOUT_SESSION)
         await world.pass_s(BOUND_S)
         assert [host.gossip.tier_topics.unavailable_shards() for host in (one, two)] == [len(two.engine.shards)] * 2
         two.engine.queue.resume()

@@ -107,7 +107,7 @@ def test_the_most_important_reason_comes_first(row: Row, facts: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    "cause", [{"is_paused": True}, {"store_error": "x"}, {"is_stopping": True}, {"is_suspended": True}]
+    "cause", [{"is_paused": True}, {"store_error": "x"}, {"is_stopping": True}, {"suspension": ("x", "y")}]
 )
 def test_waiting_consumers_need_no_remedy_of_their_own_while_nothing_is_delivered(cause: dict[str, Any]) -> None:
     explanation = explained(READY, **cause, waiter_count=2)
