@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,19 @@ from tests.support.mysql9 import not_run
 # A busy machine generates slowly; that says nothing of the product.
 settings.register_profile("foqs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("foqs")
+
+SLOW_PACKAGES: Final = ("spark", "integration", "simulation", "sqs", "behaviour", "contract")
+"""Packages of tests with the slowest tests first. The others are quick."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the slow tests first, so that parallel workers end together: a quick test is the last one."""
+
+    def rank(item: pytest.Item) -> int:
+        package = item.path.relative_to(config.rootpath / "tests").parts[0]
+        return SLOW_PACKAGES.index(package) if package in SLOW_PACKAGES else len(SLOW_PACKAGES)
+
+    items.sort(key=rank)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
