@@ -18,18 +18,21 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.journaled.journaled_store import JournalSettings
 from foqs.store.mysql import mysql_handshake
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import FaultHook, Store, no_faults
 from foqs.store.sqlite.sqlite_store import SqliteStore
 from tests.support.aio import run
+from tests.support.journal_tables import OpenedWithJournal
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, running
 
 T = TypeVar("T")
 SHARD = 3
 WITHOUT_BULK = "mariadb without bulk"
+JOURNALED = "journaled "
 
 
 class MakeStore(Protocol):
@@ -56,7 +59,7 @@ class Bench:
         self.make = make
         """Make a store that the caller must close."""
         self.memory = memory
-        self._make_hasty = make_hasty or make
+        self.make_hasty = make_hasty or make
         self._made: list[Store] = []
 
     def store(self, shard: int = SHARD, faults: FaultHook = no_faults) -> Store:
@@ -66,7 +69,7 @@ class Bench:
 
     def impatient_store(self) -> Store:
         """Make a store that waits only a moment for a file that another connection has locked."""
-        store = self._make_hasty(SHARD, no_faults)
+        store = self.make_hasty(SHARD, no_faults)
         self._made.append(store)
         return store
 
@@ -109,7 +112,17 @@ def place(mariadb: MariaDb) -> MysqlSettings:
     return mariadb.settings(mariadb.database())
 
 
-@pytest.fixture(params=["memory", "sqlite", *BOTH, pytest.param(WITHOUT_BULK, marks=pytest.mark.mysql)])
+@pytest.fixture(
+    params=[
+        "memory",
+        "journaled memory",
+        "sqlite",
+        "journaled sqlite",
+        *BOTH,
+        pytest.param("journaled mariadb", marks=pytest.mark.mysql),
+        pytest.param(WITHOUT_BULK, marks=pytest.mark.mysql),
+    ]
+)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     """Each of the three stores, MySQL's on both servers, and on a MariaDB as old as to have no bulk execution."""
     return make_bench(str(request.param), request, tmp_path)
@@ -126,6 +139,10 @@ _fresh = itertools.count(1)
 
 def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench:
     """Make a bench of one kind with a new database."""
+    if kind.startswith(JOURNALED):
+        if request.node.get_closest_marker("rows_only"):
+            pytest.skip("a store with a journal differs here")
+        return _with_journal(make_bench(kind.removeprefix(JOURNALED), request, folder))
     if kind == "memory":
         database = MemoryDatabase(lambda: time.time_ns() // 1_000_000)
         return Bench(kind, database.store, database)
@@ -141,6 +158,15 @@ def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench
         request.getfixturevalue("monkeypatch").setattr(mysql_handshake, "offers_bulk", lambda _: False)
     server: MariaDb = request.getfixturevalue("servers")(kind)
     return mysql_bench(server.settings(server.database()))
+
+
+def _with_journal(bench: Bench) -> Bench:
+    """Return a bench whose stores journal over those of this one, and write rows back after six clock readings."""
+
+    def journaled(make: Callable[[int, FaultHook], Store], shard: int, faults: FaultHook) -> Store:
+        return OpenedWithJournal(make(shard, faults), shard, JournalSettings(6, 100, partial(next, itertools.count())))
+
+    return Bench(bench.kind, partial(journaled, bench.make), bench.memory, partial(journaled, bench.make_hasty))
 
 
 def mysql_bench(place: MysqlSettings) -> Bench:

@@ -1,17 +1,10 @@
-"""A bench whose stores have a journal: their tables are not in the list of migrations yet."""
+"""A store with a journal, which no migration creates yet."""
 
 from __future__ import annotations
 
-from contextlib import closing
-
-from foqs.store.mysql.mysql_driver import MysqlLink
-from foqs.store.mysql.mysql_migrations import JOURNAL_MIGRATION as MYSQL_MIGRATION
-from foqs.store.mysql.mysql_sql import Statements
-from foqs.store.mysql.mysql_store import MysqlStore
-from foqs.store.port import FaultHook, Store, no_faults
-from foqs.store.sqlite.sqlite_sql import JOURNAL_MIGRATION as SQLITE_MIGRATION
-from foqs.store.sqlite.sqlite_store import SqliteStore
+from foqs.store.port import FaultHook, no_faults
 from tests.contract.conftest import SHARD, Bench
+from tests.support.journal_tables import create_journal
 from tests.support.stores import NONCE, Ownership, opened
 
 
@@ -22,17 +15,3 @@ async def opened_with_journal(
     owned = await opened(bench.store(shard, faults), epoch, nonce)
     await create_journal(owned.store, shard)
     return owned
-
-
-async def create_journal(store: Store, shard: int) -> None:
-    """Create the journal of an open store, if it is not there."""
-    if isinstance(store, SqliteStore):
-        with closing(store._file.open(create=False)) as db:
-            for statement in SQLITE_MIGRATION.statements:
-                db.execute(statement.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
-    elif isinstance(store, MysqlStore):
-        link = await MysqlLink.connect(store._settings)
-        try:
-            await link.run(*[Statements(shard).migration(step) for step in MYSQL_MIGRATION.statements])
-        finally:
-            await link.close()

@@ -163,6 +163,7 @@ async def _sqlite_takeover_waits(zombie: Zombie, store: Store) -> None:
     assert set(await contents(Ownership(store, 2, OTHER))) == {1}
 
 
+@pytest.mark.rows_only
 def test_read_owner_of_a_fenced_owner_does_not_disturb_the_new_owner(bench: Bench) -> None:
     """A former owner reads the row during a flush of the new one, which is slow or paused."""
 
@@ -182,6 +183,7 @@ def test_read_owner_of_a_fenced_owner_does_not_disturb_the_new_owner(bench: Benc
     bench.run(story())
 
 
+@pytest.mark.rows_only
 def test_concurrent_takeovers_with_one_epoch_have_one_winner(bench: Bench) -> None:
     async def story() -> None:
         stores = [bench.store() for _ in range(4)]
@@ -204,6 +206,7 @@ def test_concurrent_takeovers_with_one_epoch_have_one_winner(bench: Bench) -> No
     bench.run(story())
 
 
+@pytest.mark.rows_only
 def test_racing_takeovers_and_flushes_leave_one_history(bench: Bench) -> None:
     """Four owners, one after another, all still flushing: the rows are exactly the acknowledged ones."""
 

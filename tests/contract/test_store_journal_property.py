@@ -13,8 +13,10 @@ import pytest
 
 from foqs.store.port import Store
 from tests.contract.conftest import SHARD, Bench
-from tests.contract.journal_bench import create_journal
 from tests.support.journal_owner import RandomFaults, play_history
+from tests.support.journal_tables import create_journal
+
+pytestmark = pytest.mark.rows_only
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -18,7 +18,6 @@ from foqs.core.flush.flush_plan import FlushPlan, plan_flush
 from foqs.core.flush.journal_rows import PayloadPlace
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Dues, Events, Inserts, Leases
-from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import Row, State, make_number
 from foqs.core.items.life import Event, EventKind, FlushContext, RetryPolicy
@@ -27,8 +26,8 @@ from foqs.core.journal.flush_journal import plan_journal, write_journal, write_r
 from foqs.core.journal.journal_plan import JournalPlan
 from foqs.core.journal.journal_positions import JournalPositions
 from foqs.core.timing.due_timers import DueTimers, timer_entry
-from foqs.shard.journal_recovery import replay_journal
 from foqs.store.in_memory.memory_table import ShardTables
+from foqs.store.journaled.journal_recovery import replay_journal
 from foqs.store.port import ANY_LENGTH, FAULT_POINTS, Store, StoreLost
 from tests.support.plain_flush import make_item
 from tests.support.stores import Ownership, contents
@@ -155,7 +154,7 @@ class JournalOwner:
         """Become the owner, and recover the dirty items of the former one. The store is open."""
         self.former_flush = (await self.store.read_owner()).flush
         await self.store.take_over(self._epoch, self._nonce)
-        self.dirty_items, self.positions = await replay_journal(self.store, PurgeMarkers())
+        self.dirty_items, self.positions = await replay_journal(self.store)
 
     async def write(self, batch: Batch) -> None:
         """Carry out a batch. If the connection breaks, its outcome is read, and the flush is repeated if it was not committed."""
@@ -202,9 +201,9 @@ class JournalOwner:
                 return None if row is None else self.dirty_items.overlay(row)
 
             plan: FlushPlan = plan_flush(batch, find, self.truth.context(fence), DueTimers(5_000))
-            self._planned = plan_journal(plan, self.dirty_items, fence.position, written_back, carried)
+            self._planned = plan_journal(plan.writes().changes, self.dirty_items, fence.position, written_back, carried)
             writes = plan.writes()
-            write_rows(self._planned, writes)
+            write_rows(self._planned, self.dirty_items, writes)
             write_journal(self._planned, self.positions, writes)
             self._writes = writes
             return writes
@@ -258,7 +257,7 @@ class JournalOwner:
         timers = await self.store.due_rows(None, 1 << 40, None, 1 << 20)
         entries = [entry for row in rows.values() if (entry := timer_entry(row)) is not None]
         assert [(timer.due_ms, timer.id) for timer in timers] == sorted(entries)
-        dirty_items, _ = await replay_journal(self.store, PurgeMarkers())
+        dirty_items, _ = await replay_journal(self.store)
         assert _without_payloads(dirty_items) == _without_payloads(self.dirty_items)
 
     async def items(self, rows: Mapping[int, Row]) -> dict[int, Row]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from random import Random
 
 from foqs.core.flush.fence import Position
-from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.item import Row, State
 from foqs.core.journal.dirty_items import DirtyItems
 from foqs.core.journal.journal_bytes import decode_events, encode_events
@@ -16,8 +15,6 @@ from foqs.core.journal.journal_replay import JournalReplay
 from foqs.core.journal.touched_numbers import ReadsUnderWay
 from foqs.core.timing.due_timers import TimerEntry, timer_entry
 from tests.support.journal_rows import new_row
-
-NO_MARKERS = PurgeMarkers()
 
 
 class JournalShard:
@@ -88,15 +85,15 @@ class JournalShard:
         self.timers |= set(plan.timers_added)
         self.journal = {place: events for place, events in self.journal.items() if place >= plan.floor}
         plan.apply_to(self.dirty_items)
-        self.reads.on_committed([*plan.dirty, *plan.clean])
+        self.reads.on_committed(plan.touched)
 
     def items(self, dirty_items: DirtyItems) -> dict[int, Row]:
         """Return the items: the rows with the dirty items over them."""
         found = {number: item for number, row in self.rows.items() if (item := dirty_items.overlay(row)) is not None}
         return found | {number: item.row for number, item in dirty_items.items() if item.row is not None}
 
-    def replayed(self, markers: PurgeMarkers = NO_MARKERS) -> DirtyItems:
-        replay = JournalReplay(markers)
+    def replayed(self) -> DirtyItems:
+        replay = JournalReplay()
         for position, events in self.journal.items():
             replay.add(position, decode_events(events))
         return replay.finish()

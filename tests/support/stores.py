@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foqs.core.flush.fence import Fence
-from foqs.core.flush.writes import LeaseUpdate, Writes
+from foqs.core.flush.writes import LeaseUpdate, RowChanges, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row, TopicName
 from foqs.store.port import Reads, Store, WriteRefused
+from foqs.store.row_columns import MUTABLE_COLUMNS
+from foqs.store.sql_rows import lease_columns
 from tests.support.builders import row
 
 NONCE = "nonce-a"
@@ -63,15 +65,18 @@ class Ownership:
 
         def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             found.update(rows)
-            return Writes(
-                deletes=list(deletes),
-                updates=list(updates),
-                moves=list(moves),
-                inserts=list(inserts),
-                leases=list(leases),
-                topics_added=list(topics_added),
-                topics_removed=list(topics_removed),
-                **keys_and_slots,
+            return with_changes(
+                rows,
+                Writes(
+                    deletes=list(deletes),
+                    updates=list(updates),
+                    moves=list(moves),
+                    inserts=list(inserts),
+                    leases=list(leases),
+                    topics_added=list(topics_added),
+                    topics_removed=list(topics_removed),
+                    **keys_and_slots,
+                ),
             )
 
         touched = [*deletes, *(row.id for row in updates), *(number for lease in leases for number in lease.ids)]
@@ -79,6 +84,31 @@ class Ownership:
         await self.store.flush(self.fence, touched, {}, [], decide)
         self.number += 1
         return found
+
+
+def with_changes(rows: Mapping[int, Row], writes: Writes) -> Writes:
+    """Add the rows before and after to writes, as `FlushPlan.writes` does. `rows` are those before."""
+    leased = [
+        (rows[number], replace(rows[number], **{name: getattr(lease, name) for name in lease_columns(lease)}))
+        for lease in writes.leases
+        for number in lease.ids
+        if number in rows
+    ]
+    changed = [(None, rows[row.id], _mutated(rows[row.id], row)) for row in writes.updates if row.id in rows]
+    moved = [
+        (rows[old_id], _mutated(replace(rows[old_id], id=row.id, topic=row.topic), row))
+        for old_id, row in writes.moves
+        if old_id in rows
+    ]
+    deleted = {None: [rows[number] for number in writes.deletes if number in rows]}
+    writes.changes = RowChanges(
+        ([old for old, _ in leased], [new for _, new in leased]), changed, deleted, writes.inserts, moved
+    )
+    return writes
+
+
+def _mutated(old: Row, new: Row) -> Row:
+    return replace(old, **{name: getattr(new, name) for name in MUTABLE_COLUMNS})
 
 
 async def write_again(owned: Ownership, **writes: Any) -> None:

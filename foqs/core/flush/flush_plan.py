@@ -19,7 +19,7 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Inserts, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.flush.writes import LeaseUpdate, Writes
+from foqs.core.flush.writes import LeaseUpdate, RowChanges, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation, move_digest, move_key
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
 from foqs.core.items.item_with_history import restored_row
@@ -119,6 +119,7 @@ class FlushPlan:
             purge_markers_removed=self.markers_cleared,
             timers_added=self.new_timers(),
             timers_removed=self.timers_removed,
+            changes=RowChanges(self.leased, self.changed, self.deleted, self.inserted, self.moved, self.purged),
         )
 
     def deleted_numbers(self) -> list[int]:

@@ -5,8 +5,10 @@ Always true: every value is absolute, so a flush that is run again writes the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 from foqs.core.flush.journal_rows import JournalRange, JournalRow
 from foqs.core.flush.purge_markers import PurgeMarker
@@ -29,6 +31,28 @@ class LeaseUpdate:
     ids: list[int]
     state: State = State.LEASED
     first_delivered_at_ms: int | None = None
+
+
+@dataclass(slots=True)
+class RowChanges:
+    """The rows of a flush before and after: what a store that journals has to know beside `Writes`.
+
+    Each list is that of `FlushPlan` with the same name. An old row is the item before the flush.
+    """
+
+    leased: tuple[Sequence[Row], Sequence[Row]] = ((), ())
+    changed: Sequence[tuple[object, Row, Row]] = ()
+    deleted: Mapping[Any, Sequence[Row]] = field(default_factory=dict)
+    inserted: Sequence[Row] = ()
+    moved: Sequence[tuple[Row, Row]] = ()
+    purged: Sequence[Row] = ()
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of all items that exist before or after."""
+        old = [*self.leased[0], *self.inserted, *self.purged, *chain.from_iterable(self.deleted.values())]
+        old += [row for _, row, _ in self.changed]
+        old += chain.from_iterable(self.moved)
+        return {row.id for row in old}
 
 
 @dataclass(slots=True)
@@ -72,5 +96,6 @@ class Writes:
     purge_markers_removed: list[PurgeMarker] = field(default_factory=list)
     timers_added: Sequence[TimerEntry] = ()
     timers_removed: Sequence[TimerEntry] = ()
+    changes: RowChanges = field(default_factory=RowChanges)
     journal_row: JournalRow | None = None
     journal_trimmed: JournalRange | None = None

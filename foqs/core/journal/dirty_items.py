@@ -16,8 +16,9 @@ from itertools import islice
 from typing import Final
 
 from foqs.core.flush.fence import Position
-from foqs.core.items.item import Row, State, TopicName
+from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number, pack_order_key
 from foqs.core.journal.journal_events import Base, ItemChange, apply_change
+from foqs.core.journal.ready_keys import ReadyKeys
 
 
 @dataclass(slots=True)
@@ -54,6 +55,20 @@ class DirtyItem:
         known = self.row or self.change
         return None if known is None else known.state
 
+    def order_key(self, number: int) -> OrderKey:
+        """Return the place of the item in the order. Not of one that is ended."""
+        if self.row is not None:
+            return self.row.order_key
+        place = self.base if self.change is None or self.change.rewrite is None else self.change.rewrite
+        assert place is not None
+        return pack_order_key(place.priority, place.deliver_after_ms, number)
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the time must change the item, be it the end of a lease or another moment."""
+        known = self.row or self.change
+        return None if known is None else known.due_ms
+
     @property
     def timer_due_ms(self) -> int | None:
         """When the time must change the item, if that is not the end of a lease."""
@@ -77,6 +92,7 @@ class DirtyItems:
         self._blocks: deque[_Block] = deque()
         """In the order of their first events. Each dirty item is in the block of its first event."""
         self._topics: dict[TopicName, dict[int, None]] = {}
+        self._ready_keys = ReadyKeys()
         self._dues: list[tuple[int, int]] = []
         """A heap of (due_ms, number). The item may have another due, or be clean, since it was added."""
         self._ended: deque[int] = deque()
@@ -104,6 +120,20 @@ class DirtyItems:
         """Yield the dirty items of a topic. Nothing may change meanwhile."""
         for number in self._topics.get(topic, ()):
             yield number, self._items[number]
+
+    def ready_keys(
+        self, topic: TopicName, after: OrderKey | None, keys_max: int, purged_up_to: int = 0
+    ) -> list[OrderKey]:
+        """Return the first order keys above `after` of a topic's READY items with numbers above `purged_up_to`."""
+
+        def counts(order_key: OrderKey) -> bool:
+            return order_key_number(order_key) > purged_up_to and self._is_ready(order_key)
+
+        return self._ready_keys.first_after(topic, after, keys_max, counts)
+
+    def between(self, first: int, last: int) -> list[int]:
+        """Return the numbers of dirty items from `first` to `last`, in order."""
+        return sorted([number for number in self._items if first <= number <= last])
 
     # -------------------------------------------------------------- write-back
 
@@ -148,32 +178,43 @@ class DirtyItems:
             heappush(dues, entry)
         return found
 
-    def next_due_ms(self) -> int | None:
-        """Return the earliest due; None if nothing is due at a time."""
+    def next_due_ms(self, above_ms: int = -1) -> int | None:
+        """Return the earliest due above a moment; None if nothing is due after it."""
         while self._dues and not self._has_due(self._dues[0]):
             heappop(self._dues)
-        return self._dues[0][0] if self._dues else None
+        if not self._dues or self._dues[0][0] > above_ms:
+            return self._dues[0][0] if self._dues else None
+        return min([entry[0] for entry in self._dues if entry[0] > above_ms and self._has_due(entry)], default=None)
 
     # ----------------------------------------------------------------- changes
 
     def apply(self, changed: Mapping[int, DirtyItem], clean: Collection[int]) -> None:
         """Add or replace items, in the order of their first events, and remove those in `clean`."""
+        items, ready = self._items, dict[TopicName, list[OrderKey]]()
         for number in clean:
             self._remove(number)
         for number, item in changed.items():
-            former = self._items.get(number)
+            former = items.get(number)
             if former is None or former.first != item.first:
                 self._remove(number)
                 self._add(number, item)
             else:
                 self.young_count.add(former, -1)
             self.young_count.add(item, 1)
-            self._items[number] = item
-            if item.is_ended and (former is None or not former.is_ended):
-                self._ended.append(number)
-            due_ms = item.timer_due_ms
-            if due_ms is not None and (former is None or former.timer_due_ms != due_ms):
-                heappush(self._dues, (due_ms, number))
+            items[number] = item
+            state = item.state
+            if state is None:
+                if former is None or not former.is_ended:
+                    self._ended.append(number)
+            elif state is not State.LEASED:
+                if state is State.READY:
+                    ready.setdefault(item.topic, []).append(item.order_key(number))
+                due_ms = item.due_ms
+                if due_ms is not None and (former is None or former.timer_due_ms != due_ms):
+                    heappush(self._dues, (due_ms, number))
+        for topic, order_keys in ready.items():
+            self._ready_keys.add_many(topic, order_keys)
+            self._ready_keys.drop_old_keys(topic, len(self._topics[topic]), self._is_ready)
         self._drop_old_entries()
 
     def _add(self, number: int, item: DirtyItem) -> None:
@@ -192,6 +233,7 @@ class DirtyItems:
             del numbers[number]
             if not numbers:
                 del self._topics[item.topic]
+                self._ready_keys.forget(item.topic)
 
     def _drop_old_entries(self) -> None:
         """Drop what is not dirty any more: from the front of the blocks, and from the other two if most of it is old."""
@@ -211,6 +253,11 @@ class DirtyItems:
     def _is_in(self, block: _Block, number: int) -> bool:
         item = self._items.get(number)
         return item is not None and item.first == block.first
+
+    def _is_ready(self, order_key: OrderKey) -> bool:
+        number = order_key_number(order_key)
+        item = self._items.get(number)
+        return item is not None and item.state is State.READY and item.order_key(number) == order_key
 
     def _is_ended(self, number: int) -> bool:
         item = self._items.get(number)
@@ -234,6 +281,11 @@ class DirtyItems:
         assert in_topics == sorted(self._items), "invariant 20: a dirty item is in no topic, or in two"
         dues = {(item.timer_due_ms, number) for number, item in self._items.items() if item.timer_due_ms is not None}
         assert dues <= set(self._dues), "invariant 10: the due of a dirty item is forgotten"
+        for topic in self._topics:
+            ready = [item.order_key(n) for n, item in self.in_topic(topic) if item.state is State.READY]
+            assert self.ready_keys(topic, None, len(self)) == sorted(ready), (
+                f"invariant 13: the READY keys of {topic} are not those of its dirty items"
+            )
         ended = sorted(number for number, item in self._items.items() if item.is_ended)
         assert sorted(filter(self._is_ended, self._ended)) == ended, "invariant 20: an ended item is not known as such"
         young = sum(item.base is None for item in self._items.values())

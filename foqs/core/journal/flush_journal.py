@@ -5,54 +5,54 @@ Pure. `plan_flush` decides what happens to items; this decides where that is wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from foqs.core.flush.fence import Position
-from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.journal_rows import JournalRow
-from foqs.core.flush.writes import Writes
+from foqs.core.flush.writes import RowChanges, Writes
 from foqs.core.items.item import DeliveryPolicy, Row
 from foqs.core.journal.dirty_items import DirtyItems
 from foqs.core.journal.journal_bytes import encode_events
 from foqs.core.journal.journal_events import ItemChange, apply_change
 from foqs.core.journal.journal_plan import JournalPlan, JournalPlanner
 from foqs.core.journal.journal_positions import JournalPositions
+from foqs.core.timing.due_timers import TimerEntry
 
 _NO_NUMBERS: Final[tuple[int, ...]] = ()
+_NO_PAYLOADS: Final[Mapping[int, bytes]] = {}
 
 
 def plan_journal(
-    plan: FlushPlan,
+    changes: RowChanges,
     dirty_items: DirtyItems,
     position: Position,
     write_back: Iterable[int],
     carried: Iterable[int] = _NO_NUMBERS,
-    purged: Iterable[int] = _NO_NUMBERS,
+    payloads: Mapping[int, bytes] = _NO_PAYLOADS,
 ) -> JournalPlan:
     """Return what a flush journals.
 
     Args:
         position: the place of the flush.
-        write_back: items whose rows are written, as they are after the flush. Young ones have their payloads.
-        carried: items whose rows are refused, and whose events would hold the floor. Young ones have their payloads.
-        purged: dirty items that a purge marker covers, to forget.
+        write_back: items whose rows are written, as they are after the flush.
+        carried: items whose rows are refused, and whose events would hold the floor.
+        payloads: those of young items among these two, if the memory does not have them.
     """
-    planner = JournalPlanner(dirty_items, position)
-    for old, new in zip(*plan.leased, strict=True):
+    planner = JournalPlanner(dirty_items, position, payloads)
+    for old, new in zip(*changes.leased, strict=True):
         planner.change(old, new)
-    for _, old, new in plan.changed:
+    for _, old, new in changes.changed:
         planner.change(old, new)
-    for rows in plan.deleted.values():
+    for rows in changes.deleted.values():
         for row in rows:
             planner.end(row)
-    for row in plan.inserted:
+    for row in changes.inserted:
         planner.add(row)
-    for old, new in plan.moved:
+    for old, new in changes.moved:
         planner.move(old, new)
-    for row in plan.purged:
+    for row in changes.purged:
         planner.purge(row)
-    planner.drop(purged)
     planner.carry_forward(carried)
     planner.write_back(write_back)
     return planner.finish()
@@ -67,7 +67,7 @@ def write_journal(journal: JournalPlan, positions: JournalPositions, writes: Wri
         writes.journal_trimmed = positions.range_to_trim(journal.floor)
 
 
-def write_rows(journal: JournalPlan, writes: Writes) -> None:
+def write_rows(journal: JournalPlan, dirty_items: DirtyItems, writes: Writes) -> None:
     """Replace the changes of items and timers in `writes` by those that the journal plan writes."""
     writes.deletes = journal.deletes
     writes.updates = [_row_of(change) for change in journal.rewrites]
@@ -75,7 +75,13 @@ def write_rows(journal: JournalPlan, writes: Writes) -> None:
     writes.moves = journal.moves
     writes.inserts = journal.inserts
     writes.timers_added = journal.timers_added
-    writes.timers_removed = journal.timers_removed
+    writes.timers_removed = [*journal.timers_removed, *_stale_timers(dirty_items, writes)]
+
+
+def _stale_timers(dirty_items: DirtyItems, writes: Writes) -> list[TimerEntry]:
+    """Return entries that a scan found and that no row has. They belong to no item that the journal knows."""
+    known = writes.changes.numbers() if writes.timers_removed else ()
+    return [entry for entry in writes.timers_removed if entry[1] not in known and entry[1] not in dirty_items]
 
 
 def _row_of(change: ItemChange) -> Row:

@@ -75,6 +75,8 @@ def encode_events(events: FlushEvents) -> bytes:
         _column([base.state for base in bases.values()]),
         _column(_optional([base.due_ms for base in bases.values()])),
         _column([base.payload_bytes for base in bases.values()]),
+        _column([base.priority for base in bases.values()]),
+        _column([base.deliver_after_ms for base in bases.values()]),
         _column(events.current),
     ]
     body = b"".join(columns)
@@ -210,8 +212,9 @@ class _Decoder:
 
     def _bases(self, places: Sequence[TopicName]) -> dict[int, Base]:
         numbers, states, dues, sizes = self._numbers(), self._numbers(), self._optional_numbers(), self._numbers()
+        priorities, afters = self._numbers(), self._numbers()
         return {
-            number: Base(namespace, topic, State(states[i]), dues[i], sizes[i])
+            number: Base(namespace, topic, State(states[i]), dues[i], sizes[i], priorities[i], afters[i])
             for i, (number, (namespace, topic)) in enumerate(zip(numbers, places, strict=True))
         }
 

@@ -13,13 +13,15 @@ from foqs.core.items.item import Row, State
 
 
 class Base(NamedTuple):
-    """The row of an item that is not current any more, as far as others need it: counts, limits and its timer entry."""
+    """The row of an item that is not current any more, as far as others need it: counts, its timer entry and its order key."""
 
     namespace: str
     topic: str
     state: State
     due_ms: int | None
     payload_bytes: int
+    priority: int
+    deliver_after_ms: int
 
 
 class Rewrite(NamedTuple):
@@ -69,7 +71,7 @@ class FlushEvents:
 
 def base_of(row: Row) -> Base:
     """Return the base of an item that has this row."""
-    return Base(row.namespace, row.topic, row.state, row.due_ms, row.payload_bytes)
+    return Base(row.namespace, row.topic, row.state, row.due_ms, row.payload_bytes, row.priority, row.deliver_after_ms)
 
 
 def change_of(old: Row, new: Row) -> ItemChange:

@@ -6,8 +6,9 @@ Changes nothing: `JournalPlan.apply_to` does, after the commit. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from foqs.core.flush.fence import Position
 from foqs.core.flush.writes import LeaseUpdate
@@ -22,6 +23,8 @@ from foqs.core.journal.journal_events import (
     merged_change,
 )
 from foqs.core.timing.due_timers import TimerEntry
+
+_NO_PAYLOADS: Final[Mapping[int, bytes]] = {}
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class JournalPlan:
     """Items that are dirty after this flush, and are not yet, or are otherwise."""
     clean: dict[int, None] = field(default_factory=dict)
     """Items that are not dirty after it."""
+    touched: dict[int, DirtyItem | None] = field(default_factory=dict)
+    """The items whose rows it writes, as these rows are afterwards; None: the row is gone."""
 
     def apply_to(self, dirty_items: DirtyItems) -> None:
         """Bring the memory up to this flush, which is committed."""
@@ -60,10 +65,14 @@ class JournalPlanner:
 
     Args:
         position: the place of the flush.
+        payloads: those of young items that are written again, if the memory does not have them.
     """
 
-    def __init__(self, dirty_items: DirtyItems, position: Position) -> None:
+    def __init__(
+        self, dirty_items: DirtyItems, position: Position, payloads: Mapping[int, bytes] = _NO_PAYLOADS
+    ) -> None:
         self._dirty_items = dirty_items
+        self._payloads = payloads
         self.plan = JournalPlan(position)
         self._payloads_end = 0
         self._leases: dict[tuple[int | None, int, int, State, int | None], LeaseUpdate] = {}
@@ -83,6 +92,9 @@ class JournalPlanner:
             base = self.plan.events.bases[old.id] = base_of(old)
             self._set(old.id, DirtyItem(self.plan.position, base, change=change))
         elif former.row is not None:
+            if new.payload is None and former.row.payload is not None:
+                new = new.copy()
+                new.payload = former.row.payload
             # Not `replace`, which is slow: this runs for most deliveries.
             self._set(old.id, DirtyItem(former.first, None, new, None, former.payload_offset))
         else:
@@ -106,25 +118,30 @@ class JournalPlanner:
         former = self._find(old.id)
         if former is not None and former.base is None:
             self.end(old)
+            if new.payload is None and former.row is not None:
+                new = new.copy()
+                new.payload = self._with_payload(former.row).payload
             self.add(new)
             return
         self.plan.moves.append((old.id, new))
         self._change_timer(_timer_due_ms(base_of(old) if former is None else former.base), old.id, None, 0)
         self._change_timer(None, 0, _timer_due_ms(base_of(new)), new.id)
+        self.plan.touched[old.id] = None
+        self.plan.touched[new.id] = DirtyItem(self.plan.position, None, row=new)
         if former is not None:
             self._end_events(old.id)
 
     def purge(self, row: Row) -> None:
-        """A row that a purge marker covers is deleted, as it is in the table. The marker hides its events, if it has any."""
+        """An item that a purge marker covers is deleted, and its row, if it has one, in this flush."""
+        former = self._find(row.id)
+        if former is not None and former.base is None:
+            self.end(row)
+            return
         self.plan.deletes.append(row.id)
-        self._change_timer(_timer_due_ms(base_of(row)), row.id, None, 0)
-        self.drop([row.id])
-
-    def drop(self, numbers: Iterable[int]) -> None:
-        """Forget items that a purge marker covers."""
-        for number in numbers:
-            if self._find(number) is not None:
-                self._forget(number)
+        self.plan.touched[row.id] = None
+        self._change_timer(_timer_due_ms(base_of(row) if former is None else former.base), row.id, None, 0)
+        if former is not None:
+            self._end_events(row.id)
 
     def write_back(self, numbers: Iterable[int]) -> None:
         """Write these items' rows as they are after the flush. Young ones need their payloads."""
@@ -141,7 +158,7 @@ class JournalPlanner:
         events.changed = [change for change in events.changed if change.number not in carried]
         for number, item in carried.items():
             if item.row is not None:
-                self.add(item.row)
+                self.add(self._with_payload(item.row))
                 continue
             assert item.base is not None
             events.bases[number] = item.base
@@ -177,9 +194,10 @@ class JournalPlanner:
 
     def _write_row(self, number: int, item: DirtyItem) -> None:
         plan, change = self.plan, item.change
+        plan.touched[number] = None if item.is_ended else item
         self._change_timer(_timer_due_ms(item.base), number, item.timer_due_ms, number)
         if item.row is not None:
-            plan.inserts.append(item.row)
+            plan.inserts.append(self._with_payload(item.row))
         elif change is None:
             plan.deletes.append(number)
         elif change.rewrite is not None:
@@ -193,6 +211,12 @@ class JournalPlanner:
                 update = self._leases[values] = LeaseUpdate(due_ms, token, attempt, [], state, first_ms)
                 plan.leases.append(update)
             update.ids.append(number)
+
+    def _with_payload(self, row: Row) -> Row:
+        if row.payload is None:
+            row = row.copy()
+            row.payload = self._payloads.get(row.id)
+        return row
 
     def _change_timer(self, old_ms: int | None, old_number: int, new_ms: int | None, new_number: int) -> None:
         if (old_ms, old_number) != (new_ms, new_number):

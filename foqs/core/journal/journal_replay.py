@@ -1,28 +1,21 @@
 """Rebuilds the dirty items of a shard from its journal, at a takeover.
 
 The flushes come in order, from the floor on. Always true: what is replayed so far is what an
-owner remembered after that flush, less what a purge marker covers. Pure; the caller reads the
-journal, and may pause between two flushes.
+owner remembered after that flush. Pure; the caller reads the journal, and may pause between two flushes.
 """
 
 from __future__ import annotations
 
 from foqs.core.flush.fence import Position
-from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_bytes import JournalDamaged
 from foqs.core.journal.journal_events import Base, FlushEvents, ItemChange, apply_change, merged_change
 
 
 class JournalReplay:
-    """One replay.
+    """One replay."""
 
-    Args:
-        purge_markers: all markers of the shard, read before.
-    """
-
-    def __init__(self, purge_markers: PurgeMarkers) -> None:
-        self._purge_markers = purge_markers
+    def __init__(self) -> None:
         self._dirty_items = DirtyItems()
         self._without_start: set[int] = set()
         """Items that changed, and whose first events are below the floor: they ended, became current or were carried later."""
@@ -34,13 +27,10 @@ class JournalReplay:
         offset = 0
         for row in events.added:
             self._without_start.discard(row.id)
-            if self._purge_markers.covers(row):
-                clean[row.id] = None
-            else:
-                dirty[row.id] = DirtyItem(position, None, row=row, payload_offset=offset)
+            dirty[row.id] = DirtyItem(position, None, row=row, payload_offset=offset)
             offset += row.payload_bytes
         for change in events.changed:
-            self._change(position, change, events.bases.get(change.number), dirty, clean)
+            self._change(position, change, events.bases.get(change.number), dirty)
         for number in events.ended:
             self._end(position, number, events.bases.get(number), dirty, clean)
         for number in events.current:
@@ -55,14 +45,10 @@ class JournalReplay:
         change: ItemChange,
         base: Base | None,
         dirty: dict[int, DirtyItem],
-        clean: dict[int, None],
     ) -> None:
         number = change.number
         former = self._dirty_items.get(number)
-        if number <= self._purge_markers.last_number((change.namespace, change.topic)):
-            self._without_start.discard(number)
-            clean[number] = None
-        elif base is not None:
+        if base is not None:
             self._without_start.discard(number)
             dirty[number] = DirtyItem(position, base, change=change)
         elif former is None:
@@ -84,9 +70,9 @@ class JournalReplay:
     ) -> None:
         self._without_start.discard(number)
         former = self._dirty_items.get(number)
-        if base is not None and number > self._purge_markers.last_number((base.namespace, base.topic)):
+        if base is not None:
             dirty[number] = DirtyItem(position, base)
-        elif base is None and former is not None and former.base is not None:
+        elif former is not None and former.base is not None:
             dirty[number] = DirtyItem(former.first, former.base)
         else:
             clean[number] = None

@@ -1,25 +1,24 @@
-"""Which rows of a read beside the flushes still count, because flushes went on while it read.
+"""What flushes write while reads beside them are under way.
 
-A row that was read counts only if its item is not dirty and no flush has touched its number since
-the read began. Of the others the memory knows what it is, or its row is read again. Always true: a
-record that has no room for all numbers is void. Pure.
+A row that was read counts only if no flush has written or deleted it since the read began. Of the others
+the record knows what they are now. Always true: a record that has no room for all numbers is void. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from foqs.core.items.item import Row
-from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
+from foqs.core.journal.dirty_items import DirtyItem
 
 
 @dataclass(slots=True, eq=False)
 class TouchedNumbers:
-    """What flushes have touched since one read began: items that they changed, and rows that they wrote or deleted."""
+    """The rows that flushes have written or deleted since one read began, as they are now; None: the row is gone."""
 
-    numbers: set[int] = field(default_factory=set)
+    numbers: dict[int, DirtyItem | None] = field(default_factory=dict)
     is_void: bool = False
 
 
@@ -34,6 +33,15 @@ class ReadsUnderWay:
         self._numbers_max: Final = numbers_max
         self._records: list[TouchedNumbers] = []
 
+    @contextmanager
+    def record(self) -> Iterator[TouchedNumbers]:
+        """Record the rows that flushes write while a read is under way."""
+        record = self.begin_read()
+        try:
+            yield record
+        finally:
+            self.end_read(record)
+
     def begin_read(self) -> TouchedNumbers:
         """Return a record for a read that begins now, between two flushes or during one that is not applied yet."""
         record = TouchedNumbers()
@@ -44,32 +52,11 @@ class ReadsUnderWay:
         """Forget a record: its read has ended."""
         self._records.remove(record)
 
-    def on_committed(self, numbers: Iterable[int]) -> None:
-        """Note what a committed flush has touched."""
-        if self._records:
-            numbers = list(numbers)
+    def on_committed(self, touched: Mapping[int, DirtyItem | None]) -> None:
+        """Note the rows that a committed flush has written."""
+        if touched:
             for record in self._records:
-                record.numbers.update(numbers)
+                record.numbers.update(touched)
                 if len(record.numbers) > self._numbers_max:
                     record.is_void = True
                     record.numbers.clear()
-
-
-def rows_that_count(rows: Iterable[Row], touched: TouchedNumbers, dirty_items: DirtyItems) -> list[Row]:
-    """Return the rows of a page that are still what their items are. `touched` must not be void."""
-    return [row for row in rows if row.id not in touched.numbers and row.id not in dirty_items]
-
-
-def numbers_to_read_again(
-    touched: TouchedNumbers, dirty_items: DirtyItems, among: Iterable[tuple[int, DirtyItem]]
-) -> list[int]:
-    """Return the numbers of items that the page may lack or show as they were, and that memory does not hold.
-
-    Rows that are read by these numbers get the changes of dirty items laid over them
-    (`DirtyItems.overlay`). The read is under the same record, so what is touched meanwhile is left out.
-
-    Args:
-        among: the dirty items that may belong to the page, such as those of its topic.
-    """
-    changed = [number for number, item in among if item.change is not None]
-    return [*changed, *[number for number in touched.numbers if number not in dirty_items]]

@@ -45,7 +45,7 @@ REWRITES = st.none() | st.builds(Rewrite, PRIORITIES, TIMES, OPTIONAL_TIMES, st.
 CHANGES = st.builds(
     ItemChange, NUMBERS, NAMES, NAMES, STATES, OPTIONAL_TIMES, TOKENS, st.integers(0, 1000), OPTIONAL_TIMES, REWRITES
 )
-BASES = st.builds(Base, NAMES, NAMES, STATES, OPTIONAL_TIMES, SIZES)
+BASES = st.builds(Base, NAMES, NAMES, STATES, OPTIONAL_TIMES, SIZES, PRIORITIES, TIMES)
 EVENTS = st.builds(
     FlushEvents,
     st.lists(ROWS, max_size=8),

@@ -7,14 +7,13 @@ from random import Random
 
 import pytest
 
-from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.items.item import State
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_bytes import JournalDamaged
 from foqs.core.journal.journal_events import FlushEvents, base_of, change_of
 from foqs.core.journal.journal_replay import JournalReplay
 from tests.support.journal_rows import new_row
-from tests.support.journal_shard import NO_MARKERS, JournalShard
+from tests.support.journal_shard import JournalShard
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -23,17 +22,6 @@ def test_rows_and_journal_are_what_the_owner_remembers(seed: int) -> None:
     for _ in range(25):
         shard.play_flush()
         shard.check()
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_replay_leaves_out_what_a_purge_marker_covers(seed: int) -> None:
-    shard = JournalShard(Random(seed))
-    for _ in range(20):
-        shard.play_flush()
-    last = shard.number // 2
-    found = shard.replayed(PurgeMarkers([PurgeMarker("n", "t", last)]))
-    others = [number for number, item in shard.dirty_items.items() if number > last or item.topic != ("n", "t")]
-    assert sorted(number for number, _ in found.items()) == sorted(others)
 
 
 def test_items_are_written_back_oldest_first() -> None:
@@ -57,14 +45,14 @@ def test_young_items_and_their_payloads_are_counted() -> None:
 
 
 def test_journal_that_lacks_the_start_of_an_item_is_damaged() -> None:
-    replay = JournalReplay(NO_MARKERS)
+    replay = JournalReplay()
     replay.add((1, 5), FlushEvents(changed=[change_of(new_row(1), new_row(1, token=3))]))
     with pytest.raises(JournalDamaged, match="such as 1"):
         replay.finish()
 
 
 def test_change_whose_row_became_current_later_needs_no_start() -> None:
-    replay = JournalReplay(NO_MARKERS)
+    replay = JournalReplay()
     replay.add((1, 5), FlushEvents(changed=[change_of(new_row(1), new_row(1, token=3))]))
     replay.add((1, 6), FlushEvents(current=[1]))
     assert len(replay.finish()) == 0

@@ -8,7 +8,7 @@ from foqs.core.journal.journal_events import Base
 from foqs.core.journal.write_back import WriteBackChoice
 from tests.support.journal_rows import new_row
 
-ROW = Base("n", "t", State.READY, None, 9)
+ROW = Base("n", "t", State.READY, None, 9, 0, 0)
 
 
 def add_ended(dirty_items: DirtyItems, flush: int, *numbers: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.journal.dirty_items import DirtyItems
 from foqs.core.journal.journal_bytes import JournalDamaged, decode_events
 from foqs.core.journal.journal_positions import JournalPositions
@@ -20,19 +19,16 @@ _PAGE_BYTES: Final = 4 << 20
 """The maximum size of the events that are read at once."""
 
 
-async def replay_journal(store: Store, purge_markers: PurgeMarkers) -> tuple[DirtyItems, JournalPositions]:
+async def replay_journal(store: Store) -> tuple[DirtyItems, JournalPositions]:
     """Return the dirty items of the former owner, and where the journal has rows.
 
     Other tasks run between two rows.
-
-    Args:
-        purge_markers: all markers of the shard.
 
     Raises:
         StoreLost: the database cannot be reached.
         StoreUnusable: the journal is damaged.
     """
-    replay, positions = JournalReplay(purge_markers), JournalPositions()
+    replay, positions = JournalReplay(), JournalPositions()
     first = await store.journal_floor()
     place = "the journal"
     try:

@@ -7,18 +7,15 @@ import asyncio
 import pytest
 
 from foqs.core.flush.journal_rows import JournalRow
-from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.journal.journal_bytes import encode_events
 from foqs.core.journal.journal_events import FlushEvents, change_of
-from foqs.shard import journal_recovery
-from foqs.shard.journal_recovery import replay_journal
 from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.journaled import journal_recovery
+from foqs.store.journaled.journal_recovery import replay_journal
 from foqs.store.port import StoreUnusable
 from tests.support.aio import run
 from tests.support.journal_rows import new_row
 from tests.support.stores import Ownership, opened
-
-NO_MARKERS = PurgeMarkers()
 
 
 async def owner() -> Ownership:
@@ -44,7 +41,7 @@ def test_journal_is_read_in_pages_and_the_loop_is_free_between_two_flushes(monke
         for flush in range(50):
             await owned.write(journal_row=row_of(FlushEvents(added=[new_row(flush * 2 + 1), new_row(flush * 2 + 2)])))
         counting = asyncio.ensure_future(count_turns())
-        dirty_items, positions = await replay_journal(owned.store, NO_MARKERS)
+        dirty_items, positions = await replay_journal(owned.store)
         counting.cancel()
         assert sorted(number for number, _ in dirty_items.items()) == list(range(1, 101))
         assert len(positions) == 50
@@ -56,18 +53,8 @@ def test_journal_is_read_in_pages_and_the_loop_is_free_between_two_flushes(monke
 
 def test_empty_journal_has_no_dirty_items() -> None:
     async def story() -> None:
-        dirty_items, positions = await replay_journal((await owner()).store, NO_MARKERS)
+        dirty_items, positions = await replay_journal((await owner()).store)
         assert (len(dirty_items), len(positions)) == (0, 0)
-
-    run(story())
-
-
-def test_items_that_a_purge_marker_covers_are_left_out() -> None:
-    async def story() -> None:
-        owned = await owner()
-        await owned.write(journal_row=row_of(FlushEvents(added=[new_row(1), new_row(2), new_row(3)])))
-        dirty_items, _ = await replay_journal(owned.store, PurgeMarkers([PurgeMarker("n", "t", 2)]))
-        assert [number for number, _ in dirty_items.items()] == [3]
 
     run(story())
 
@@ -79,7 +66,7 @@ def test_damaged_row_is_named_and_nothing_is_recovered() -> None:
         await owned.write(journal_row=whole)
         await owned.write(journal_row=whole._replace(events=whole.events[:-1] + b"?"))
         with pytest.raises(StoreUnusable, match="the journal row of epoch 1, flush 2 is damaged"):
-            await replay_journal(owned.store, NO_MARKERS)
+            await replay_journal(owned.store)
 
     run(story())
 
@@ -90,6 +77,6 @@ def test_journal_that_lacks_the_first_event_of_an_item_is_damaged() -> None:
         change = change_of(new_row(1), new_row(1, attempt=1))
         await owned.write(journal_row=row_of(FlushEvents(changed=[change])))
         with pytest.raises(StoreUnusable, match="lacks the first events of 1 items"):
-            await replay_journal(owned.store, NO_MARKERS)
+            await replay_journal(owned.store)
 
     run(story())

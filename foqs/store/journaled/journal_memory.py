@@ -1,0 +1,120 @@
+"""What the owner of a shard with a journal remembers: dirty items, the rows of the journal, and reads under way.
+
+Always true between two flushes: rows and journal of the store, read together, are the items that this
+memory lays over the rows. Changes only when a flush is known to be committed. Knows no statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from foqs.core.flush.fence import Position
+from foqs.core.flush.purge_markers import PurgeMarkers
+from foqs.core.flush.writes import Writes
+from foqs.core.items.item import OrderKey, Row, State, TopicName
+from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
+from foqs.core.journal.journal_plan import JournalPlan
+from foqs.core.journal.journal_positions import JournalPositions
+from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers
+from foqs.core.journal.write_back import WriteBackChoice
+
+_TOUCHED_NUMBERS_MAX: Final = 1_000_000
+
+
+class PlannedFlush:
+    """A flush as it was planned last. It counts only when it is committed."""
+
+    def __init__(self, journal: JournalPlan, writes: Writes) -> None:
+        self.journal = journal
+        self.writes = writes
+
+
+class JournalMemory:
+    """The memory of one ownership.
+
+    Args:
+        write_back_after_ms: how long an item is dirty before its row is written.
+        now_ms: returns a time that never goes back.
+    """
+
+    def __init__(
+        self,
+        dirty_items: DirtyItems,
+        positions: JournalPositions,
+        purge_markers: PurgeMarkers,
+        takeover: Position,
+        write_back_after_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.dirty_items = dirty_items
+        self.positions = positions
+        self.purge_markers = purge_markers
+        self.choice = WriteBackChoice(write_back_after_ms, takeover, now_ms())
+        self.reads = ReadsUnderWay(_TOUCHED_NUMBERS_MAX)
+        self._now_ms = now_ms
+
+    def apply(self, planned: PlannedFlush) -> None:
+        """Bring the memory up to a committed flush."""
+        journal, writes = planned.journal, planned.writes
+        if writes.journal_row is not None:
+            row_bytes = len(writes.journal_row.events) + sum(map(len, writes.journal_row.payloads))
+            self.positions.add_row(journal.position, row_bytes)
+        if writes.journal_trimmed is not None:
+            self.positions.on_trimmed(writes.journal_trimmed)
+        journal.apply_to(self.dirty_items)
+        self.reads.on_committed(journal.touched)
+        self.choice.on_committed(journal.position, self._now_ms())
+        for marker in writes.purge_markers_removed:
+            if marker in self.purge_markers:
+                self.purge_markers.remove(marker)
+        for marker in writes.purge_markers_added:
+            self.purge_markers.add(marker)
+
+    def is_known(self, number: int, touched: TouchedNumbers) -> bool:
+        """Return whether the memory knows better than a row that was read under this record."""
+        return number in self.dirty_items or number in touched.numbers
+
+    def items_of(self, topic: TopicName, state: State, touched: TouchedNumbers) -> Iterator[tuple[int, DirtyItem]]:
+        """Yield the items of a topic in a state that a page read under this record may lack, as they are now."""
+        for number, item in self.dirty_items.in_topic(topic):
+            if item.state is state:
+                yield number, item
+        for number, touched_item in touched.numbers.items():
+            if (
+                touched_item is not None
+                and touched_item.state is state
+                and touched_item.topic == topic
+                and number not in self.dirty_items
+            ):
+                yield number, touched_item
+
+    def ready_keys(
+        self, topic: TopicName, after: OrderKey | None, keys_max: int, purged_up_to: int, touched: TouchedNumbers
+    ) -> list[OrderKey]:
+        """Return the keys above `after` of READY items that a page read under this record may lack.
+
+        Of dirty items only the first `keys_max`: a page has no more.
+        """
+        keys = self.dirty_items.ready_keys(topic, after, keys_max, purged_up_to)
+        for number, item in touched.numbers.items():
+            if (
+                item is not None
+                and item.state is State.READY
+                and item.topic == topic
+                and number not in self.dirty_items
+                and number > purged_up_to
+                and (after is None or item.order_key(number) > after)
+            ):
+                keys.append(item.order_key(number))
+        return keys
+
+    def now(self, number: int, touched: TouchedNumbers) -> DirtyItem | None:
+        """Return the item of a known number as it is now; None: it is gone."""
+        item = self.dirty_items.get(number) or touched.numbers.get(number)
+        return None if item is None or item.is_ended else item
+
+    def young_row(self, number: int) -> Row | None:
+        """Return a young item. Its payload may be missing."""
+        item = self.dirty_items.get(number)
+        return None if item is None else item.row

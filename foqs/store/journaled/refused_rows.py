@@ -1,0 +1,51 @@
+"""The rows that the database refused to be written back, and how the refused one of many is found.
+
+A refused write-back is divided, and each half is tried in a flush of its own, until a row is refused
+alone. Such a row is not tried again, and its events are carried forward. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from foqs.core.journal.dirty_items import DirtyItems
+
+
+class RefusedRows:
+    """The refused rows of one ownership."""
+
+    def __init__(self) -> None:
+        self._alone: set[int] = set()
+        """Refused alone."""
+        self._groups: deque[Sequence[int]] = deque()
+        """Refused together, to be tried one group after the other."""
+
+    def choose(self, numbers: Sequence[int]) -> list[int]:
+        """Return what a flush writes back of these numbers, or a group that was refused with others."""
+        if self._groups:
+            return list(self._groups[0])
+        return [number for number in numbers if number not in self._alone] if self._alone else list(numbers)
+
+    def to_carry(self, dirty_items: DirtyItems, numbers: Iterable[int]) -> list[int]:
+        """Return those of these numbers, which are due, that cannot be written back."""
+        if not self._alone:
+            return []
+        self._alone = {number for number in self._alone if number in dirty_items}
+        return [number for number in numbers if number in self._alone]
+
+    def on_refused(self, numbers: Sequence[int]) -> list[int]:
+        """Note that a write-back was refused. Returns the row that was refused alone, if it was one."""
+        if self._groups:
+            self._groups.popleft()
+        if len(numbers) == 1:
+            self._alone.update(numbers)
+            return list(numbers)
+        half = len(numbers) // 2
+        self._groups += (numbers[:half], numbers[half:])
+        return []
+
+    def on_written(self, numbers: Sequence[int]) -> None:
+        """Note that rows were written back."""
+        if self._groups and list(self._groups[0]) == list(numbers):
+            self._groups.popleft()
