@@ -38,7 +38,8 @@ from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.shard import OwnedShard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_table import ShardTables
-from foqs.store.port import StoreUnusable
+from foqs.store.journaled.journaled_store import JournaledStore, JournalSettings
+from foqs.store.port import Store, StoreUnusable
 from foqs.testing.memory_network import Listener, ProtocolFactory
 from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.local_coordinator import LocalCoordinator
@@ -52,6 +53,7 @@ from tests.support.faulty_database import FaultyDatabaseServer
 from tests.support.faulty_network import Connect, FaultyNetwork
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest, uncovered_leases, watermark_ms
+from tests.support.merged_tables import merged_tables
 from tests.support.recording_client import first_wait_ms, row_event
 from tests.support.virtual_time import Process, SimulatedLoop, current_process
 
@@ -116,6 +118,10 @@ _SLEW_RATIO: Final = SLEW_PERMILLE / 1000 + 0.015
 """The slew, and the drift."""
 
 
+WRITE_BACK_AFTER_MS: Final = 300
+"""How long an item is dirty before its row is written, if the stores journal."""
+
+
 @dataclass(slots=True, eq=False)
 class Incarnation:
     """One process of the host."""
@@ -168,6 +174,10 @@ class SimulatedCluster:
         """By shard and epoch, the nonce of the host that committed with it."""
         self._served_epochs: set[tuple[int, int]] = set()
         """Shards and epochs with which a host has begun to serve."""
+        self.journals = False
+        """Whether the stores journal."""
+        self._merged: dict[int, tuple[tuple[int, int] | None, ShardTables]] = {}
+        """The items of each shard with a journal, as of a flush."""
         self.disorder: dict[str, None] = {}
         """Violations of invariants 1, 10 and 12 that commits showed, and what is not true of a shard after a flush. No
         commit is on a server that may lose it. In each shard (epoch, flush) only rise, and an epoch has one owner and
@@ -303,7 +313,19 @@ class SimulatedCluster:
         ]
 
     def _table(self, shard: int) -> ShardTables:
-        return self.servers[shard].tables[shard]
+        """Return the items of a shard, as its tables and its journal have them together."""
+        tables = self.servers[shard].tables[shard]
+        position, merged = self._merged.get(shard, (None, tables))
+        if tables.journal and position != (tables.owner.epoch, tables.owner.flush):
+            merged = merged_tables(tables)
+            self._merged[shard] = (tables.owner.epoch, tables.owner.flush), merged
+        return replace(merged, owner=tables.owner) if tables.journal else tables
+
+    def _store(self, shard: int) -> Store:
+        store = self.servers[shard].store(shard)
+        if not self.journals:
+            return store
+        return JournaledStore(store, JournalSettings(WRITE_BACK_AFTER_MS, 100, lambda: int(self.loop.time() * 1000)))
 
     def _shards(self) -> list[OwnedShard]:
         engines = [each.engine for each in self.running() if each.engine is not None and not each.gone.is_set()]
@@ -333,7 +355,7 @@ class SimulatedCluster:
             settings,
             state,
             Alone(nonce_of(number), settings.standalone_shards or (), state),
-            lambda shard, _: self.servers[shard].store(shard),
+            lambda shard, _: self._store(shard),
             WatchedCoordinator(LocalCoordinator(self._book), self._served),
             self._catalog,
             clock,
@@ -414,7 +436,7 @@ class SimulatedCluster:
         self.document = replace(self.document, slots=slots)
         first, last = self.shards[0], self.shards[-1]
         self.servers[last].store(last)
-        self._table(last).key_slots.update(parts[first])
+        self.servers[last].tables[last].key_slots.update(parts[first])
 
     def _connected(self, server: FaultyDatabaseServer, connection: int) -> None:
         """Record a new database connection of the incarnation that runs now."""
@@ -480,7 +502,7 @@ class SimulatedCluster:
         leases = {row.id: row for row in table.rows.values() if row.state is State.LEASED}
         last_leases, self._leases[shard] = self._leases.get(shard, {}), leases
         unchanged = [
-            row for number, row in leases.items() if last_leases.get(number) is row and not markers.covers(row)
+            row for number, row in leases.items() if last_leases.get(number) == row and not markers.covers(row)
         ]
         entries = [entry for entry in table.timers if not markers or not _is_purged(table, entry[1], markers)]
         dues = sorted(

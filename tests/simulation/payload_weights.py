@@ -17,6 +17,7 @@ from foqs.core.items.item import Row
 from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.shard.writer import Writer
 from foqs.store.in_memory.memory_store import MemoryStore
+from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.port import Decide
 from tests.simulation.planting import wrap
 
@@ -42,8 +43,9 @@ def install() -> None:
 
 def _flush_once(original: Callable[..., Any]) -> Callable[..., Any]:
     async def flush_once(self: Writer, batch: Batch, *moments: int) -> Any:
-        assert isinstance(self._store, MemoryStore)
-        _BUDGETS[self._store] = batch.dues_with_waiter(), self._intake._limits.flush_bytes_max
+        store = self._store.inner if isinstance(self._store, JournaledStore) else self._store
+        assert isinstance(store, MemoryStore)
+        _BUDGETS[store] = batch.dues_with_waiter(), self._intake._limits.flush_bytes_max
         return await original(self, batch, *moments)
 
     return flush_once

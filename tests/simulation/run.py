@@ -27,6 +27,7 @@ from tests.simulation import (
     planted_gossip,
     planted_holes,
     planted_incarnations,
+    planted_journal,
     planted_moves,
     planted_order,
     planted_ownership,
@@ -66,13 +67,20 @@ class Result:
 
 
 def run_seed(
-    seed: int, plan: Plan | None = None, *, fleet: bool = False, heavy: bool = False, keep_history: bool = False
+    seed: int,
+    plan: Plan | None = None,
+    *,
+    fleet: bool = False,
+    heavy: bool = False,
+    journal: bool = False,
+    keep_history: bool = False,
 ) -> Result:
     """Play one seed and check its history.
 
     Args:
         fleet: with several hosts, instead of one standalone host.
         heavy: with long payloads, on one standalone host.
+        journal: the stores journal.
     """
     runs: list[Run] = []
 
@@ -85,6 +93,7 @@ def run_seed(
             runs.append(HeavyRun(HeavyCluster(loop, seed), seed, plan or HEAVY_PLAN))
         else:
             runs.append(Run(SimulatedCluster(loop, seed), seed, plan or Plan()))
+        runs[0].cluster.journals = journal
         await runs[0].play()
 
     event_counts.install()
@@ -146,17 +155,18 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
         **planted_moves.BUGS,
         **planted_order.BUGS,
         **planted_timers.BUGS,
+        **planted_journal.BUGS,
     }
     return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}
 
 
-def _work(task: tuple[int, bool, bool, str | None, bool]) -> Result:
-    seed, fleet, heavy, bug, keep_history = task
+def _work(task: tuple[int, bool, bool, bool, str | None, bool]) -> Result:
+    seed, fleet, heavy, journal, bug, keep_history = task
     logging.disable(logging.WARNING)
     gc.disable()  # each seed has its own process
     if bug is not None:
         _bugs(fleet)[bug].plant()
-    return run_seed(seed, fleet=fleet, heavy=heavy, keep_history=keep_history)
+    return run_seed(seed, fleet=fleet, heavy=heavy, journal=journal, keep_history=keep_history)
 
 
 def run_seeds(
@@ -165,6 +175,7 @@ def run_seeds(
     progress: bool,
     fleet: bool,
     heavy: bool = False,
+    journal: bool = False,
     bug: str | None = None,
     keep_history: bool = False,
 ) -> list[Result]:
@@ -173,7 +184,8 @@ def run_seeds(
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
     with context.Pool(jobs, maxtasksperchild=1) as pool:
-        for result in pool.imap_unordered(_work, [(seed, fleet, heavy, bug, keep_history) for seed in seeds]):
+        tasks = [(seed, fleet, heavy, journal, bug, keep_history) for seed in seeds]
+        for result in pool.imap_unordered(_work, tasks):
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
                 rate = len(results) / (time.monotonic() - started)
@@ -195,6 +207,7 @@ def main() -> int:
         "--fleet", action="store_true", help="simulate several hosts of one cluster, not a standalone host"
     )
     parser.add_argument("--heavy", action="store_true", help="use long payloads, and a payload limit that changes")
+    parser.add_argument("--journal", action="store_true", help="let the stores journal")
     parser.add_argument("--history", type=Path, help="with one seed: write its history to this file")
     parser.add_argument(
         "--plant",
@@ -203,7 +216,9 @@ def main() -> int:
     options = parser.parse_args()
     seeds = sorted(range(options.base, options.base + options.seeds), key=lambda seed: seed != options.first)
     keep_history = options.history is not None
-    results = run_seeds(seeds, options.jobs, True, options.fleet, options.heavy, options.plant, keep_history)
+    results = run_seeds(
+        seeds, options.jobs, True, options.fleet, options.heavy, options.journal, options.plant, keep_history
+    )
     if options.history and results[0].history is not None:
         options.history.write_text(results[0].history, encoding="utf-8")
     totals: dict[str, int] = {}

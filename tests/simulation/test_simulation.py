@@ -25,6 +25,7 @@ from tests.simulation import (
     planted_gossip,
     planted_holes,
     planted_incarnations,
+    planted_journal,
     planted_moves,
     planted_order,
     planted_ownership,
@@ -47,6 +48,8 @@ FLEET_FIRST_SEEDS = range(0, 50, FLEET_CHUNK)
 FLEET_LONG_SEEDS = range(50, 1_000, FLEET_CHUNK)
 HEAVY_CHUNK = 25
 HEAVY_LONG_SEEDS = range(HEAVY_CHUNK, 200, HEAVY_CHUNK)
+JOURNAL_CHUNK = 10
+JOURNAL_LONG_SEEDS = range(JOURNAL_CHUNK, 200, JOURNAL_CHUNK)
 
 
 preload(
@@ -94,6 +97,13 @@ def test_fixed_seeds_with_long_payloads_have_no_violation(base: int) -> None:
     assert all(found >= wanted for found, wanted in zip(least, (1_200, 300, 3), strict=True))
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("base", [0, *(pytest.param(base, marks=pytest.mark.long) for base in JOURNAL_LONG_SEEDS)])
+@pytest.mark.parametrize("kind", [[], ["--fleet"]])
+def test_fixed_seeds_of_stores_that_journal_have_no_violation(kind: list[str], base: int) -> None:
+    assert_seeds_pass(JOURNAL_CHUNK, base, ("deadlocks", "late commits"), "--journal", *kind)
+
+
 def assert_seeds_pass(seeds: int, base: int, names: Sequence[str], *options: str) -> list[int]:
     """Run seeds, and check that each event of `names` happens in a tenth of them.
 
@@ -136,6 +146,12 @@ def test_a_planted_bug_from_a_gap_of_the_simulation_is_caught(name: str) -> None
 @pytest.mark.parametrize("name", planted_timers.BUGS)
 def test_a_planted_bug_of_timers_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_timers.BUGS[name])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_journal.BUGS)
+def test_a_planted_bug_of_a_journal_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_journal.BUGS[name], "--journal")
 
 
 @pytest.mark.timeout(300)
