@@ -119,12 +119,15 @@ def place(mariadb: MariaDb) -> MysqlSettings:
         "sqlite",
         "journaled sqlite",
         *BOTH,
-        pytest.param("journaled mariadb", marks=pytest.mark.mysql),
+        pytest.param("journaled mariadb", marks=[pytest.mark.mysql, pytest.mark.long]),
         pytest.param(WITHOUT_BULK, marks=pytest.mark.mysql),
     ]
 )
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    """Each of the three stores, MySQL's on both servers, and on a MariaDB as old as to have no bulk execution."""
+    """Each of the three stores, MySQL's on both servers, and on a MariaDB as old as to have no bulk execution.
+
+    The store that journals is the same code over each: over a server it is played in `make test-long`.
+    """
     return make_bench(str(request.param), request, tmp_path)
 
 
