@@ -1,4 +1,4 @@
-"""Reads that extend a shard's memory beside its flushes: refills and prefetches.
+"""Reads that extend a shard's memory beside its flushes: refills, reads of first keys, and prefetches.
 
 Their rows may be stale when they arrive. So they enter the memory between two
 flushes, and only those that no flush has changed since the read began.
@@ -37,9 +37,14 @@ class RefillRead:
         self._run_between_flushes = run_between_flushes
         self._on_ended = on_ended
 
+    def _start(self) -> Refill | None:
+        return self._memory.index.start_refill(self._topic)
+
+    def _finish(self, refill: Refill, order_keys: Sequence[OrderKey]) -> None:
+        self._memory.index.finish_refill(refill, order_keys, complete=len(order_keys) < refill.limit)
+
     async def run(self, reads: Reads, committed: Fence) -> None:
-        index = self._memory.index
-        refill = index.start_refill(self._topic)
+        refill = self._start()
         if refill is None:
             self._on_ended()
             return
@@ -47,16 +52,26 @@ class RefillRead:
             purged_up_to = self._memory.purge_markers.last_number(self._topic)
             order_keys = await reads.ready_order_keys(committed, self._topic, refill.after, refill.limit, purged_up_to)
         except BaseException:
-            index.cancel_refill(refill)
+            self._memory.index.cancel_refill(refill)
             raise
         self._run_between_flushes(lambda: self._apply(refill, order_keys))
 
     def _apply(self, refill: Refill, order_keys: Sequence[OrderKey]) -> None:
-        self._memory.index.finish_refill(refill, order_keys, complete=len(order_keys) < refill.limit)
+        self._finish(refill, order_keys)
         self._on_ended()
 
     def on_failed(self, error: Unavailable) -> None:
         self._on_ended()
+
+
+class FirstKeyRead(RefillRead):
+    """Reads the first key of a topic whose window is empty. The window stays empty."""
+
+    def _start(self) -> Refill | None:
+        return self._memory.index.start_first_key_read(self._topic)
+
+    def _finish(self, refill: Refill, order_keys: Sequence[OrderKey]) -> None:
+        self._memory.index.finish_first_key_read(refill, order_keys)
 
 
 class PrefetchRead:

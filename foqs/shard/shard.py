@@ -25,7 +25,7 @@ from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
-from foqs.shard.background_reads import PrefetchRead, RefillRead
+from foqs.shard.background_reads import FirstKeyRead, PrefetchRead, RefillRead
 from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.flush_report import FlushReport
 from foqs.shard.host_services import HostDatabase, HostServices
@@ -41,6 +41,7 @@ from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.topic_removal import TopicRemoval
+from foqs.shard.unread_topics import UnreadTopics
 from foqs.shard.writer import STALLED_S, Writer
 from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
@@ -137,6 +138,7 @@ class OwnedShard:
         )
         self._topic_removal = TopicRemoval(self._writer, memory, shard_clock, constants.empty_topic_linger_ms)
         self._initial_count = InitialCount(self._writer, store, memory, retry_s, database.count_lock)
+        self._unread_topics = UnreadTopics(self._read_first_key, host.clock.stopwatch_s)
 
     def _new_reader(self, store: Store, host: HostServices) -> ShardReader:
         return ShardReader(self.number, store.reads(), lambda: self._writer.last_committed, self._weight, host.backoff)
@@ -229,7 +231,7 @@ class OwnedShard:
             run_key_expiry(self._writer, self._shard_clock, self._constants.sweep_interval_ms),
             self._topic_removal.run(),
             self._purge_worker.run(),
-            self._initial_count.run(),
+            self._count_and_read_unread_topics(),
         )
         self._background_tasks = [asyncio.ensure_future(service) for service in services]
         readers = self._reader, self._query_reader
@@ -326,10 +328,13 @@ class OwnedShard:
     def oldest_ready_age_ms(self, topic: TopicName | None = None) -> int | None:
         """Return for how long the oldest item in the ready index has been READY; None when there is none.
 
-        For a topic, only items of its `TOPIC_PRIORITIES_MAX` best priorities count.
+        For a topic, only items of its `TOPIC_PRIORITIES_MAX` best priorities count. If its best item is unknown,
+        because nobody has dequeued the topic, it is read soon.
         """
         limit = _OLDEST_KEYS_MAX if topic is None else TOPIC_PRIORITIES_MAX - 1
         oldest_ms = self.index.oldest_ms(limit, topic)
+        if oldest_ms is None and topic is not None and self.index.needs_refill(topic):
+            self._unread_topics.request(topic)
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
 
     def submit_inserts(
@@ -477,6 +482,25 @@ class OwnedShard:
 
             read = RefillRead(self.memory, topic, self._writer.run_between_flushes, on_ended)
             self._reader.submit(topic[0], self._constants.ready_window_items_max / KEYS_PER_ROW, read)
+
+    async def _count_and_read_unread_topics(self) -> None:
+        await self._initial_count.run()  # afterwards only topics with READY items have a window
+        await self._unread_topics.run()
+
+    async def _read_first_key(self, topic: TopicName) -> None:
+        """Read the best key of a topic whose window is empty. Its stats are reported again when it is known."""
+        ended = asyncio.get_running_loop().create_future()
+
+        def on_ended() -> None:
+            if self.index.first_known_key(topic) is not None:
+                self.counts.mark_changed([topic])
+            if not ended.done():
+                ended.set_result(None)
+
+        self._query_reader.submit(
+            topic[0], 1, FirstKeyRead(self.memory, topic, self._writer.run_between_flushes, on_ended)
+        )
+        await ended
 
     def start_prefetch(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         """Load the rows of sorted READY keys, so that their delivery reads nothing."""

@@ -105,7 +105,7 @@ SAMPLED_METRICS: Final = (
     _gauge("counts_lag", "1 from a takeover until the shard's items are counted", "shard"),
     _gauge(
         "oldest_ready_age_seconds",
-        "How long the oldest item in the ready index has been READY; absent if there is none",
+        "How long the oldest item that the shard knows has been READY; absent if it knows none. After a takeover it knows a topic once it is dequeued, listed or scraped",
         "shard",
     ),
     _gauge(
@@ -123,7 +123,7 @@ SAMPLED_METRICS: Final = (
     ),
     _gauge(
         "topic_oldest_ready_age_seconds",
-        "How long the oldest item of these topics has been READY; absent if there is none. `other` has it only if it is older than theirs",
+        "How long the oldest item of these topics has been READY; absent if there is none, or it is not read yet: the next scrape has it. `other` has it only if it is older than theirs",
         "namespace",
         "topic",
     ),

@@ -160,6 +160,12 @@ def _index(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
             yield f"invariant 13: {topic} has {len(within)} ready items and no window"
         elif window != within:
             yield f"invariant 13: {topic} has window {window} instead of {within}"
+        first, free = (
+            index.first_known_key(topic),
+            [key for key in ready if not index.is_reserved(order_key_number(key))],
+        )
+        if first is not None and first != min(free, default=None):
+            yield f"invariant 13: {first} counts as the best item of {topic} instead of {min(free, default=None)}"
 
 
 def _cache(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:

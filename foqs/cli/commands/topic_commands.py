@@ -58,6 +58,7 @@ def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: in
     """List the topics that have items, by name, with counts (~: there may be more).
 
     Any host of a cluster lists the topics of all hosts. The counts of other hosts are about a second old.
+    BEST and OLDEST of a topic that nobody dequeues may be - in the first list after a restart, which reads them.
     """
 
     # A program that wants all topics uses --all.

@@ -32,11 +32,13 @@ _REFILL_KEYS_MIN: Final = 500
 class _Window:
     """The window of one topic: `order_keys[start:]`. The keys before were reserved, and stay until the list is compacted."""
 
-    __slots__ = ("boundary", "is_evictable", "order_keys", "prefetched_to", "refill", "start", "topic")
+    __slots__ = ("boundary", "first_unread", "is_evictable", "order_keys", "prefetched_to", "refill", "start", "topic")
 
     def __init__(self, topic: TopicName, boundary: OrderKey | None, order_keys: Iterable[OrderKey] = ()) -> None:
         self.topic = topic
         self.boundary = boundary
+        self.first_unread: OrderKey | None = None
+        """The first READY key above the boundary that is not reserved; None if it is unknown."""
         self.order_keys: list[OrderKey] = [*order_keys]
         self.start = 0
         self.prefetched_to: OrderKey = BELOW_ALL
@@ -61,6 +63,9 @@ class _Window:
             assert not order_keys or order_keys[-1] <= boundary, (
                 f"invariant 13: the window of {topic} has {order_keys[-1]} above {boundary}"
             )
+        assert self.first_unread is None or (boundary is not None and boundary < self.first_unread), (
+            f"invariant 13: the first unread key of {topic} is in its window"
+        )
         refill = self.refill
         assert refill is None or (refill.topic, refill.after) == (topic, boundary), (
             f"invariant 13: the refill of {topic} does not begin at its boundary {boundary}"
@@ -68,20 +73,29 @@ class _Window:
 
 
 class Refill:
-    """A read that extends a topic's window: up to `limit` READY keys above `after`, in order.
+    """A read of up to `limit` READY keys of a topic above `after`, in order.
 
+    It extends the topic's window, or with `is_of_first_key` only tells which key is the first.
     It is void, and its result is ignored, if its window was forgotten, discovered
     again or lowered since.
     """
 
-    __slots__ = ("_window", "after", "changes", "changes_max", "limit", "topic")
+    __slots__ = ("_window", "after", "changes", "changes_max", "is_of_first_key", "limit", "topic")
 
     def __init__(
-        self, window: _Window, after: OrderKey, limit: int, changes: dict[int, OrderKey | None], changes_max: int
+        self,
+        window: _Window,
+        after: OrderKey,
+        limit: int,
+        changes: dict[int, OrderKey | None],
+        changes_max: int,
+        *,
+        is_of_first_key: bool = False,
     ) -> None:
         self.topic = window.topic
         self.after = after
         self.limit = limit
+        self.is_of_first_key = is_of_first_key
         self.changes = changes
         """Changes that the read may have missed, by number: the key of an item that became READY, else None.
 
@@ -157,6 +171,13 @@ class ReadyIndex:
         window = self._windows.get(topic)
         return window.order_keys[window.start] if window else None
 
+    def first_known_key(self, topic: TopicName) -> OrderKey | None:
+        """Return the best key, also if it is not in the window; None if it is unknown, or there is none."""
+        window = self._windows.get(topic)
+        if window is None:
+            return None
+        return window.order_keys[window.start] if window else window.first_unread
+
     def best_key_bound(self, topic: TopicName) -> OrderKey | None:
         """Return a lower bound of the READY keys that are not reserved; None if there are none."""
         window = self._windows.get(topic)
@@ -199,14 +220,18 @@ class ReadyIndex:
         return better, boundary if boundary is not None and boundary < key else None
 
     def oldest_ms(self, order_keys_max: int, topic: TopicName | None = None) -> int | None:
-        """Return the lowest deliver_after_ms in all windows, or in a topic's.
+        """Return the lowest deliver_after_ms in all windows, or in a topic's. Of an empty window its first unread key counts.
 
         Examines the first key of each window and at most `order_keys_max` other keys, so the result is approximate.
         """
         oldest: int | None = None
-        windows = self._windows.values() if topic is None else filter(None, [self._windows.get(topic)])
+        windows = (
+            self._windows.values() if topic is None else [self._windows[name] for name in self.filter_known((topic,))]
+        )
         for window in windows:
             at, order_keys = window.start, window.order_keys
+            if at == len(order_keys) and window.first_unread is not None:
+                at, order_keys = 0, [window.first_unread]
             # The first key of each priority is the oldest one.
             while at < len(order_keys):
                 priority, after_ms, _ = unpack_order_key(order_keys[at])
@@ -260,6 +285,8 @@ class ReadyIndex:
             return
         if window.refill is not None:
             window.refill.record_changes((number,), (None,))
+        if key == window.first_unread:
+            window.first_unread = None
         order_keys = window.order_keys
         at = bisect_left(order_keys, key, window.start)
         if at < len(order_keys) and order_keys[at] == key:
@@ -341,7 +368,9 @@ class ReadyIndex:
         The read may run while the index changes. `finish_refill` or `cancel_refill` ends it.
         """
         window = self._windows.get(topic)
-        if window is None or window.boundary is None or window.refill is not None:
+        if window is None or window.boundary is None:
+            return None
+        if window.refill is not None and not window.refill.is_of_first_key:
             return None
         half = max(1, self._window_order_keys_max // 2)
         # The refills of topics in use must not evict each other, or each dequeue would need a read.
@@ -353,10 +382,27 @@ class ReadyIndex:
         limit = min(half, share, self._order_keys_max, self._window_order_keys_max - len(window))
         if limit <= 0:
             return None
+        window.refill = self._new_refill(window, window.boundary, limit)
+        return window.refill
+
+    def start_first_key_read(self, topic: TopicName) -> Refill | None:
+        """Return the read of the first key above an empty window; None if it is known, or a read is in progress.
+
+        A refill does not wait for it: it makes it void. `finish_first_key_read` or `cancel_refill` ends it.
+        """
+        window = self._windows.get(topic)
+        if window is None or window or window.boundary is None:
+            return None
+        if window.first_unread is not None or window.refill is not None:
+            return None
+        window.refill = self._new_refill(window, window.boundary, 1, is_of_first_key=True)
+        return window.refill
+
+    def _new_refill(self, window: _Window, after: OrderKey, limit: int, *, is_of_first_key: bool = False) -> Refill:
         # Keys that are reserved now may lie above the boundary, and be leased while the read runs.
         changes: dict[int, OrderKey | None] = dict.fromkeys(self._reserved)
-        window.refill = Refill(window, window.boundary, limit, changes, len(changes) + self._order_keys_max)
-        return window.refill
+        changes_max = len(changes) + self._order_keys_max
+        return Refill(window, after, limit, changes, changes_max, is_of_first_key=is_of_first_key)
 
     def finish_refill(self, refill: Refill, order_keys: Sequence[OrderKey], complete: bool) -> None:
         """Add the keys that the read found. Only between two flushes, when the index knows all commits.
@@ -380,10 +426,27 @@ class ReadyIndex:
             found += changed
             found.sort()
         window.boundary = boundary
+        window.first_unread = None
         self._mark_recently_used(window)
         if found:
             self._insert_order_keys(window, found)
         self._compact(window)
+
+    def finish_first_key_read(self, refill: Refill, order_keys: Sequence[OrderKey]) -> None:
+        """Note the first key above the window. `order_keys`: the key that the read found, or none. Else as `finish_refill`."""
+        if not order_keys:
+            self.finish_refill(refill, (), complete=True)
+            return
+        window = self._windows.get(refill.topic)
+        if window is None or window.refill is not refill:
+            return
+        window.refill = None
+        changes = refill.changes
+        found = [key for key in order_keys if key & NUMBER_MAX not in changes]
+        changed = [key for key in changes.values() if key is not None and key > refill.after]
+        first = min([*found, *changed], default=None)
+        # A key behind the one that was read, and has left, need not be the first.
+        window.first_unread = first if first is not None and first <= order_keys[0] else None
 
     def cancel_refill(self, refill: Refill) -> None:
         """End a refill whose read failed or is no longer needed."""
@@ -483,7 +546,10 @@ class ReadyIndex:
         """Insert ascending `order_keys` into the window, up to its boundary and the limits."""
         boundary = window.boundary
         if boundary is not None and order_keys[-1] > boundary:
-            order_keys = order_keys[: bisect_right(order_keys, boundary)]
+            end = bisect_right(order_keys, boundary)
+            if window.first_unread is not None and order_keys[end] < window.first_unread:
+                window.first_unread = order_keys[end]
+            order_keys = order_keys[:end]
             if not order_keys:
                 return
         window_order_keys, start = window.order_keys, window.start
@@ -527,6 +593,7 @@ class ReadyIndex:
         self.evicted_count += len(window) - order_keys_max
         del window.order_keys[window.start + order_keys_max :]
         window.boundary = window.order_keys[-1]
+        window.first_unread = None
         window.prefetched_to = min(window.prefetched_to, window.boundary)
         window.refill = None
 

@@ -122,7 +122,8 @@ class Explainer:
         return better
 
     def _best_priority(self, topic: TopicName) -> int | None:
-        order_keys = [key for shard in self._shards.served.values() if (key := shard.index.best_key(topic)) is not None]
+        known = [shard.index.first_known_key(topic) for shard in self._shards.served.values()]
+        order_keys = [key for key in known if key is not None]
         return unpack_order_key(min(order_keys))[0] if order_keys else None
 
     def _why_not_served(self, shard_number: int) -> str:

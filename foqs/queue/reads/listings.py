@@ -97,12 +97,10 @@ def topic_stats(
     best: OrderKey | None = None
     oldest_ms: int | None = None
     for shard in shards:
-        key = shard.index.best_key(topic)
-        if key is None:
-            continue
-        if best is None or key < best:
-            best = key
         age_ms = shard.oldest_ready_age_ms(topic)
+        key = shard.index.first_known_key(topic)
+        if key is not None and (best is None or key < best):
+            best = key
         if age_ms is not None and (oldest_ms is None or age_ms > oldest_ms):
             oldest_ms = age_ms
     return TopicStats(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import settings
+from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -151,6 +151,12 @@ class SideBySide(RuleBasedStateMachine):
             assert 0 < refill.limit <= WINDOW_KEYS_MAX
             self.readings.append(Reading(refill))
 
+    @rule(topic=topics)
+    def begin_first_key_read(self, topic: TopicName) -> None:
+        refill = self.index.start_first_key_read(topic)
+        if refill is not None:
+            self.readings.append(Reading(refill))
+
     @precondition(lambda self: any(reading.keys is None for reading in self.readings))
     @rule(data=st.data())
     def read(self, data: st.DataObject) -> None:
@@ -166,6 +172,8 @@ class SideBySide(RuleBasedStateMachine):
         assert reading.keys is not None
         if drop:
             self.index.cancel_refill(reading.refill)
+        elif reading.refill.is_of_first_key:
+            self.index.finish_first_key_read(reading.refill, reading.keys)
         else:
             self.index.finish_refill(reading.refill, reading.keys, complete=len(reading.keys) < reading.refill.limit)
 
@@ -176,6 +184,14 @@ class SideBySide(RuleBasedStateMachine):
         if refill is not None:
             keys = [key for key in self.ready(topic) if key > refill.after][: refill.limit]
             self.index.finish_refill(refill, keys, complete=len(keys) < refill.limit)
+
+    @precondition(lambda self: self.in_flight is None)
+    @rule(topic=topics)
+    def read_first_key_at_once(self, topic: TopicName) -> None:
+        refill = self.index.start_first_key_read(topic)
+        if refill is not None:
+            self.index.finish_first_key_read(refill, [key for key in self.ready(topic) if key > refill.after][:1])
+            event("a first key was read")
 
     @rule(topic=topics)
     def discover(self, topic: TopicName) -> None:
@@ -195,6 +211,7 @@ class SideBySide(RuleBasedStateMachine):
             best = self.plain.best_key(topic, self.ready(topic))
             assert best == (free[0] if free else None)
             assert self.index.best_key(topic) == best or self.index.needs_refill(topic)
+            assert self.index.first_known_key(topic) in (best, self.index.best_key(topic))
 
     @invariant()
     def what_the_keys_alone_show_is_true(self) -> None:
