@@ -99,6 +99,11 @@ class SyncClient:
         with suppress(LoopClosed):
             self._finalize()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection to one of the named hosts is open."""
+        return self._client.is_connected
+
     enqueue = _blocking(Client.enqueue)
     dequeue = _blocking(Client.dequeue, Client._release_unread)
     ack = _blocking(Client.ack)

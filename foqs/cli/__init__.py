@@ -78,6 +78,20 @@ class RootGroup(click.Group):
         except CommandFailed as error:
             print_message(f"Error: {error}")
             ctx.exit(error.code)
+        except click.UsageError as error:
+            if commands := _commands_to_choose(error):
+                raise click.UsageError(f"{error.message} {commands}", error.ctx) from None
+            raise
+
+
+def _commands_to_choose(error: click.UsageError) -> str | None:
+    """Return which commands there are if the error is about an unknown one for which click suggests none; else None."""
+    # Click before 8.4 has no class for this error, and suggests nothing.
+    if not error.message.startswith("No such command") or getattr(error, "possibilities", None):
+        return None
+    if error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return None
+    return f"The commands of {error.ctx.command_path}: {', '.join(sorted(error.ctx.command.commands))}."
 
 
 @click.group(

@@ -23,8 +23,6 @@ _COLUMNS: Final[list[Column]] = [
     ("OF", lambda row: "-" if row["expected"] is None else str(row["expected"])),
     ("REFUSED", lambda row: str(row["failed"])),
     ("STARTED", lambda row: row["started_at"] or "-"),
-    ("BY", lambda row: row["started_by"] or "-"),
-    ("HOST", lambda row: row["owner"] or "-"),
     (
         "NOTE",
         lambda row: row["problem"] or row["refusal"] or (f"{row['seen']} match" if row["action"] == "count" else ""),

@@ -196,6 +196,12 @@ def test_failed_call_is_one_line_and_the_exit_code_of_its_error(
     assert error.code in line or isinstance(error, Unreachable)
 
 
+def test_unknown_command_is_answered_with_a_near_one_or_with_all_of_its_group(run: Run) -> None:
+    assert run("namespace", "updat", "a").stderr.endswith("Error: No such command 'updat'. Did you mean 'update'?\n")
+    unlike = run("namespace", "set", "a").stderr
+    assert unlike.endswith(" namespace: create, delete, list, show, update, usage.\n"), unlike
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [

@@ -75,11 +75,16 @@ def test_every_call_of_the_client_is_here_with_the_same_arguments_and_docstring(
         if name != "close":
             assert inspect.signature(face) == inspect.signature(call)
             assert face.__doc__ == call.__doc__
+    for name, value in vars(Client).items():
+        if isinstance(value, property):
+            assert getattr(SyncClient, name).__doc__ == value.__doc__
 
 
 def test_calls_return_and_raise_as_the_client_does() -> None:
     with a_host() as host, SyncClient(host.url, namespace="default", timeout_ms=5_000) as client:
+        assert not client.is_connected
         [id_] = [result.require() for result in client.enqueue([Item("t", b"x", priority=3)])]
+        assert client.is_connected
         [delivery] = client.dequeue({"t": 1})
         assert (delivery.id, delivery.payload, delivery.priority) == (id_, b"x", 3)
         client.ack([delivery])[0].require()

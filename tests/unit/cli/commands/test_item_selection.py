@@ -314,7 +314,7 @@ def test_dead_items_are_listed_with_the_reason(run: Run, client: FakeClient) -> 
 def test_jobs_are_listed_with_their_counts(run: Run, client: FakeClient) -> None:
     client.answers["bulk_jobs"] = [JOB]
     result = run("jobs", "list")
-    assert re.search("redrive +running +at least 4 +10 +1 +2023-11-14T22:13:20[+]00:00 +ops +host1", result.stdout)
+    assert re.search("redrive +running +at least 4 +10 +1 +2023-11-14T22:13:20[+]00:00 +it is leased", result.stdout)
     client.answers["bulk_jobs"] = []
     assert "no bulk job" in run("jobs", "list").stderr
 
