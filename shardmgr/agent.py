@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from foqs_contract.backoff import Backoff
+from foqs_contract.plurals import counted
 from shardmgr.cluster_reader import read_cluster
 from shardmgr.documents import MEMBERS, render_member
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan
@@ -174,8 +175,8 @@ class Agent:
         except TimeoutError:
             if self._assigned:
                 log.warning(
-                    "%d shards were not handed over in time; other hosts take them over when this host's session ends",
-                    len(self._assigned),
+                    "%s not handed over in time; another host takes each over when this host's session ends",
+                    counted(len(self._assigned), "shard was", "shards were"),
                 )
             else:
                 log.warning(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from foqs_contract.plurals import counted
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_layout, parse_member, parse_plan
 from shardmgr.model import Layout, MalformedDocument, Member, Plan
 from shardmgr.registry.port import Registry
@@ -39,9 +40,9 @@ class ClusterReading:
     def checked_layout(self) -> Layout | None:
         """Return the layout. Raises MalformedDocument if there is a plan but no layout: nothing may change until it is restored."""
         if self.layout is None and self.plan.assignments:
-            shards = len(self.plan.assignments)
+            shards = counted(len(self.plan.assignments), "shard")
             raise MalformedDocument(
-                LAYOUT, f"it is missing, although there is a plan of {shards} shards; write the layout again"
+                LAYOUT, f"it is missing, although there is a plan of {shards}; write the layout again"
             )
         return self.layout
 

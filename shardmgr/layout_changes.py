@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from foqs_contract.plurals import counted
 from shardmgr.cluster_reader import read_cluster, read_layout
 from shardmgr.documents import LAYOUT, PLAN, parse_layout, parse_plan, render_layout, render_plan
 from shardmgr.model import ClusterView, Layout, MalformedDocument, Member, Plan, ShardSpec
@@ -253,8 +254,8 @@ def _check_tier_keeps_owners(layout: Layout, members: Sequence[Member], member: 
     if count and all(other.leaving for other in others):
         raise ChangeRefused(
             "host",
-            f"{member.name} is the last host that may own the {count} shards of tier {member.tier}: no host would serve "
-            "them; start or undrain another host first",
+            f"{member.name} is the last host that may own shards of tier {member.tier}: no host would serve "
+            f"{counted(count, 'shard')}; start or undrain another host first",
         )
 
 

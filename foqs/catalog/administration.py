@@ -57,6 +57,7 @@ from foqs_contract.errors import (
     Unavailable,
     UnknownOutcome,
 )
+from foqs_contract.plurals import counted
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +222,9 @@ class Administration:
 
     def _apply(self, document: Document) -> None:
         if document != self._namespaces.document:
-            log.info("catalog version %d applies, with %d namespaces", document.version, len(document.namespaces))
+            log.info(
+                "catalog version %d applies, with %s", document.version, counted(len(document.namespaces), "namespace")
+            )
             unknown = unknown_fields(document)
             if unknown != unknown_fields(self._namespaces.document):
                 log.warning(
@@ -527,7 +530,7 @@ class Administration:
             items = sum(shard.counts.item_count(name) for shard in shards)
             if items:
                 raise InvalidArgument(
-                    f"the namespace {name!r} holds {items} items; ack or cancel them first",
+                    f"the namespace {name!r} holds {counted(items, 'item')}; ack or cancel what it holds first",
                     field="namespace_name",
                 )
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from foqs.runtime.durations import format_duration
+from foqs_contract.plurals import counted
 from foqs_contract.printable_text import printable
 
 _HEX_LINE: Final = 16
@@ -72,6 +73,7 @@ def moment(time_ms: int | None) -> str:
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "counted": counted,
     "duration": format_duration,
     "excerpt": excerpt,
     "moment": moment,

@@ -18,6 +18,7 @@ from foqs.console.shared_figures import SharedFigures
 from foqs.console.site import Site
 from foqs_client import Client, InvalidArgument, PermissionDenied
 from foqs_contract.call_table import CALLS, Permission
+from foqs_contract.plurals import counted
 
 
 @dataclass(slots=True, frozen=True)
@@ -167,19 +168,22 @@ def done_sentence(values: Mapping[str, str]) -> str | None:
     if sentence is None:
         return None
     count = values.get("count", "")
-    return sentence.format(count=count if count.isascii() and count.isdigit() and len(count) < 16 else "?")
+    items = int(count) if count.isascii() and count.isdigit() and len(count) < 16 else 0
+    return sentence.format(
+        items_were=counted(items, "item was", "items were"), items_are=counted(items, "item is", "items are")
+    )
 
 
 _DONE: Mapping[str, str] = {
     "paused": "The topic is paused: nothing of it is delivered until you resume it.",
     "resumed": "The topic is delivered again.",
-    "purged": "{count} items were deleted, as far as they were counted.",
+    "purged": "{items_were} deleted, as far as counted.",
     "cancelled": "The item is deleted.",
     "already_gone": "The item was gone already.",
     "updated": "The item is changed.",
     "extended": "The lease is extended, unless it lasted longer already.",
     "redriven": "The item is ready again.",
-    "redriven_many": "{count} items are ready again.",
+    "redriven_many": "{items_are} ready again.",
     "enqueued": "The item is enqueued.",
     "draining": "The host hands its shards over to others.",
     "undrained": "The host may own shards again.",

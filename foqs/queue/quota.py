@@ -160,12 +160,12 @@ class Quota:
         self.limited_items[unit] += items
         if held + added > limit:
             text = (
-                f"namespace {namespace!r} holds {held} {unit}, and {added} more would exceed its limit of {limit}{scope}; "
+                f"namespace {namespace!r} holds {counted(held, unit[:-1])}, and {added} more would exceed its limit of {limit}{scope}; "
                 f"consume, cancel or purge some (dead items count) and try again, or raise its backlog_{unit}_max"
             )
         else:
             text = (
-                f"namespace {namespace!r} has room for {limit - held} {unit} on all hosts together, but this host may not "
+                f"namespace {namespace!r} has room for {counted(limit - held, unit[:-1])} on all hosts together, but this host may not "
                 f"accept {added} now; try again, or split the call"
             )
         return LimitExceeded(text, field="items", retry_after_ms=_BACKLOG_RETRY_MS)

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from foqs_contract.plurals import counted
+
 LINES_PER_SECOND_MAX: Final = 10
 
 log = logging.getLogger("foqs.rpc")
@@ -45,6 +47,6 @@ class PeerLog:
             return
         self._line_count += 1
         if self.suppressed_count:
-            text = f"{text} ({self.suppressed_count} lines were suppressed before this one)"
+            text = f"{text} ({counted(self.suppressed_count, 'line was', 'lines were')} suppressed before this one)"
             self.suppressed_count = 0
         log.warning("%s: %s", peer, text)

@@ -38,6 +38,7 @@ from foqs_contract.errors import (
     error_from_struct,
 )
 from foqs_contract.idl import ttypes
+from foqs_contract.plurals import counted
 
 _SYSTEM_NAMES: Final = frozenset(
     (
@@ -286,7 +287,8 @@ class MessageActions:
             self._log_outage(queue, error.message)
             raise
         if reply.unavailable_shards:
-            self._log_outage(queue, f"{reply.unavailable_shards} shards may hold messages and cannot deliver them")
+            shards = counted(reply.unavailable_shards, "shard")
+            self._log_outage(queue, f"{shards} may hold messages and cannot deliver them")
         return delivery_structs(reply)
 
     def _log_outage(self, queue: QueueName, reason: str) -> None:

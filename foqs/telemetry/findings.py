@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
 from foqs.core.items.item import EPOCH_MAX
+from foqs_contract.plurals import counted
 
 Health: TypeAlias = Literal["ok", "warning", "bad"]
 _SHOWN_MAX: Final = 5
@@ -69,7 +70,7 @@ def used_epochs_finding(shards: Sequence[ShardState]) -> Finding | None:
     return Finding(
         "Epochs",
         "warning",
-        f"{len(worn)} shards have used most of their {EPOCH_MAX:,} epochs: {described}",
+        f"{counted(len(worn), 'shard has', 'shards have')} used most of {EPOCH_MAX:,} epochs: {described}",
         "find in the logs why they change their owner so often; replace them with foqs shard add and foqs shard drain",
     )
 

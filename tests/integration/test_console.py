@@ -168,7 +168,7 @@ def test_dead_items_are_redriven_one_chosen_or_all(host: OpenHost, browser: Brow
     assert all(item_id in page.text for item_id in ids)
     assert "5 " in page.text
     assert "The item is ready again" in browser.post("/item", id=ids[0], action="redrive").text
-    assert "1 items are ready again" in browser.post("/dead", topic="sad", action="redrive", id=ids[1]).text
+    assert "1 item is ready again" in browser.post("/dead", topic="sad", action="redrive", id=ids[1]).text
     asked = browser.submit("/bulk", hidden_fields(browser.get("/dead", topic="sad"), "preview"))
     assert "3 items match at the moment" in asked.text
     started = browser.submit("/bulk", hidden_fields(asked, "start"))

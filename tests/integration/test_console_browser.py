@@ -416,7 +416,7 @@ def tour_of(page: Page, address: str) -> None:
     _press_button(page, "Purge ...")
     assert "1 at the moment" in page.inner_text("main")
     _press_button(page, "Delete all items")
-    assert "1 items were deleted" in page.inner_text("main")
+    assert "1 item was deleted" in page.inner_text("main")
 
 
 def _tab_to(page: Page, role: str, name: str) -> None:

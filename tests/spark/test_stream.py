@@ -131,7 +131,7 @@ def test_driver_that_was_killed_in_the_middle_of_a_batch_enqueues_each_row_once(
     found = Counter(queue.rows(topic))
     assert len(found) == (FILES + 1) * ROWS
     assert set(found.values()) == {1}
-    assert f"batch {FILES} of a stream: {ROWS} items, 1 rows skipped, 0 dead letters" in log.read_text()
+    assert f"batch {FILES} of a stream: {ROWS} items, 1 row skipped, 0 dead letters" in log.read_text()
 
 
 def test_start_is_refused_if_the_namespace_forgets_keys_too_early(

@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql.datasource import WriterCommitMessage
 
 from foqs_client.spark.partition_writer import WriteResult
+from foqs_contract.plurals import counted
 
 REASONS_MAX: Final = 5
 _log: Final = logging.getLogger("foqs_client.spark")
@@ -36,10 +37,10 @@ def log_row_errors(title: str, messages: Iterable[WriterCommitMessage | None]) -
     if skipped or dead_letters:
         reasons = [reason for result in results for reason in result.reasons][:REASONS_MAX]
         _log.warning(
-            "%s: %d items, %d rows skipped, %d dead letters; the first reasons: %s",
+            "%s: %s, %s skipped, %s; the first reasons: %s",
             title,
-            sum(result.items for result in results),
-            skipped,
-            dead_letters,
+            counted(sum(result.items for result in results), "item"),
+            counted(skipped, "row"),
+            counted(dead_letters, "dead letter"),
             "; ".join(reasons),
         )

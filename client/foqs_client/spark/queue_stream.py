@@ -26,6 +26,7 @@ from foqs_client.spark.staging import Lease, StagedWriter, Staging, StagingOwner
 from foqs_client.sync_client import SyncClient
 from foqs_client.types import Delivery, ItemFilter, Outcome
 from foqs_contract.backoff import Backoff
+from foqs_contract.plurals import counted
 
 R = TypeVar("R")
 
@@ -162,9 +163,9 @@ class QueueStream:
         stale = sum(self._ack(leases[i : i + IDS_PER_CALL]) for i in range(0, len(leases), IDS_PER_CALL))
         if stale:
             _log.warning(
-                "batch %d: %d items were delivered to another consumer, because their leases had ended",
+                "batch %d: %s delivered to another consumer, because the lease had ended",
                 end.batch,
-                stale,
+                counted(stale, "item was", "items were"),
             )
         for file in self._staging.staged_files():
             if file.batch < end.batch:
@@ -225,8 +226,8 @@ class QueueStream:
             self._client.release(leases, timeout_ms=self._options.timeout_ms)
         except FoqsError as error:
             _log.warning(
-                "%d items of an unfinished batch were not released, and come back when their leases end: %s",
-                len(leases),
+                "%s of an unfinished batch could not be released; each comes back when its lease ends: %s",
+                counted(len(leases), "item"),
                 error,
             )
 
@@ -270,7 +271,7 @@ class QueueStream:
             for _, error in failed:
                 if not error.may_succeed_later or time.monotonic() >= deadline:
                     raise SourceError(
-                        f"{len(failed)} items of a finished batch were not acked: {error}; start the query again, which acks them"
+                        f"{counted(len(failed), 'item')} of a finished batch could not be acked: {error}; start the query again, which repeats the acks"
                     )
             leases = [lease for lease, _ in failed]
             if leases:

@@ -23,6 +23,7 @@ from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.row_errors import DeadLetter, RowErrors, refused_column
 from foqs_client.types import Enqueued, Item
 from foqs_contract.backoff import Backoff
+from foqs_contract.plurals import counted
 
 T = TypeVar("T")
 
@@ -169,7 +170,7 @@ class Sender:
             attempts += 1
             if loop.time() + wait_s >= deadline:
                 raise SinkError(
-                    f"{len(items)} items for the namespace {namespace!r} were not enqueued within "
+                    f"{counted(len(items), 'item')} for the namespace {namespace!r} could not be enqueued within "
                     f"{self._timeout_s:g} s (option timeout_ms): {first_error}"
                 )
             await asyncio.sleep(wait_s)

@@ -57,7 +57,6 @@ def _describe_document(path: Path, document: Document) -> Finding:
         missing = KEY_SLOT_COUNT - sum(map(len, held.values()))
         if 0 < missing < KEY_SLOT_COUNT:
             remedy = "serve the shard that holds them, or import an export that has it (docs/runbook.md, Key slots)"
-            return Finding(
-                _SUBJECT, "warning", f"{detail}; {missing} key slots of tier {tier!r} are in no shard", remedy
-            )
+            slots = counted(missing, "key slot")
+            return Finding(_SUBJECT, "warning", f"{detail}; {slots} of tier {tier!r} without a shard", remedy)
     return Finding(_SUBJECT, "ok", detail)

@@ -18,6 +18,7 @@ from foqs.routing.port import HostView
 from foqs.telemetry.findings import Finding
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
+from foqs_contract.plurals import counted
 from foqs_contract.thrift_method import ThriftMethod
 from shardmgr.model import Member
 
@@ -51,7 +52,11 @@ async def check_peers(config: Config, members: Sequence[Member]) -> Finding:
             "server.tls_cert_file) belongs to a principal with admin = true in their configurations"
         )
         return Finding("Peers", "warning", "; ".join(silent[:_SHOWN_MAX]) + more, remedy)
-    return Finding("Peers", "ok", f"{len(asked)} other hosts answer and accept this one")
+    return Finding(
+        "Peers",
+        "ok",
+        f"{counted(len(asked), 'other host answers and accepts', 'other hosts answer and accept')} this one",
+    )
 
 
 async def _peer_problem(found: Peers, peer: Peer) -> str | None:

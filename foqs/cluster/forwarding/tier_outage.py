@@ -17,6 +17,7 @@ from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
 from foqs.queue.outage import Outage
 from foqs_contract.errors import Unavailable
+from foqs_contract.plurals import counted
 
 
 class PeerReports(Protocol):
@@ -94,7 +95,9 @@ class TierOutages:
             return Outage(max(1, shards), True, reason, refusal.retry_after_ms or 0)
         if not shards or not reports.may_deliver(peer, topics):
             return None
-        return Outage(shards, shards >= view.shard_count, f"{shards} shards of host {view.name} cannot deliver")
+        return Outage(
+            shards, shards >= view.shard_count, f"{counted(shards, 'shard')} of host {view.name} cannot deliver"
+        )
 
     def _unserved_outage(self) -> Outage | None:
         try:

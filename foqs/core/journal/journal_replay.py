@@ -10,6 +10,7 @@ from foqs.core.flush.fence import Position
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_bytes import JournalDamaged
 from foqs.core.journal.journal_events import Base, FlushEvents, ItemChange, apply_change, merged_change
+from foqs_contract.plurals import counted
 
 
 class JournalReplay:
@@ -85,7 +86,7 @@ class JournalReplay:
         """
         if self._without_start:
             raise JournalDamaged(
-                f"the journal lacks the first events of {len(self._without_start)} items, such as "
+                f"the journal lacks the first events of {counted(len(self._without_start), 'item')}, such as "
                 f"{min(self._without_start)}"
             )
         return self._dirty_items

@@ -372,7 +372,7 @@ def test_import_does_not_remove_a_namespace_that_another_host_just_created() -> 
         text = engine.admin.export()
         catalog.document = changes.create(await catalog.load(), "late", None, {})  # not reported to any host yet
         await Caller(world, engine, "late").put()
-        with pytest.raises(InvalidArgument, match="'late' holds 1 items"):
+        with pytest.raises(InvalidArgument, match="'late' holds 1 item;"):
             await engine.admin.restore(text, world.deadline_in(5))
         assert "late" in (await catalog.load()).namespaces
 
@@ -391,7 +391,7 @@ def test_import_does_not_remove_a_namespace_that_another_host_just_created() -> 
             '{"format": 1, "version": 1, "namespaces": {"a": {"settings": {"backoff_ms_min": 20000}}}}',
             "namespaces.a.settings.backoff_ms_min",
         ),
-        ('{"format": 1, "version": 1, "namespaces": {}}', "'default' holds 1 items"),
+        ('{"format": 1, "version": 1, "namespaces": {}}', "'default' holds 1 item;"),
     ],
 )
 def test_invalid_import_is_refused_with_the_place(text: str, words: str) -> None:

@@ -31,7 +31,7 @@ def test_namespace_with_items_in_any_state_is_not_deleted() -> None:
         caller = Caller(world, engine)
         for delay_ms in (0, 60_000):
             [name] = await caller.put(delay_ms=delay_ms)
-            with pytest.raises(InvalidArgument, match="holds 1 items"):
+            with pytest.raises(InvalidArgument, match="holds 1 item;"):
                 await engine.admin.delete("default", world.deadline_in(5))
             await caller.cancel(name)
         await caller.put()

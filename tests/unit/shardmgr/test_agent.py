@@ -116,7 +116,7 @@ def test_missing_layout_changes_nothing_until_it_is_restored() -> None:
         site.ensemble.delete(LAYOUT)
         await site.pass_s(1)
         assert (
-            site.agent.problem == "layout: it is missing, although there is a plan of 1 shards; write the layout again"
+            site.agent.problem == "layout: it is missing, although there is a plan of 1 shard; write the layout again"
         )
         assert (site.agent.view, site.holder.views, site.holder.news()) == (view, views, [])
         await site.layout(LAYOUT_OF_THREE)

@@ -226,7 +226,11 @@ def test_the_last_host_of_a_tier_is_drained_only_when_forced() -> None:
             await joins(registry, member)
         await drain_host(registry, "other")  # there is no shard that only it could have
         await drain_host(registry, "a")
-        await refused(drain_host(registry, "b"), "host", "b is the last host that may own the 2 shards of tier default")
+        await refused(
+            drain_host(registry, "b"),
+            "host",
+            "b is the last host that may own shards of tier default: no host would serve 2 shards",
+        )
         await drain_host(registry, "a")
         await undrain_host(registry, "a")
         await drain_host(registry, "b")

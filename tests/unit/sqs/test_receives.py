@@ -35,4 +35,4 @@ def test_a_receive_that_may_miss_messages_fails_and_is_logged(caplog: pytest.Log
         run_in_world(story)
     messages = [record.getMessage() for record in caplog.records if record.name.startswith("foqs.sqs")]
     assert [message for message in messages if "there may be items" in message][1:] == [], "one line in ten seconds"
-    assert any("1 shards may hold messages and cannot deliver them" in message for message in messages), messages
+    assert any("1 shard may hold messages and cannot deliver them" in message for message in messages), messages

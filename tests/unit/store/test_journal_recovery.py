@@ -76,7 +76,7 @@ def test_journal_that_lacks_the_first_event_of_an_item_is_damaged() -> None:
         owned = await owner()
         change = change_of(new_row(1), new_row(1, attempt=1))
         await owned.write(journal_row=row_of(FlushEvents(changed=[change])))
-        with pytest.raises(StoreUnusable, match="lacks the first events of 1 items"):
+        with pytest.raises(StoreUnusable, match="lacks the first events of 1 item,"):
             await replay_journal(owned.store)
 
     run(story())

@@ -23,6 +23,7 @@ from foqs_client.spark.pipelines.error_sentence import error_sentence
 from foqs_client.spark.pipelines.measures_page import page
 from foqs_client.spark.pipelines.report_files import write_report_files
 from foqs_client.spark.pipelines.terminal import progress, say
+from foqs_contract.plurals import counted
 
 FORMATS: Final = ("json", "parquet")
 EVENTS: Final = ("enqueue", "delivery", "corrupt", "ack")
@@ -60,7 +61,7 @@ def write_measures(
             _check(records)
             tables = {name: frame.cache() for name, frame in read_tables(records).items()}
             rows = {name: [row.asDict() for row in frame.collect()] for name, frame in tables.items()}
-            say(f"{sum(row['enqueued'] for row in rows['topics']):,} items.")
+            say(f"{counted(sum(row['enqueued'] for row in rows['topics']), 'item')}.")
             if not dry_run:
                 html = page(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", rows)
                 write_report_files(spark, folder, "measures", tables, html)

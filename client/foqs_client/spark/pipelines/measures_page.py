@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from foqs_client.spark.pipelines.charts import stacked_bars
 from foqs_client.spark.pipelines.page_parts import BARS_MAX, bars, document, table
+from foqs_contract.plurals import counted
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -61,8 +62,8 @@ def page(moment: str, tables: Mapping[str, Rows]) -> str:
     definitions = "".join(f"<dt><b>{escape(name)}</b><dd>{escape(text)}" for name, text in _DEFINITIONS)
     rows = [_measures(row["topic"], row) for row in topics]
     parts = [
-        f"<h1>Measures of a run</h1><p class=note>{escape(moment)}: {_sum(topics, 'enqueued'):,} items, as their "
-        f"clients recorded them.</p><dl>{definitions}</dl><p class=note>{_ORDER}</p>",
+        f"<h1>Measures of a run</h1><p class=note>{escape(moment)}: {counted(_sum(topics, 'enqueued'), 'item')}, as recorded by "
+        f"the clients.</p><dl>{definitions}</dl><p class=note>{_ORDER}</p>",
         "<h2>Measures by topic</h2>",
         table(_HEAD, [_measures("all topics", totals(topics)), *rows], 1),
         "<p class=note>Unknown items were received and have no record of an enqueue; nothing else counts them.</p>",
@@ -94,7 +95,7 @@ def _fates(row: Mapping[str, Any]) -> dict[str, int]:
 
 def _bars(topics: Rows, counts: Any, series: Sequence[str]) -> list[str]:
     found = {row["topic"]: Counter(counts(row)) for row in topics if row["enqueued"]}
-    return bars(found, series, "topics") if found else ["<p>No item was enqueued.</p>"]
+    return bars(found, series, "topic") if found else ["<p>No item was enqueued.</p>"]
 
 
 def _displacements(topics: Rows) -> str:

@@ -12,6 +12,7 @@ from html import escape
 from typing import Final
 
 from foqs_client.spark.pipelines.charts import stacked_bars
+from foqs_contract.plurals import counted
 
 BARS_MAX: Final = 30
 
@@ -34,12 +35,16 @@ def bars(counts: Mapping[str, Counter[str]], series: Sequence[str], what: str) -
 
     Args:
         counts: by label, the items of each series.
-        what: what the labels are.
+        what: what a label is, such as topic.
     """
     ordered = sorted(counts, key=lambda label: -counts[label].total())
     left = ordered[BARS_MAX:]
     rest = sum(counts[label].total() for label in left)
-    note = [f"<p class=note>{len(left)} more {what} have {rest:,} items.</p>"] if left else []
+    note = (
+        [f"<p class=note>{counted(len(left), f'more {what} has', f'more {what}s have')} {counted(rest, 'item')}.</p>"]
+        if left
+        else []
+    )
     return [stacked_bars({label: counts[label] for label in ordered[:BARS_MAX]}, series), *note]
 
 

@@ -19,6 +19,7 @@ from foqs_client.spark.pipelines.item_frame import read_items
 from foqs_client.spark.pipelines.report_files import write_report_files
 from foqs_client.spark.pipelines.report_page import page
 from foqs_client.spark.pipelines.terminal import progress, say
+from foqs_contract.plurals import counted
 
 AGES: Final = (
     (60_000, "under 1 min"),
@@ -49,7 +50,7 @@ def write_report(
         with progress(spark.sparkContext, "report"):
             tables = {name: frame.cache() for name, frame in read_tables(items).items()}
             rows = {name: [row.asDict() for row in frame.collect()] for name, frame in tables.items()}
-            say(f"{sum(row['items'] for row in rows['backlog']):,} items.")
+            say(f"{counted(sum(row['items'] for row in rows['backlog']), 'item')}.")
             if not dry_run:
                 title = f"Backlog of {', '.join(each.namespace for each in connections)}"
                 html = page(title, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", rows)

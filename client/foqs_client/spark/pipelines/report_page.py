@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from foqs_client.spark.pipelines.charts import columns, stacked_bars
 from foqs_client.spark.pipelines.page_parts import bars, document, duration, table
+from foqs_contract.plurals import counted
 
 STATES: Final = ("ready", "leased", "deferred", "dead")
 AGES: Final = ("under 1 min", "1 to 10 min", "10 to 60 min", "1 to 24 h", "1 to 7 days", "over 7 days")
@@ -35,7 +36,7 @@ def page(title: str, moment: str, tables: Mapping[str, Rows]) -> str:
     size = sum(row["payload_bytes"] or 0 for row in backlog)
     several = len({row["namespace"] for row in backlog}) > 1
     parts = [
-        f"<h1>{escape(title)}</h1><p class=note>{escape(moment)}: {items:,} items, {_bytes(size)} of payloads. "
+        f"<h1>{escape(title)}</h1><p class=note>{escape(moment)}: {counted(items, 'item')}, {_bytes(size)} of payloads. "
         "Each topic is as it was when it was read.</p>",
         "<h2>Items by topic and state</h2>",
         *_topics(backlog, several),
@@ -56,7 +57,7 @@ def _topics(backlog: Rows, several: bool) -> list[str]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in backlog:
         counts[_topic(row, several)][row["state"]] += row["items"]
-    return bars(counts, STATES, "topics") if counts else [_nothing("in the queue")]
+    return bars(counts, STATES, "topic") if counts else [_nothing("in the queue")]
 
 
 def _priorities(backlog: Rows) -> list[str]:
@@ -66,7 +67,11 @@ def _priorities(backlog: Rows) -> list[str]:
             counts[row["priority"]][row["age"]] += row["items"]
     shown = {f"priority {priority}": counts[priority] for priority in sorted(counts)[:PRIORITIES_MAX]}
     left = len(counts) - len(shown)
-    note = [f"<p class=note>{left} later priorities are not shown.</p>"] if left > 0 else []
+    note = (
+        [f"<p class=note>{counted(left, 'later priority is', 'later priorities are')} not shown.</p>"]
+        if left > 0
+        else []
+    )
     return [stacked_bars(shown, AGES) if shown else _nothing("ready"), *note]
 
 
@@ -80,7 +85,7 @@ def _hours(due: Rows) -> list[str]:
     hours = [first + timedelta(hours=place) for place in range(HOURS_MAX)]
     later = sum(number for hour, number in counts.items() if hour > hours[-1])
     note = f"From {first:%Y-%m-%d %H:%M}, for {HOURS_MAX} hours." + (
-        f" {later:,} items come due later." if later else ""
+        f" {counted(later, 'item comes', 'items come')} due later." if later else ""
     )
     chart = columns([(f"{hour:%d. %H h}", counts[hour]) for hour in hours], label_every=6)
     return [f"<p class=note>{note}</p>", chart]
@@ -95,7 +100,7 @@ def _reasons(dead: Rows, several: bool) -> list[str]:
         topic = _topic(row, several)
         counts[row["dead_reason"] or "unknown"][topic if topic in topics else "others"] += row["items"]
     series = [*topics, "others"] if any("others" in each for each in counts.values()) else topics
-    return bars(counts, series, "reasons")
+    return bars(counts, series, "reason")
 
 
 def _largest(rows: Rows, several: bool) -> str:

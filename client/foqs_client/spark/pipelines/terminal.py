@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foqs_client.spark.pipelines.connection import PipelineError
+from foqs_contract.plurals import counted
 from foqs_contract.printable_text import printable
 
 _INTERVAL_S: Final = 2.0
@@ -67,4 +68,4 @@ def _tasks_text(tracker: Any, title: str) -> str:
     if not found:
         return ""
     done, total = sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)
-    return f"{title}: {done} of {total} tasks"
+    return f"{title}: {done:,} of {counted(total, 'task')}"

@@ -58,7 +58,7 @@ def test_doctor_warns_of_a_shard_that_has_used_most_of_its_epochs(run: Run, clie
     client.answers["routing"] = Routing(1, [HOST], [OWNED, replace(OWNED, shard=4, epoch=943_719)])
     found = rows(run("doctor", "-o", "json", "--address", "foqs://10.0.0.1"))["Epochs"]
     assert found["state"] == "warning"
-    assert found["found"] == "1 shards have used most of their 1,048,575 epochs: shard 4 (943,719)"
+    assert found["found"] == "1 shard has used most of 1,048,575 epochs: shard 4 (943,719)"
 
 
 def test_doctor_says_which_hosts_of_the_cluster_cannot_be_reached(run: Run, client: FakeClient) -> None:

@@ -61,7 +61,7 @@ def gate() -> Authenticator:
 
 def test_hosts_that_answer_are_ok(tmp_path: Path) -> None:
     found = look(config(tmp_path), lambda host: [there(host)])
-    assert (found.state, found.detail) == ("ok", "1 other hosts answer and accept this one")
+    assert (found.state, found.detail) == ("ok", "1 other host answers and accepts this one")
 
 
 def test_unreachable_host_is_reported(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_item_that_another_consumer_got_after_the_lease_is_left_to_it(
     fake.client().dequeue({"t": 2}, lease_ms=LEASE_MS)
     assert start_driver().lease_batch(end) == end
     assert left(fake) == 2
-    assert "batch 1: 2 items were delivered to another consumer, because their leases had ended" in caplog.text
+    assert "batch 1: 2 items were delivered to another consumer, because the lease had ended" in caplog.text
 
 
 def test_nothing_is_taken_before_the_last_batch_is_acked(
@@ -194,7 +194,7 @@ def test_nothing_is_taken_before_the_last_batch_is_acked(
 
     with monkeypatch.context() as patched:
         patched.setattr(client, "ack", fail)
-        with pytest.raises(SourceError, match="2 items of a finished batch were not acked: UNREACHABLE"):
+        with pytest.raises(SourceError, match="2 items of a finished batch could not be acked: UNREACHABLE"):
             driver.lease_batch(end)
     assert left(fake, "ready") == 3
     assert driver.lease_batch(end).rows == 3
