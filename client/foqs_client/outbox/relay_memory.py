@@ -1,0 +1,367 @@
+"""What the owner of an outbox knows: rows that were read go in, rounds and calls come out.
+
+Holds `RelayMemory`. A *round* is one transaction of the relay. Always true: a row is sent
+only under a stamp of a committed round; a row is known by its id from the read that found
+it until the round that deletes it, or until it is forgotten; what was forgotten, a sweep
+finds. The caller reads gaps after a page or a sweep's page, and before it asks for a round;
+a memory whose round was not committed is discarded. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from foqs_client.outbox.gaps import Gaps, IdRange, missing_between
+from foqs_client.outbox.relay_state import RelayState, Stamp
+from foqs_client.outbox.row_groups import OutboxRow, RowGroups
+from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, RowOutcome, SentState
+
+
+@dataclass(slots=True, frozen=True)
+class RelayLimits:
+    """Limits of one relay.
+
+    Attributes:
+        stamp_rows_max: rows that one round stamps.
+        in_flight_rows_max: rows that are stamped.
+        waiting_rows_max: rows in memory that wait. Further ones are left to a sweep.
+        run_rows_max: rows of one group in one atomic call.
+        gaps_max: gaps that are read.
+        gap_keep_s: how long a gap is read.
+        held_groups_max: row groups that are held one by one.
+        parked_rows_max: with this number of parked rows, nothing is stamped.
+    """
+
+    stamp_rows_max: int = 500
+    in_flight_rows_max: int = 4_000
+    waiting_rows_max: int = 2_000
+    run_rows_max: int = 100
+    gaps_max: int = 1_000
+    gap_keep_s: float = 60.0
+    held_groups_max: int = 10_000
+    parked_rows_max: int = 10_000
+
+
+DEFAULT_LIMITS: Final = RelayLimits()
+
+
+@dataclass(slots=True, frozen=True)
+class SendCall:
+    """One enqueue.
+
+    Attributes:
+        is_atomic: the rows are a run of one group, which is written as a whole or not.
+    """
+
+    rows: tuple[OutboxRow, ...]
+    keys_until_ms: int
+    is_atomic: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class ParkedRow:
+    """A row that an operator decides. `verdict`: `resend`, or None as long as there is none."""
+
+    row: OutboxRow
+    verdict: str | None = None
+
+
+@dataclass(slots=True)
+class Round:
+    """What one transaction of the relay writes, after its fence.
+
+    Attributes:
+        deleted: ids to delete, from the outbox and from the parked rows.
+        parked: rows to move from the outbox to the parked rows; of those that are there, the verdict ends.
+        state: for the owner row.
+        calls: to send when the round is committed.
+    """
+
+    deleted: list[int] = field(default_factory=list)
+    parked: list[OutboxRow] = field(default_factory=list)
+    state: RelayState = field(default_factory=RelayState)
+    calls: list[SendCall] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it changes no row and sends nothing."""
+        return not (self.deleted or self.parked or self.calls)
+
+
+class RelayMemory:
+    """The memory of one ownership.
+
+    Args:
+        state: of the owner row when the ownership began.
+        stamped: the rows of its stamps that are there: all of them are in doubt.
+        parked: the parked rows.
+    """
+
+    def __init__(
+        self,
+        state: RelayState,
+        stamped: Iterable[OutboxRow],
+        parked: Iterable[ParkedRow],
+        now_s: float,
+        limits: RelayLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._limits = limits
+        self._read_to = state.read_to
+        self._gaps = Gaps(limits.gap_keep_s, limits.gaps_max)
+        self._gaps.add(state.gaps, now_s)
+        self._groups = RowGroups(limits.held_groups_max)
+        self._loose: dict[int, OutboxRow] = {}
+        """Waiting rows without a group."""
+        self._sent: dict[int, tuple[OutboxRow, SentState]] = {}
+        """Rows that are stamped, and have no outcome."""
+        self._keys_until_ms: dict[int, int] = {}
+        """The end of the key of each of these."""
+        self._asked: set[int] = set()
+        """Those of them that were sent again and have no reply."""
+        self._answered: set[int] = set()
+        """Rows that the next round deletes."""
+        self._to_park: list[OutboxRow] = []
+        self._parked: dict[int, OutboxRow] = {}
+        self._leaving: frozenset[int] = frozenset()
+        """Rows that the round under way deletes."""
+        self._are_rows_forgotten = True
+        self._swept_to: int | None = None
+        for each in parked:
+            self._add_parked(each.row)
+        until_ms = {id: stamp.keys_until_ms for stamp in state.stamps for id in stamp.ids}
+        for row in stamped:
+            if row.is_parked:
+                self._remove_parked(row.id)
+            self._add_sent(row, SentState.IN_DOUBT, until_ms[row.id])
+
+    # --------------------------------------------------------------------- reads
+
+    @property
+    def read_to(self) -> int:
+        """A page begins above this id."""
+        return self._read_to
+
+    @property
+    def gap_ranges(self) -> list[IdRange]:
+        """The ids to read after a page or a sweep's page."""
+        return self._gaps.ranges
+
+    @property
+    def swept_to(self) -> int | None:
+        """A sweep's page begins above this id; None: no sweep is under way."""
+        return self._swept_to
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether there is room for the rows of a page and of a sweep's page."""
+        return self._waiting_count <= self._limits.waiting_rows_max // 2
+
+    @property
+    def wants_sweep(self) -> bool:
+        """Whether a sweep has something to find, and none is under way."""
+        return self._swept_to is None and (self._are_rows_forgotten or self._groups.wants_sweep)
+
+    def begin_sweep(self) -> None:
+        """Begin to read the table from its start."""
+        self._swept_to = 0
+        self._are_rows_forgotten = False
+        self._groups.begin_sweep()
+
+    def add_page(self, rows: Sequence[OutboxRow], now_s: float) -> None:
+        """Add the first rows above `read_to`, by id."""
+        ids = [row.id for row in rows]
+        self._gaps.add(missing_between(self._read_to, ids), now_s)
+        for row in rows:
+            self._add_found(row, self._swept_to)
+        if ids:
+            self._read_to = ids[-1]
+
+    def add_gap_rows(self, rows: Sequence[OutboxRow], began_s: float) -> None:
+        """Add the rows that were found in `gap_ranges`, by a read that began at this time."""
+        self._gaps.remove_found([row.id for row in rows])
+        self._gaps.remove_old(began_s)
+        for row in rows:
+            self._add_found(row, self._swept_to)
+
+    def add_swept(self, rows: Sequence[OutboxRow]) -> None:
+        """Add the first rows above `swept_to` and up to `read_to`, by id. None: the sweep ends."""
+        for row in rows:
+            self._add_found(row, None)
+        if rows:
+            self._swept_to = rows[-1].id
+            self._gaps.remove_found([row.id for row in rows])
+        else:
+            self._swept_to = None
+            self._groups.end_sweep()
+
+    def _add_found(self, row: OutboxRow, swept_to: int | None) -> None:
+        """Let a row wait, unless it is known or left to a sweep. A sweep under way finds what is above `swept_to`."""
+        if self._is_known(row.id):
+            return
+        is_full = self._waiting_count >= self._limits.waiting_rows_max
+        group = row.row_group
+        if group is None:
+            if is_full:
+                self._are_rows_forgotten = True
+            else:
+                self._loose[row.id] = row
+        elif not self._groups.is_left_to_sweep(group, row.id, swept_to):
+            if is_full:
+                self._groups.hold(group)
+            else:
+                self._groups.add_waiting(group, row)
+
+    def _is_known(self, id: int) -> bool:
+        known = (self._sent, self._answered, self._leaving, self._parked, self._loose)
+        return any(id in ids for ids in known) or self._groups.is_waiting(id)
+
+    @property
+    def _waiting_count(self) -> int:
+        return len(self._loose) + self._groups.waiting_count
+
+    # -------------------------------------------------------------------- rounds
+
+    def plan_round(self, keys_until_ms: int | None) -> Round:
+        """Return the next round. `on_round_committed` must follow before anything of it is sent, or the next one is planned.
+
+        Args:
+            keys_until_ms: the end of the keys that are stamped. None: it is not known, and nothing is stamped.
+        """
+        deleted, self._answered = sorted(self._answered), set()
+        parked, self._to_park = self._to_park, []
+        self._leaving = frozenset(deleted)
+        calls: list[SendCall] = []
+        if keys_until_ms is not None and len(self._parked) < self._limits.parked_rows_max:
+            calls = self._stamp(keys_until_ms)
+        return Round(deleted, parked, RelayState(self._read_to, tuple(self._gaps.ranges), self._stamps()), calls)
+
+    def on_round_committed(self) -> None:
+        """The rows that the round deletes are gone. Its calls may be sent."""
+        self._leaving = frozenset()
+
+    def _stamp(self, keys_until_ms: int) -> list[SendCall]:
+        room = min(self._limits.stamp_rows_max, self._limits.in_flight_rows_max - len(self._sent))
+        runs = self._groups.take_runs(room, self._limits.run_rows_max)
+        room -= sum(map(len, runs))
+        loose = [self._loose.pop(id) for id in sorted(self._loose)[:room]]
+        alone = [*loose, *(run[0] for run in runs if len(run) == 1)]
+        calls = [SendCall(tuple(run), keys_until_ms, is_atomic=True) for run in runs if len(run) > 1]
+        if alone:
+            calls.append(SendCall(tuple(alone), keys_until_ms))
+        for row in [row for call in calls for row in call.rows]:
+            self._add_sent(row, SentState.IN_FLIGHT, keys_until_ms)
+        return calls
+
+    def _stamps(self) -> tuple[Stamp, ...]:
+        ids_by_end: dict[int, list[int]] = {}
+        for id, until_ms in self._keys_until_ms.items():
+            ids_by_end.setdefault(until_ms, []).append(id)
+        return tuple(Stamp(until_ms, tuple(sorted(ids))) for until_ms, ids in sorted(ids_by_end.items()))
+
+    def doubtful_calls(self) -> list[SendCall]:
+        """Return the rows in doubt that may be sent again: the first of each group, one by one. No stamp is needed."""
+        first: dict[str, OutboxRow] = {}
+        found: list[OutboxRow] = []
+        for row, state in sorted(self._sent.values(), key=lambda sent: sent[0].id):
+            group = row.row_group
+            is_first = group is None or first.setdefault(group, row) is row
+            if is_first and state is SentState.IN_DOUBT and row.id not in self._asked:
+                found.append(row)
+        self._asked.update([row.id for row in found])
+        by_end: dict[int, list[OutboxRow]] = {}
+        for row in found:
+            by_end.setdefault(self._keys_until_ms[row.id], []).append(row)
+        return [SendCall(tuple(rows), until_ms) for until_ms, rows in by_end.items()]
+
+    # ------------------------------------------------------------------- replies
+
+    def on_replies(self, replies: Mapping[int, Reply]) -> None:
+        """Decide what becomes of rows of one call, by id."""
+        self._asked.difference_update(replies)
+        for id in sorted(replies):
+            sent = self._sent.get(id)
+            if sent is None:
+                continue  # it was parked behind another one
+            row, state = sent
+            match ROW_OUTCOMES[state, replies[id]]:
+                case RowOutcome.DONE:
+                    self._remove_sent(row)
+                    self._answered.add(id)
+                case RowOutcome.FORGOTTEN:
+                    self._remove_sent(row)
+                    self._forget(row)
+                case RowOutcome.DOUBTED:
+                    self._sent[id] = row, SentState.IN_DOUBT
+                case RowOutcome.PARKED:
+                    self._park(row, may_be_queued=row.may_be_queued)
+                case RowOutcome.PARKED_IN_DOUBT:
+                    self._park(row, may_be_queued=True)
+
+    def _forget(self, row: OutboxRow) -> None:
+        if row.is_parked:
+            self._add_parked(row)  # its verdict is read again
+        elif row.row_group is None:
+            self._are_rows_forgotten = True
+        else:
+            self._groups.hold(row.row_group)
+
+    def _park(self, row: OutboxRow, *, may_be_queued: bool) -> None:
+        """Park a row that was sent, and the rows in doubt of its group behind it."""
+        behind = [
+            other
+            for other, state in self._sent.values()
+            if row.row_group is not None
+            and other.row_group == row.row_group
+            and other.id > row.id
+            and state is SentState.IN_DOUBT
+        ]
+        for each in [row, *behind]:
+            self._remove_sent(each)
+            parked = replace(each, may_be_queued=may_be_queued if each is row else True)
+            self._to_park.append(parked)
+            self._add_parked(parked)
+
+    # --------------------------------------------------------------- parked rows
+
+    def on_parked_read(self, parked: Sequence[ParkedRow]) -> None:
+        """Compare with the table of parked rows, which was read after the last round. Rows that are missing were dropped."""
+        present = {each.row.id for each in parked}
+        kept = {row.id for row in self._to_park}
+        for id in [id for id in self._parked if id not in present and id not in kept]:
+            self._remove_parked(id)
+        for each in parked:
+            row = each.row
+            if not self._is_known(row.id):
+                self._add_parked(row)  # it was to be sent again, and its group was held meanwhile
+            if each.verdict == "resend" and row.id in self._parked and row.id not in kept:
+                self._remove_parked(row.id)
+                resent = replace(row, is_parked=True)
+                if row.row_group is None:
+                    self._loose[row.id] = resent
+                else:
+                    self._groups.add_waiting(row.row_group, resent)
+
+    def _add_parked(self, row: OutboxRow) -> None:
+        self._parked[row.id] = row
+        if row.row_group is not None:
+            self._groups.park(row.row_group, row.id)
+
+    def _remove_parked(self, id: int) -> None:
+        row = self._parked.pop(id)
+        if row.row_group is not None:
+            self._groups.unpark(row.row_group, id)
+
+    # ------------------------------------------------------------------ sent rows
+
+    def _add_sent(self, row: OutboxRow, state: SentState, keys_until_ms: int) -> None:
+        self._sent[row.id] = row, state
+        self._keys_until_ms[row.id] = keys_until_ms
+        if row.row_group is not None:
+            self._groups.add_sent(row.row_group)
+
+    def _remove_sent(self, row: OutboxRow) -> None:
+        del self._sent[row.id], self._keys_until_ms[row.id]
+        if row.row_group is not None:
+            self._groups.remove_sent(row.row_group)

@@ -1,0 +1,156 @@
+"""The row groups of an outbox: which rows wait in memory, and which are left to a sweep.
+
+Holds `RowGroups`. Always true: the waiting rows of a group are in order of ids; a row of
+a held group does not wait, because a row of the group with a lower id may have been
+forgotten; a group that is held is read again by a sweep that begins afterwards. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+_BY_ID = attrgetter("id")
+
+
+@dataclass(slots=True, frozen=True)
+class OutboxRow:
+    """A committed row of the outbox.
+
+    Attributes:
+        row_group: rows of one group are sent in order; None: it has no order.
+        item: what is sent; the core does not read it.
+        is_parked: it is in the table of parked rows, and an operator said that it is to be sent.
+        may_be_queued: an earlier send of it was never answered.
+    """
+
+    id: int
+    row_group: str | None = None
+    item: object = field(default=None, compare=False)
+    is_parked: bool = False
+    may_be_queued: bool = False
+
+
+class RowGroups:
+    """The row groups of one ownership. At its beginning all are held.
+
+    Args:
+        held_max: beyond this number of held groups, all are held.
+    """
+
+    def __init__(self, held_max: int) -> None:
+        self._held_max = held_max
+        self._waiting: dict[str, list[OutboxRow]] = {}
+        self._waiting_ids: set[int] = set()
+        self._sent: Counter[str] = Counter()
+        self._parked: dict[str, list[int]] = {}
+        self._held: set[str] = set()
+        self._are_all_held = True
+        self._releasing: set[str] = set()
+        """Held groups that the sweep under way finds."""
+        self._are_all_released = False
+        self._behind: set[str] = set()
+        """Groups with forgotten rows behind a parked one."""
+
+    @property
+    def wants_sweep(self) -> bool:
+        """Whether rows were left to a sweep that has not begun."""
+        return self._are_all_held or bool(self._held)
+
+    def begin_sweep(self) -> None:
+        """The sweep finds the rows of all groups that are held now."""
+        self._releasing, self._are_all_released = self._held, self._are_all_held
+        self._held, self._are_all_held = set(), False
+
+    def end_sweep(self) -> None:
+        """The sweep has come to the last row that was read."""
+        self._releasing, self._are_all_released = set(), False
+
+    def hold(self, group: str) -> None:
+        """Forget the waiting rows of a group, and leave the group to the next sweep."""
+        self._forget_waiting(group)
+        self._held.add(group)
+        if len(self._held) > self._held_max:
+            self._held, self._are_all_held = set(), True
+
+    def is_left_to_sweep(self, group: str, id: int, swept_to: int | None) -> bool:
+        """Return whether a row does not wait now. A sweep will find it.
+
+        Args:
+            swept_to: the sweep under way will find it, if its id is above this one. None: the sweep has found it, or there is none.
+        """
+        if self._is_behind_parked(group, id):
+            self._behind.add(group)
+            return True
+        if self._are_all_held or group in self._held:
+            return True
+        return swept_to is not None and id > swept_to and (self._are_all_released or group in self._releasing)
+
+    def add_waiting(self, group: str, row: OutboxRow) -> None:
+        insort(self._waiting.setdefault(group, []), row, key=_BY_ID)
+        self._waiting_ids.add(row.id)
+
+    def is_waiting(self, id: int) -> bool:
+        return id in self._waiting_ids
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting_ids)
+
+    def _forget_waiting(self, group: str) -> list[OutboxRow]:
+        """Remove and return the waiting rows of a group."""
+        rows = self._waiting.pop(group, [])
+        self._waiting_ids.difference_update([row.id for row in rows])
+        return rows
+
+    def take_runs(self, rows_max: int, run_rows_max: int) -> list[list[OutboxRow]]:
+        """Remove and return the next rows of each group of which none is sent, at most `run_rows_max` of each."""
+        runs: list[list[OutboxRow]] = []
+        for group in [group for group in self._waiting if not self._sent[group]]:
+            waiting = self._waiting[group]
+            run = waiting[: min(rows_max, run_rows_max)]
+            if not run:
+                break
+            rows_max -= len(run)
+            del waiting[: len(run)]
+            self._waiting_ids.difference_update([row.id for row in run])
+            if not waiting:
+                del self._waiting[group]
+            runs.append(run)
+        return runs
+
+    # ------------------------------------------------------------ rows that were sent, and parked rows
+
+    def add_sent(self, group: str) -> None:
+        self._sent[group] += 1
+
+    def remove_sent(self, group: str) -> None:
+        self._sent[group] -= 1
+        if not self._sent[group]:
+            del self._sent[group]
+
+    def park(self, group: str, id: int) -> None:
+        """Hold the rows of the group behind a parked one."""
+        insort(self._parked.setdefault(group, []), id)
+        waiting = self._forget_waiting(group)
+        if any(row.id > id for row in waiting):
+            self._behind.add(group)
+        for row in waiting:
+            if row.id < id:
+                self.add_waiting(group, row)
+
+    def unpark(self, group: str, id: int) -> None:
+        """A parked row was dropped, or is sent. Rows behind it are found by the next sweep."""
+        parked = self._parked[group]
+        parked.remove(id)
+        if not parked:
+            del self._parked[group]
+        if group in self._behind:
+            self._behind.discard(group)
+            self.hold(group)
+
+    def _is_behind_parked(self, group: str, id: int) -> bool:
+        parked = self._parked.get(group)
+        return parked is not None and parked[0] < id

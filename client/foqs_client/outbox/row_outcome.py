@@ -1,0 +1,84 @@
+"""What a reply makes of an outbox row that was sent: one table.
+
+Always true: a row that an earlier, unanswered send may have written is never sent again
+under a later end of its key, unless an operator says so. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from foqs_client.errors import InvalidArgument, KeyConflict, LimitExceeded, NotImplementedYet, UnknownOutcome
+from foqs_contract.errors import FoqsError
+
+
+class SentState(enum.Enum):
+    """What is known of a row that is stamped."""
+
+    IN_FLIGHT = enum.auto()
+    """No earlier send is unanswered."""
+    IN_DOUBT = enum.auto()
+    """An earlier send may have written it, or may still write it."""
+
+
+class Reply(enum.Enum):
+    """What a send of one row can be answered."""
+
+    WRITTEN = enum.auto()
+    """An id, of this send or of an earlier one with the key."""
+    LATER = enum.auto()
+    """This send wrote nothing. The row may be accepted later."""
+    REFUSED = enum.auto()
+    """This send wrote nothing, and the row as it is will not be accepted."""
+    ENDED = enum.auto()
+    """This send wrote nothing, and the shard does not remember whether an earlier one did."""
+    UNKNOWN = enum.auto()
+    """No answer, or one that says that the outcome is unknown."""
+
+
+class RowOutcome(enum.Enum):
+    """What becomes of the row."""
+
+    DONE = enum.auto()
+    """The next round deletes it."""
+    FORGOTTEN = enum.auto()
+    """Its stamp ends. A sweep finds it again."""
+    DOUBTED = enum.auto()
+    """It is sent again under the same stamp."""
+    PARKED = enum.auto()
+    """An operator decides. It is not in the queue."""
+    PARKED_IN_DOUBT = enum.auto()
+    """An operator decides. It may be in the queue."""
+
+
+ROW_OUTCOMES: Final[Mapping[tuple[SentState, Reply], RowOutcome]] = {
+    (SentState.IN_FLIGHT, Reply.WRITTEN): RowOutcome.DONE,
+    (SentState.IN_FLIGHT, Reply.LATER): RowOutcome.FORGOTTEN,
+    (SentState.IN_FLIGHT, Reply.REFUSED): RowOutcome.PARKED,
+    (SentState.IN_FLIGHT, Reply.ENDED): RowOutcome.FORGOTTEN,  # it was sent late; the next stamp has a later end
+    (SentState.IN_FLIGHT, Reply.UNKNOWN): RowOutcome.DOUBTED,
+    (SentState.IN_DOUBT, Reply.WRITTEN): RowOutcome.DONE,
+    (SentState.IN_DOUBT, Reply.LATER): RowOutcome.DOUBTED,  # it says nothing of the earlier send
+    (SentState.IN_DOUBT, Reply.REFUSED): RowOutcome.PARKED_IN_DOUBT,
+    (SentState.IN_DOUBT, Reply.ENDED): RowOutcome.PARKED_IN_DOUBT,
+    (SentState.IN_DOUBT, Reply.UNKNOWN): RowOutcome.DOUBTED,
+}
+
+KEYS_UNTIL_FIELD: Final = "keys_until_ms"
+
+_REFUSED: Final = (InvalidArgument, KeyConflict, NotImplementedYet)
+
+
+def reply_of(error: FoqsError | None) -> Reply:
+    """Return the reply that an outcome of one item stands for. None: it has an id."""
+    if error is None:
+        return Reply.WRITTEN
+    if isinstance(error, UnknownOutcome):
+        return Reply.UNKNOWN
+    if error.field == KEYS_UNTIL_FIELD:
+        return Reply.LATER  # the key window was shortened; the next stamp has an end within it
+    if isinstance(error, _REFUSED) or (isinstance(error, LimitExceeded) and error.retry_after_ms is None):
+        return Reply.REFUSED
+    return Reply.LATER

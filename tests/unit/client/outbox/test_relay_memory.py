@@ -1,0 +1,191 @@
+"""Which rows the owner of an outbox stamps, holds, parks and sends again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from foqs_client.errors import (
+    FoqsError,
+    InvalidArgument,
+    KeyConflict,
+    LimitExceeded,
+    NamespaceNotFound,
+    Unavailable,
+    UnknownOutcome,
+)
+from foqs_client.outbox.relay_memory import ParkedRow, RelayLimits, RelayMemory, Round
+from foqs_client.outbox.relay_state import RelayState, Stamp
+from foqs_client.outbox.row_groups import OutboxRow
+from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, SentState, reply_of
+
+UNTIL_MS = 1_000
+
+
+def rows(*named: tuple[int, str | None]) -> list[OutboxRow]:
+    return [OutboxRow(id, group) for id, group in named]
+
+
+def new_memory(limits: RelayLimits | None = None) -> RelayMemory:
+    """Return a memory after the sweep of its takeover, which found nothing."""
+    memory = RelayMemory(RelayState(), (), (), 0.0, limits or RelayLimits())
+    memory.begin_sweep()
+    memory.add_swept(())
+    return memory
+
+
+def sent_ids(round: Round) -> list[list[int]]:
+    return sorted([row.id for row in call.rows] for call in round.calls)
+
+
+def commit(memory: RelayMemory, keys_until_ms: int | None = UNTIL_MS) -> Round:
+    round = memory.plan_round(keys_until_ms)
+    memory.on_round_committed()
+    return round
+
+
+def sweep(memory: RelayMemory, found: Sequence[OutboxRow]) -> None:
+    memory.begin_sweep()
+    memory.add_swept(found)
+    memory.add_swept(())
+
+
+def test_rows_without_a_group_go_in_one_call_and_rows_of_a_group_in_a_run() -> None:
+    memory = new_memory()
+    memory.add_page(rows((1, None), (2, "a"), (3, "b"), (4, "a"), (5, None)), 0.0)
+
+    round = commit(memory)
+
+    assert sent_ids(round) == [[1, 5, 3], [2, 4]]
+    assert [call.is_atomic for call in round.calls] == [True, False]
+    assert round.state.stamps == (Stamp(UNTIL_MS, (1, 2, 3, 4, 5)),)
+
+
+def test_the_next_rows_of_a_group_wait_for_the_reply() -> None:
+    memory = new_memory()
+    memory.add_page(rows((1, "a")), 0.0)
+    commit(memory)
+    memory.add_page(rows((2, "a"), (3, "b")), 0.0)
+
+    assert sent_ids(commit(memory)) == [[3]]
+    memory.on_replies({1: Reply.WRITTEN})
+    round = commit(memory)
+    assert sent_ids(round) == [[2]]
+    assert round.deleted == [1]
+
+
+def test_without_an_end_of_keys_nothing_is_stamped() -> None:
+    memory = new_memory()
+    memory.add_page(rows((1, None)), 0.0)
+
+    assert commit(memory, keys_until_ms=None).is_empty
+    assert sent_ids(commit(memory)) == [[1]]
+
+
+def test_a_refusal_for_a_while_ends_the_stamp_and_a_sweep_finds_the_rows_in_order() -> None:
+    memory = new_memory()
+    memory.add_page(rows((1, "a"), (2, "a")), 0.0)
+    commit(memory)
+    memory.on_replies({1: Reply.LATER, 2: Reply.LATER})
+    memory.add_page(rows((3, "a")), 0.0)
+
+    round = commit(memory)
+    assert round.is_empty
+    assert round.state.stamps == ()
+    assert memory.wants_sweep
+    sweep(memory, rows((1, "a"), (2, "a"), (3, "a")))
+    assert sent_ids(commit(memory)) == [[1, 2, 3]]
+
+
+def test_a_row_in_doubt_keeps_the_end_of_its_key_and_needs_no_new_stamp() -> None:
+    memory = RelayMemory(RelayState(9, (), (Stamp(77, (4, 5)),)), rows((4, "a"), (5, "a")), (), 0.0)
+
+    [call] = memory.doubtful_calls()
+    assert ([row.id for row in call.rows], call.keys_until_ms, call.is_atomic) == ([4], 77, False)
+    assert memory.doubtful_calls() == []
+    memory.on_replies({4: Reply.LATER})
+    assert [row.id for call in memory.doubtful_calls() for row in call.rows] == [4]
+    memory.on_replies({4: Reply.WRITTEN})
+    assert [row.id for call in memory.doubtful_calls() for row in call.rows] == [5]
+
+
+def test_a_parked_row_holds_the_later_rows_of_its_group_until_an_operator_drops_it() -> None:
+    memory = new_memory()
+    memory.add_page(rows((1, "a"), (2, "b")), 0.0)
+    commit(memory)
+    memory.on_replies({1: Reply.REFUSED, 2: Reply.WRITTEN})
+    round = commit(memory)
+    assert [(row.id, row.may_be_queued) for row in round.parked] == [(1, False)]
+    memory.add_page(rows((3, "a"), (4, "b")), 0.0)
+
+    assert sent_ids(commit(memory)) == [[4]]
+    assert not memory.wants_sweep
+    memory.on_parked_read([])
+    assert memory.wants_sweep
+    sweep(memory, rows((3, "a")))
+    assert sent_ids(commit(memory)) == [[3]]
+
+
+def test_a_resent_row_goes_before_the_rows_that_it_held() -> None:
+    memory = new_memory()
+    memory.add_page(rows((1, "a")), 0.0)
+    commit(memory)
+    memory.on_replies({1: Reply.REFUSED})
+    commit(memory)
+    memory.add_page(rows((2, "a")), 0.0)
+
+    memory.on_parked_read([ParkedRow(OutboxRow(1, "a"), "resend")])
+    sweep(memory, rows((2, "a")))
+    assert sent_ids(commit(memory)) == [[1, 2]]
+
+
+def test_a_key_that_ended_parks_a_row_in_doubt_and_those_behind_it() -> None:
+    memory = RelayMemory(RelayState(9, (), (Stamp(77, (4, 5, 6)),)), rows((4, "a"), (5, "a"), (6, "b")), (), 0.0)
+    memory.doubtful_calls()
+
+    memory.on_replies({4: Reply.ENDED, 6: Reply.WRITTEN})
+
+    assert [(row.id, row.may_be_queued) for row in commit(memory).parked] == [(4, True), (5, True)]
+
+
+def test_rows_that_find_no_room_are_left_to_a_sweep() -> None:
+    memory = new_memory(RelayLimits(waiting_rows_max=2, stamp_rows_max=2))
+    memory.add_page(rows((1, None), (2, None), (3, None), (4, "a")), 0.0)
+
+    assert sent_ids(commit(memory)) == [[1, 2]]
+    assert memory.wants_sweep
+    sweep(memory, rows((3, None), (4, "a")))
+    assert sent_ids(commit(memory)) == [[3, 4]] or sent_ids(commit(memory)) == [[4, 3]]
+
+
+def test_with_too_many_parked_rows_nothing_is_stamped() -> None:
+    parked = [ParkedRow(OutboxRow(1)), ParkedRow(OutboxRow(2))]
+    memory = RelayMemory(RelayState(), (), parked, 0.0, RelayLimits(parked_rows_max=2))
+    memory.add_page(rows((3, None)), 0.0)
+
+    assert commit(memory).calls == []
+    memory.on_parked_read(parked[:1])
+    assert sent_ids(commit(memory)) == [[3]]
+
+
+def test_each_reply_to_each_state_has_an_outcome() -> None:
+    assert set(ROW_OUTCOMES) == {(state, reply) for state in SentState for reply in Reply}
+
+
+@pytest.mark.parametrize(
+    ("error", "reply"),
+    [
+        (None, Reply.WRITTEN),
+        (UnknownOutcome("x"), Reply.UNKNOWN),
+        (InvalidArgument("x", field="items[0].topic"), Reply.REFUSED),
+        (InvalidArgument("x", field="keys_until_ms"), Reply.LATER),
+        (KeyConflict("x"), Reply.REFUSED),
+        (LimitExceeded("x", field="items[0].payload"), Reply.REFUSED),
+        (LimitExceeded("x", field="items", retry_after_ms=1_000), Reply.LATER),
+        (Unavailable("x"), Reply.LATER),
+        (NamespaceNotFound("x"), Reply.LATER),
+    ],
+)
+def test_an_error_stands_for_a_reply(error: FoqsError | None, reply: Reply) -> None:
+    assert reply_of(error) is reply

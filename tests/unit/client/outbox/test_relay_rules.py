@@ -1,0 +1,180 @@
+"""Each committed row of an outbox becomes one item, in order by row group, whatever dies.
+
+The rules of docs/design/outbox.md, over random histories. Each rule has a planted mistake that breaks
+it, and each mistake must be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Final
+
+import pytest
+
+from foqs_client.outbox.relay_memory import RelayMemory, Round, SendCall
+from foqs_client.outbox.row_groups import OutboxRow
+from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, RowOutcome, SentState
+from tests.support.outbox_histories import play
+from tests.support.plain_outbox import PlainRelay
+
+HISTORIES: Final = 100
+PLANTED_HISTORIES_MAX: Final = 200
+"""A planted mistake must be found within this many."""
+
+
+def test_each_committed_row_is_one_item_and_groups_are_in_order() -> None:
+    for seed in range(HISTORIES):
+        assert play(seed) is None
+
+
+def test_a_database_that_loses_its_last_commits_doubles_no_row_within_the_key_window() -> None:
+    for seed in range(HISTORIES):
+        assert play(seed, with_failovers=True) is None
+
+
+# ------------------------------------------------------------- planted mistakes
+
+
+class JudgesByDatabaseClock(PlainRelay):
+    """The relay sends again while the database's clock shows less than the key window, and the queue does not judge."""
+
+    def run(self) -> Iterator[None]:
+        self.queue.checks_ends = False
+        yield from super().run()
+
+    def send(self, call: SendCall) -> Generator[None, None, dict[int, Reply]]:
+        if self.queue.now_ms >= call.keys_until_ms:
+            return dict.fromkeys([row.id for row in call.rows], Reply.ENDED)
+        return (yield from super().send(call))
+
+
+class SendsBeforeItsStamp(PlainRelay):
+    """Rows are sent before the round that stamps them is committed."""
+
+    early: dict[int, Reply] | None = None
+
+    def before_commit(self, round: Round) -> Iterator[None]:
+        self.early = {}
+        for call in round.calls:
+            self.early.update((yield from super().send(call)))
+        yield
+
+    def send(self, call: SendCall) -> Generator[None, None, dict[int, Reply]]:
+        if self.early and call.rows[0].id in self.early:
+            return {row.id: self.early.pop(row.id) for row in call.rows}
+        return (yield from super().send(call))
+
+
+class IsNotFenced(PlainRelay):
+    """A relay that lost the outbox goes on to write rounds."""
+
+    def commit(self, epoch: int, number: int, round: Round) -> bool:
+        tables = self.database.tables
+        return self.database.commit_round(tables.epoch, tables.nonce, tables.round + 1, round)
+
+
+class SkipsGaps(PlainRelay):
+    """Only rows above the last id are read. Others are left to sweeps."""
+
+    def rows_in(self, ranges: Sequence[tuple[int, int]]) -> list[OutboxRow]:
+        return []
+
+
+class ReadsGapsFirst(PlainRelay):
+    """Gaps are read before the page."""
+
+    def read(self, memory: RelayMemory) -> Iterator[None]:
+        found = self.rows_in(memory.gap_ranges)
+        memory.add_gap_rows(found, self.clock[0])
+        yield
+        rows_in, self.rows_in = self.rows_in, lambda ranges: []  # type: ignore[method-assign]
+        yield from super().read(memory)
+        self.rows_in = rows_in  # type: ignore[method-assign]
+
+
+class EndsGapsUnread(RelayMemory):
+    """A gap ends by its age, whether it was read since or not."""
+
+    def add_page(self, rows: Sequence[OutboxRow], now_s: float) -> None:
+        self._gaps.remove_old(now_s)
+        super().add_page(rows, now_s)
+
+
+class SendsLateRowsBeforeTheSweep(RelayMemory):
+    """A row of a gap is sent although its group has forgotten rows that the sweep has not come to."""
+
+    def add_gap_rows(self, rows: Sequence[OutboxRow], began_s: float) -> None:
+        swept_to, self._swept_to = self._swept_to, None
+        super().add_gap_rows(rows, began_s)
+        self._swept_to = swept_to
+
+
+class HoldsNoGroupAfterTakeover(RelayMemory):
+    """The next owner sends new rows of a group before it has read what the former one had left."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._groups._are_all_held = False
+
+
+class NeverSweeps(RelayMemory):
+    """What was forgotten is found by nobody."""
+
+    @property
+    def wants_sweep(self) -> bool:
+        return False
+
+
+class ForgetsDoubts(RelayMemory):
+    """A taker-over does not know which rows may have been sent."""
+
+    def __init__(self, state: Any, stamped: Any, *args: Any, **options: Any) -> None:
+        super().__init__(state, (), *args, **options)
+
+
+def _with_memory(memory: type[RelayMemory]) -> type[PlainRelay]:
+    return type(memory.__name__, (PlainRelay,), {"memory_type": memory})
+
+
+def _find(relay: type[PlainRelay], *, with_failovers: bool = False) -> str | None:
+    for seed in range(PLANTED_HISTORIES_MAX):
+        found = play(seed, relay, with_failovers=with_failovers)
+        if found is not None:
+            return found
+    return None
+
+
+@pytest.mark.parametrize(
+    "relay",
+    [
+        JudgesByDatabaseClock,
+        SendsBeforeItsStamp,
+        IsNotFenced,
+        SkipsGaps,
+        ReadsGapsFirst,
+        *map(
+            _with_memory,
+            [EndsGapsUnread, SendsLateRowsBeforeTheSweep, HoldsNoGroupAfterTakeover, NeverSweeps, ForgetsDoubts],
+        ),
+    ],
+)
+def test_a_planted_mistake_is_found(relay: type[PlainRelay]) -> None:
+    assert _find(relay) is not None
+
+
+def test_a_refusal_that_ends_a_doubt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROW_OUTCOMES, (SentState.IN_DOUBT, Reply.LATER), RowOutcome.FORGOTTEN)
+
+    assert _find(PlainRelay) is not None
+
+
+class NamesKeysById(PlainRelay):
+    """The key of a row is made of its id, which is given out again after a failover."""
+
+    def run(self) -> Iterator[None]:
+        self.queue.keys_are_ids = True
+        yield from super().run()
+
+
+def test_keys_made_of_ids_are_found_to_lose_rows_after_a_failover() -> None:
+    assert "is not in the queue" in (_find(NamesKeysById, with_failovers=True) or "")
