@@ -33,6 +33,7 @@ _TYPES: Final = {
         "hex": "CHAR(32) CHARACTER SET ascii COLLATE ascii_bin",
         "bytes": "MEDIUMBLOB",
         "now": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
+        "index": ",\n    KEY {prefix}inbox_done (done_ms)",
         "end": "ENGINE = InnoDB",
     },
     Dialect.POSTGRES: {
@@ -42,6 +43,7 @@ _TYPES: Final = {
         "hex": "CHAR(32)",
         "bytes": "BYTEA",
         "now": "((extract(epoch FROM clock_timestamp()) * 1000)::bigint)",
+        "index": "",
         "end": "",
     },
     Dialect.SQLITE: {
@@ -51,6 +53,7 @@ _TYPES: Final = {
         "hex": "TEXT",
         "bytes": "BLOB",
         "now": "(CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))",
+        "index": "",
         "end": "",
     },
 }
@@ -82,10 +85,14 @@ _TABLES: Final = (
     # The owner row. Each transaction of a relay begins with an update of it.
     "CREATE TABLE IF NOT EXISTS {prefix}relay (\n    one {integer} NOT NULL PRIMARY KEY,\n    epoch {integer} NOT NULL,\n"
     "    nonce {hex} NOT NULL,\n    round {integer} NOT NULL,\n    state {bytes} NOT NULL\n) {end}",
-    # Deliveries whose effects are committed. Ids of a shard rise, and pruning reads the table in order of `done_ms` rarely.
+    # Deliveries whose effects are committed. Pruning reads the oldest ones.
     "CREATE TABLE IF NOT EXISTS {prefix}inbox (\n    delivery {text} NOT NULL PRIMARY KEY,\n    token {integer} NOT NULL,\n"
-    "    done_ms {integer} DEFAULT {now} NOT NULL\n) {end}",
+    "    done_ms {integer} DEFAULT {now} NOT NULL{index}\n) {end}",
 )
+
+
+_INBOX_INDEX: Final = "CREATE INDEX IF NOT EXISTS {prefix}inbox_done ON {prefix}inbox (done_ms)"
+"""MySQL has no such statement: its table is created with the index."""
 
 
 def create_tables(dialect: Dialect, prefix: str = DEFAULT_PREFIX) -> list[str]:
@@ -99,4 +106,6 @@ def create_tables(dialect: Dialect, prefix: str = DEFAULT_PREFIX) -> list[str]:
             f"{prefix!r} cannot begin a table's name; use a lower-case letter or _, then letters, digits and _, at most 31",
             field="prefix",
         )
-    return [table.format(prefix=prefix, **_TYPES[dialect]).strip() for table in _TABLES]
+    types = {name: text.format(prefix=prefix) for name, text in _TYPES[dialect].items()}
+    statements = [table.format(prefix=prefix, **types).strip() for table in _TABLES]
+    return statements if dialect is Dialect.MYSQL else [*statements, _INBOX_INDEX.format(prefix=prefix)]

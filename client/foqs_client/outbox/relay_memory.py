@@ -26,7 +26,7 @@ class RelayLimits:
     Attributes:
         stamp_rows_max: rows that one round stamps.
         in_flight_rows_max: rows that are stamped.
-        waiting_rows_max: rows in memory that wait. Further ones are left to a sweep.
+        waiting_rows_max: rows in memory that wait: with a group, and again without one. Further ones are left to a sweep.
         run_rows_max: rows of one group in one atomic call.
         gaps_max: gaps that are read.
         gap_keep_s: how long a gap is read.
@@ -156,7 +156,7 @@ class RelayMemory:
     @property
     def wants_rows(self) -> bool:
         """Whether there is room for the rows of a page and of a sweep's page."""
-        return self._waiting_count <= self._limits.waiting_rows_max // 2
+        return len(self._loose) + self._groups.free_count <= self._limits.waiting_rows_max // 2
 
     @property
     def wants_sweep(self) -> bool:
@@ -200,15 +200,16 @@ class RelayMemory:
         """Let a row wait, unless it is known or left to a sweep. A sweep under way finds what is above `swept_to`."""
         if self._is_known(row.id):
             return
-        is_full = self._waiting_count >= self._limits.waiting_rows_max
-        group = row.row_group
+        group, rows_max = row.row_group, self._limits.waiting_rows_max
         if group is None:
-            if is_full:
-                self._are_rows_forgotten = True
-            else:
+            if len(self._loose) < rows_max:
                 self._loose[row.id] = row
+            else:
+                self._are_rows_forgotten = True
         elif not self._groups.is_left_to_sweep(group, row.id, swept_to):
-            if is_full:
+            if self._groups.waiting_count >= rows_max:
+                self._groups.hold_sent()
+            if self._groups.waiting_count >= rows_max or self._groups.is_left_to_sweep(group, row.id, swept_to):
                 self._groups.hold(group)
             else:
                 self._groups.add_waiting(group, row)
@@ -216,10 +217,6 @@ class RelayMemory:
     def _is_known(self, id: int) -> bool:
         known = (self._sent, self._answered, self._leaving, self._parked, self._loose)
         return any(id in ids for ids in known) or self._groups.is_waiting(id)
-
-    @property
-    def _waiting_count(self) -> int:
-        return len(self._loose) + self._groups.waiting_count
 
     # -------------------------------------------------------------------- rounds
 
@@ -243,7 +240,8 @@ class RelayMemory:
 
     def _stamp(self, keys_until_ms: int) -> list[SendCall]:
         room = min(self._limits.stamp_rows_max, self._limits.in_flight_rows_max - len(self._sent))
-        runs = self._groups.take_runs(room, self._limits.run_rows_max)
+        room_of_runs = room - min(len(self._loose), room // 2)  # many groups must not starve the other rows
+        runs = self._groups.take_runs(room_of_runs, self._limits.run_rows_max)
         room -= sum(map(len, runs))
         loose = [self._loose.pop(id) for id in sorted(self._loose)[:room]]
         alone = [*loose, *(run[0] for run in runs if len(run) == 1)]
@@ -293,7 +291,7 @@ class RelayMemory:
                     self._remove_sent(row)
                     self._forget(row)
                 case RowOutcome.DOUBTED:
-                    self._sent[id] = row, SentState.IN_DOUBT
+                    self._doubt(row, state)
                 case RowOutcome.PARKED:
                     self._park(row, may_be_queued=row.may_be_queued)
                 case RowOutcome.PARKED_IN_DOUBT:
@@ -318,10 +316,11 @@ class RelayMemory:
             and state is SentState.IN_DOUBT
         ]
         for each in [row, *behind]:
-            self._remove_sent(each)
             parked = replace(each, may_be_queued=may_be_queued if each is row else True)
             self._to_park.append(parked)
             self._add_parked(parked)
+        for each in [row, *behind]:
+            self._remove_sent(each)
 
     # --------------------------------------------------------------- parked rows
 
@@ -360,8 +359,18 @@ class RelayMemory:
         self._keys_until_ms[row.id] = keys_until_ms
         if row.row_group is not None:
             self._groups.add_sent(row.row_group)
+            if state is SentState.IN_DOUBT:
+                self._groups.add_doubt(row.row_group)
+
+    def _doubt(self, row: OutboxRow, state: SentState) -> None:
+        self._sent[row.id] = row, SentState.IN_DOUBT
+        if row.row_group is not None and state is SentState.IN_FLIGHT:
+            self._groups.add_doubt(row.row_group)
 
     def _remove_sent(self, row: OutboxRow) -> None:
-        del self._sent[row.id], self._keys_until_ms[row.id]
+        _, state = self._sent.pop(row.id)
+        del self._keys_until_ms[row.id]
         if row.row_group is not None:
             self._groups.remove_sent(row.row_group)
+            if state is SentState.IN_DOUBT:
+                self._groups.remove_doubt(row.row_group)

@@ -45,6 +45,7 @@ class RowGroups:
         self._waiting: dict[str, list[OutboxRow]] = {}
         self._waiting_ids: set[int] = set()
         self._sent: Counter[str] = Counter()
+        self._doubted: Counter[str] = Counter()
         self._parked: dict[str, list[int]] = {}
         self._held: set[str] = set()
         self._are_all_held = True
@@ -52,7 +53,7 @@ class RowGroups:
         """Held groups that the sweep under way finds."""
         self._are_all_released = False
         self._behind: set[str] = set()
-        """Groups with forgotten rows behind a parked one."""
+        """Groups with forgotten rows behind a parked one, or behind one in doubt."""
 
     @property
     def wants_sweep(self) -> bool:
@@ -75,13 +76,18 @@ class RowGroups:
         if len(self._held) > self._held_max:
             self._held, self._are_all_held = set(), True
 
+    def hold_sent(self) -> None:
+        """Make room: hold the groups whose waiting rows wait for a reply."""
+        for group in [group for group in self._waiting if self._sent[group]]:
+            self.hold(group)
+
     def is_left_to_sweep(self, group: str, id: int, swept_to: int | None) -> bool:
         """Return whether a row does not wait now. A sweep will find it.
 
         Args:
             swept_to: the sweep under way will find it, if its id is above this one. None: the sweep has found it, or there is none.
         """
-        if self._is_behind_parked(group, id):
+        if self._doubted[group] or self._is_behind_parked(group, id):
             self._behind.add(group)
             return True
         if self._are_all_held or group in self._held:
@@ -98,6 +104,11 @@ class RowGroups:
     @property
     def waiting_count(self) -> int:
         return len(self._waiting_ids)
+
+    @property
+    def free_count(self) -> int:
+        """The waiting rows of groups of which none is sent."""
+        return sum([len(rows) for group, rows in self._waiting.items() if not self._sent[group]])
 
     def _forget_waiting(self, group: str) -> list[OutboxRow]:
         """Remove and return the waiting rows of a group."""
@@ -131,6 +142,19 @@ class RowGroups:
         if not self._sent[group]:
             del self._sent[group]
 
+    def add_doubt(self, group: str) -> None:
+        """A row is in doubt, for as long as its shard does not answer. Forget the rows behind it meanwhile."""
+        self._doubted[group] += 1
+        if self._forget_waiting(group):
+            self._behind.add(group)
+
+    def remove_doubt(self, group: str) -> None:
+        self._doubted[group] -= 1
+        if not self._doubted[group]:
+            del self._doubted[group]
+            if group not in self._parked:
+                self._release_behind(group)
+
     def park(self, group: str, id: int) -> None:
         """Hold the rows of the group behind a parked one."""
         insort(self._parked.setdefault(group, []), id)
@@ -147,6 +171,10 @@ class RowGroups:
         parked.remove(id)
         if not parked:
             del self._parked[group]
+        if not self._doubted[group]:
+            self._release_behind(group)
+
+    def _release_behind(self, group: str) -> None:
         if group in self._behind:
             self._behind.discard(group)
             self.hold(group)

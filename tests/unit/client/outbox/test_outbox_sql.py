@@ -13,11 +13,11 @@ from foqs_client.outbox.outbox_sql import Dialect, create_tables
 
 
 def columns(statement: str) -> list[str]:
-    return re.findall(r"^ +(\w+) ", statement, re.MULTILINE)
+    return [name for name in re.findall(r"^ +(\w+) ", statement, re.MULTILINE) if name != "KEY"]
 
 
 def test_tables_have_the_same_columns_in_all_databases() -> None:
-    found = [[columns(statement) for statement in create_tables(dialect)] for dialect in Dialect]
+    found = [[columns(statement) for statement in create_tables(dialect)[:4]] for dialect in Dialect]
 
     assert found[0] == found[1] == found[2]
     assert found[0][0][:4] == ["id", "event_id", "topic", "row_group"]

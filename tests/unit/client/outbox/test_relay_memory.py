@@ -153,10 +153,10 @@ def test_rows_that_find_no_room_are_left_to_a_sweep() -> None:
     memory = new_memory(RelayLimits(waiting_rows_max=2, stamp_rows_max=2))
     memory.add_page(rows((1, None), (2, None), (3, None), (4, "a")), 0.0)
 
-    assert sent_ids(commit(memory)) == [[1, 2]]
+    assert sent_ids(commit(memory)) == [[1, 4]]
     assert memory.wants_sweep
-    sweep(memory, rows((3, None), (4, "a")))
-    assert sent_ids(commit(memory)) == [[3, 4]] or sent_ids(commit(memory)) == [[4, 3]]
+    sweep(memory, rows((2, None), (3, None)))
+    assert sent_ids(commit(memory)) == [[2, 3]]
 
 
 def test_with_too_many_parked_rows_nothing_is_stamped() -> None:
@@ -189,3 +189,31 @@ def test_each_reply_to_each_state_has_an_outcome() -> None:
 )
 def test_an_error_stands_for_a_reply(error: FoqsError | None, reply: Reply) -> None:
     assert reply_of(error) is reply
+
+
+def test_rows_behind_one_in_doubt_take_no_room_and_are_found_when_the_doubt_ends() -> None:
+    memory = new_memory(RelayLimits(waiting_rows_max=2))
+    memory.add_page(rows((1, "a"), (2, "b")), 0.0)
+    commit(memory)
+    memory.on_replies({1: Reply.UNKNOWN, 2: Reply.WRITTEN})
+    memory.add_page(rows((3, "a"), (4, "a"), (5, "a"), (6, "b")), 0.0)
+
+    assert memory.wants_rows
+    assert sent_ids(commit(memory)) == [[6]]
+    assert not memory.wants_sweep
+    memory.on_replies({1: Reply.WRITTEN})
+    assert memory.wants_sweep
+    sweep(memory, rows((3, "a"), (4, "a")))
+    assert sent_ids(commit(memory)) == [[3, 4]]
+
+
+def test_rows_that_wait_for_a_reply_make_room_for_others() -> None:
+    memory = new_memory(RelayLimits(waiting_rows_max=2))
+    memory.add_page(rows((1, "a")), 0.0)
+    commit(memory)
+    memory.add_page(rows((2, "a"), (3, "a"), (4, "b")), 0.0)
+
+    assert sent_ids(commit(memory)) == [[4]]
+    memory.on_replies({1: Reply.WRITTEN})
+    sweep(memory, rows((2, "a"), (3, "a")))
+    assert sent_ids(commit(memory)) == [[2, 3]]

@@ -17,7 +17,7 @@ from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, RowOutcome, Sent
 from tests.support.outbox_histories import play
 from tests.support.plain_outbox import PlainRelay
 
-HISTORIES: Final = 100
+HISTORIES: Final = 50
 PLANTED_HISTORIES_MAX: Final = 200
 """A planted mistake must be found within this many."""
 
