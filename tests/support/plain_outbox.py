@@ -215,9 +215,13 @@ class PlainRelay:
             swept = self.database.read(memory.swept_to, memory.read_to)
             memory.add_swept(swept)
             yield
-        memory.add_gap_rows(self.rows_in(memory.gap_ranges), self.clock[0])
+        self.read_gaps(memory)
         yield
         memory.on_parked_read(parked_rows(self.database.tables))
+
+    def read_gaps(self, memory: RelayMemory) -> None:
+        found = self.rows_in(memory.gap_ranges)
+        memory.add_gap_rows(found[:PAGE_ROWS], self.clock[0], is_complete=len(found) <= PAGE_ROWS)
 
     def rows_in(self, ranges: Sequence[tuple[int, int]]) -> list[OutboxRow]:
         rows = self.database.tables.rows

@@ -178,10 +178,17 @@ class RelayMemory:
         if ids:
             self._read_to = ids[-1]
 
-    def add_gap_rows(self, rows: Sequence[OutboxRow], began_s: float) -> None:
-        """Add the rows that were found in `gap_ranges`, by a read that began at this time."""
+    def add_gap_rows(self, rows: Sequence[OutboxRow], began_s: float, *, is_complete: bool = True) -> None:
+        """Add the rows that were found in `gap_ranges`, by a read that began at this time.
+
+        Args:
+            is_complete: these are all rows in the gaps, and not only the first ones.
+        """
         self._gaps.remove_found([row.id for row in rows])
-        self._gaps.remove_old(began_s)
+        if is_complete:
+            self._gaps.remove_old(began_s)
+        else:
+            self._groups.hold_all()  # a group's rows may be missing below one that was found; a sweep goes by id
         for row in rows:
             self._add_found(row, self._swept_to)
 

@@ -76,6 +76,12 @@ class RowGroups:
         if len(self._held) > self._held_max:
             self._held, self._are_all_held = set(), True
 
+    def hold_all(self) -> None:
+        """Leave all groups to the next sweep."""
+        self._waiting.clear()
+        self._waiting_ids.clear()
+        self._held, self._are_all_held = set(), True
+
     def hold_sent(self) -> None:
         """Make room: hold the groups whose waiting rows wait for a reply."""
         for group in [group for group in self._waiting if self._sent[group]]:

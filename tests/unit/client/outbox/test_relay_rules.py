@@ -84,12 +84,18 @@ class ReadsGapsFirst(PlainRelay):
     """Gaps are read before the page."""
 
     def read(self, memory: RelayMemory) -> Iterator[None]:
-        found = self.rows_in(memory.gap_ranges)
-        memory.add_gap_rows(found, self.clock[0])
+        self.read_gaps(memory)
         yield
         rows_in, self.rows_in = self.rows_in, lambda ranges: []  # type: ignore[method-assign]
         yield from super().read(memory)
         self.rows_in = rows_in  # type: ignore[method-assign]
+
+
+class SendsBesideUnreadGapRows(PlainRelay):
+    """More rows appear in gaps than one read takes, and rows of their groups are sent before the others are read."""
+
+    def read_gaps(self, memory: RelayMemory) -> None:
+        memory.add_gap_rows(self.rows_in(memory.gap_ranges)[:1], self.clock[0])
 
 
 class EndsGapsUnread(RelayMemory):
@@ -103,9 +109,9 @@ class EndsGapsUnread(RelayMemory):
 class SendsLateRowsBeforeTheSweep(RelayMemory):
     """A row of a gap is sent although its group has forgotten rows that the sweep has not come to."""
 
-    def add_gap_rows(self, rows: Sequence[OutboxRow], began_s: float) -> None:
+    def add_gap_rows(self, rows: Sequence[OutboxRow], began_s: float, *, is_complete: bool = True) -> None:
         swept_to, self._swept_to = self._swept_to, None
-        super().add_gap_rows(rows, began_s)
+        super().add_gap_rows(rows, began_s, is_complete=is_complete)
         self._swept_to = swept_to
 
 
@@ -152,6 +158,7 @@ def _find(relay: type[PlainRelay], *, with_failovers: bool = False) -> str | Non
         IsNotFenced,
         SkipsGaps,
         ReadsGapsFirst,
+        SendsBesideUnreadGapRows,
         *map(
             _with_memory,
             [EndsGapsUnread, SendsLateRowsBeforeTheSweep, HoldsNoGroupAfterTakeover, NeverSweeps, ForgetsDoubts],
