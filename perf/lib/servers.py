@@ -83,12 +83,17 @@ class MySql9(MariaDb):
 
 
 class Postgres(ServerProcess):
-    """Postgres with the database `postgres`, tuned for writing; trusts its socket."""
+    """Postgres with the database `postgres`, tuned for writing; trusts its socket.
+
+    Args:
+        settings: further settings, or other values.
+    """
 
     name = "postgres"
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__()
+        self._settings = settings
         self.port = free_port()
         self.version = ""
         self._user = unprivileged_user("postgres")
@@ -118,6 +123,7 @@ class Postgres(ServerProcess):
             "max_connections": 300,
             "jit": "off",
             "autovacuum_naptime": "1s",
+            **self._settings,
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self.launch(

@@ -1,6 +1,6 @@
 """The tables of the outbox, the inbox and the relay, for four databases.
 
-Holds `create_tables`. Always true: the tables have the same columns in every database;
+Holds `create_tables` and `drop_tables`. Always true: the tables have the same columns in every database;
 each statement may be repeated. A time is integer milliseconds by the database's clock, in no time zone.
 """
 
@@ -95,17 +95,50 @@ _INBOX_INDEX: Final = "CREATE INDEX IF NOT EXISTS {prefix}inbox_done ON {prefix}
 """MySQL has no such statement: its table is created with the index."""
 
 
+_NAMES: Final = ("outbox", "parked", "relay", "inbox")
+
+
+def dialect_named(name: str) -> Dialect:
+    """Return the dialect that SQLAlchemy and a URL call so. Raises InvalidArgument."""
+    try:
+        return Dialect("mysql" if name == "mariadb" else name)
+    except ValueError:
+        known = ", ".join(dialect.value for dialect in Dialect)
+        raise InvalidArgument(f"{name!r} has no outbox; these databases have one: {known}", field="dialect") from None
+
+
 def create_tables(dialect: Dialect, prefix: str = DEFAULT_PREFIX) -> list[str]:
     """Return the statements that create the tables that are missing.
 
     Raises:
         InvalidArgument: the prefix is no name of a table.
     """
+    _check_prefix(prefix)
+    types = {name: text.format(prefix=prefix) for name, text in _TYPES[dialect].items()}
+    statements = [table.format(prefix=prefix, **types).strip() for table in _TABLES]
+    return statements if dialect is Dialect.MYSQL else [*statements, _INBOX_INDEX.format(prefix=prefix)]
+
+
+def drop_tables(prefix: str = DEFAULT_PREFIX) -> list[str]:
+    """Return the statements that drop the tables, with all rows that were not enqueued yet. Raises InvalidArgument."""
+    return [f"DROP TABLE IF EXISTS {name}" for name in table_names(prefix)]
+
+
+def table_names(prefix: str = DEFAULT_PREFIX) -> list[str]:
+    """Return the names of the tables. Raises InvalidArgument."""
+    _check_prefix(prefix)
+    return [prefix + name for name in _NAMES]
+
+
+def outbox_table(prefix: str) -> str:
+    """Return the name of the table to which an enqueue adds rows. Raises InvalidArgument."""
+    _check_prefix(prefix)
+    return f"{prefix}outbox"
+
+
+def _check_prefix(prefix: str) -> None:
     if not _PREFIX.fullmatch(prefix):
         raise InvalidArgument(
             f"{prefix!r} cannot begin a table's name; use a lower-case letter or _, then letters, digits and _, at most 31",
             field="prefix",
         )
-    types = {name: text.format(prefix=prefix) for name, text in _TYPES[dialect].items()}
-    statements = [table.format(prefix=prefix, **types).strip() for table in _TABLES]
-    return statements if dialect is Dialect.MYSQL else [*statements, _INBOX_INDEX.format(prefix=prefix)]

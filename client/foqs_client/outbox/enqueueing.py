@@ -1,0 +1,69 @@
+"""Enqueue in a user's own transaction: `enqueue`, and `enqueue_async` for connections that do not block.
+
+Always true: the items are written with the user's data or not at all; what is wrong with an
+item is said before anything is written. Knows nothing of relays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foqs_client.errors import InvalidArgument
+from foqs_client.outbox.new_rows import PAYLOAD_BYTES_MAX, new_rows
+from foqs_client.outbox.outbox_sql import DEFAULT_PREFIX
+from foqs_client.outbox.user_connections import insert_rows
+from foqs_client.types import Item
+
+
+def enqueue(
+    connection: Any,
+    items: Sequence[Item],
+    *,
+    row_groups: Sequence[str | None] | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+) -> list[str]:
+    """Write items into the outbox, in the transaction of this connection. They are enqueued if it commits.
+
+    Args:
+        connection: of SQLAlchemy (Connection, Session, scoped_session), sqlite3, psycopg or PyMySQL.
+        items: at most 10,000.
+        row_groups: for each item, the group whose rows are enqueued in order; None: it has none.
+        prefix: begins the names of the outbox' tables.
+        payload_bytes_max: what the namespace allows.
+
+    Returns:
+        The name of each item in the outbox: 32 hexadecimal digits.
+
+    Raises:
+        InvalidArgument, LimitExceeded: an argument is wrong; `field` names it.
+        NotInTransaction: the connection commits each statement by itself.
+    """
+    rows = new_rows(items, row_groups, payload_bytes_max)
+    if rows:
+        insert_rows(connection, rows, prefix)
+    return [row[0] for row in rows]
+
+
+async def enqueue_async(
+    connection: Any,
+    items: Sequence[Item],
+    *,
+    row_groups: Sequence[str | None] | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+) -> list[str]:
+    """Do the same as `enqueue` with an AsyncConnection, an AsyncSession or an async_scoped_session of SQLAlchemy."""
+    if not hasattr(connection, "run_sync"):
+        raise InvalidArgument(
+            f"{type(connection).__qualname__} is no asynchronous connection of SQLAlchemy; "
+            "one that blocks goes to enqueue",
+            field="connection",
+        )
+
+    def enqueue_blocking(blocking: Any) -> list[str]:
+        return enqueue(blocking, items, row_groups=row_groups, prefix=prefix, payload_bytes_max=payload_bytes_max)
+
+    names: list[str] = await connection.run_sync(enqueue_blocking)
+    return names

@@ -1,0 +1,109 @@
+"""A user's connection to a database, as an outbox writes through it.
+
+Holds `insert_rows`. Always true: rows are written in the transaction that is open, or that the
+connection begins by itself and the user commits; a connection that would commit each statement
+is refused; only the package of the connection is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from foqs_client.errors import InvalidArgument
+from foqs_client.outbox.new_rows import COLUMNS
+from foqs_client.outbox.outbox_errors import NotInTransaction
+from foqs_client.outbox.outbox_sql import outbox_table
+
+Rows = Sequence[tuple[Any, ...]]
+
+_MYSQL_IN_TRANSACTION: Final = 1
+"""SERVER_STATUS_IN_TRANS of MySQL's protocol."""
+
+
+def insert_rows(connection: Any, rows: Rows, prefix: str) -> None:
+    """Write rows through a connection of any kind that is known.
+
+    Raises:
+        InvalidArgument: it is of another kind, or the prefix is no name of a table.
+        NotInTransaction: the connection commits each statement, and no transaction is open.
+    """
+    for kind in type(connection).__mro__:
+        insert = _INSERT_BY_PACKAGE.get(kind.__module__.partition(".")[0])
+        if insert is not None:
+            insert(connection, rows, outbox_table(prefix))
+            return
+    raise InvalidArgument(
+        f"{type(connection).__module__}.{type(connection).__qualname__} is no connection that is known; "
+        f"give one of {', '.join(_INSERT_BY_PACKAGE)}",
+        field="connection",
+    )
+
+
+def _insert_sqlite(connection: Any, rows: Rows, table: str) -> None:
+    autocommit: int = getattr(connection, "autocommit", -1)  # of Python 3.12; -1 stands for `isolation_level`
+    commits = connection.isolation_level is None if autocommit == -1 else bool(autocommit)
+    _require_transaction(commits and not connection.in_transaction, "connection.execute('BEGIN')")
+    connection.executemany(_statement(table, "?"), rows)
+
+
+def _insert_psycopg(connection: Any, rows: Rows, table: str) -> None:
+    is_idle = connection.info.transaction_status == 0
+    _require_transaction(connection.autocommit and is_idle, "with connection.transaction()")
+    with connection.cursor() as cursor:
+        cursor.executemany(_statement(table, "%s"), rows)
+
+
+def _insert_pymysql(connection: Any, rows: Rows, table: str) -> None:
+    is_idle = not connection.server_status & _MYSQL_IN_TRANSACTION
+    _require_transaction(connection.get_autocommit() and is_idle, "connection.begin()")
+    with connection.cursor() as cursor:
+        cursor.executemany(_statement(table, "%s"), rows)
+
+
+def _insert_sqlalchemy(connection: Any, rows: Rows, table: str) -> None:
+    """Write through a Connection, a Session or a scoped session."""
+    import sqlalchemy as sa
+    from sqlalchemy.orm import Session, scoped_session
+
+    if isinstance(connection, Session | scoped_session):
+        connection = connection.connection()
+    if not isinstance(connection, sa.Connection):
+        raise InvalidArgument(
+            f"{type(connection).__qualname__} is none of Connection, Session and scoped_session; "
+            "an AsyncConnection or an AsyncSession goes to enqueue_async",
+            field="connection",
+        )
+    raw = connection.connection
+    commits = connection.dialect.detect_autocommit_setting(raw.dbapi_connection)
+    _require_transaction(commits and not _is_in_transaction(raw.driver_connection), "an engine without AUTOCOMMIT")
+    target = sa.table(table, *(sa.column(name, _sqlalchemy_type(sa, name)) for name in COLUMNS))
+    connection.execute(sa.insert(target), [dict(zip(COLUMNS, row, strict=True)) for row in rows])
+
+
+def _is_in_transaction(driver_connection: Any) -> bool:
+    """Return whether the driver says that a transaction is open, as after a BEGIN of a user's own."""
+    return bool(getattr(driver_connection, "in_transaction", False))
+
+
+def _sqlalchemy_type(sa: Any, column: str) -> Any:
+    if column in ("payload", "metadata", "trace_context"):
+        return sa.LargeBinary
+    return sa.String if column in ("event_id", "topic", "row_group", "idempotency_key") else sa.BigInteger
+
+
+def _statement(table: str, marker: str) -> str:
+    return f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES ({', '.join([marker] * len(COLUMNS))})"  # noqa: S608 (the name was checked)
+
+
+def _require_transaction(would_commit: bool, remedy: str) -> None:
+    if would_commit:
+        raise NotInTransaction(f"this connection commits each statement; begin a transaction first: {remedy}")
+
+
+_INSERT_BY_PACKAGE: Final[Mapping[str, Callable[[Any, Rows, str], None]]] = {
+    "sqlite3": _insert_sqlite,
+    "psycopg": _insert_psycopg,
+    "pymysql": _insert_pymysql,
+    "sqlalchemy": _insert_sqlalchemy,
+}

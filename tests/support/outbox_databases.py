@@ -1,0 +1,183 @@
+"""Databases with the tables of an outbox and a table of orders, and all ways in which a program writes to them.
+
+A *way* is a pair of a database and a kind of connection. `open_way` gives the functions with which one test suite runs over
+all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pymysql
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from foqs_client import Item
+from foqs_client.outbox import enqueue, enqueue_async
+from foqs_client.outbox.outbox_sql import Dialect, create_tables
+from perf.lib.servers import Postgres
+from tests.support.mariadb import MariaDb
+
+ORDER: Final = "INSERT INTO orders VALUES (17)"
+CONNECTIONS: Final = ("plain", "core", "orm", "async core", "async orm")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An empty database with the tables.
+
+    Attributes:
+        connect: opens a connection of its plain driver; True: one that commits each statement.
+    """
+
+    dialect: Dialect
+    connect: Callable[[bool], Any]
+    url: str
+    async_url: str
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Return what a connection of its own reads."""
+        with closing(self.connect(True)) as connection:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+
+    def prepare(self) -> Place:
+        for statement in ("CREATE TABLE orders (id INT PRIMARY KEY)", *create_tables(self.dialect)):
+            self.query(statement)
+        return self
+
+
+def sqlite_place(folder: Path) -> Place:
+    path = folder / "user.db"
+
+    def connect(commits: bool) -> sqlite3.Connection:
+        connection = sqlite3.connect(path)
+        connection.isolation_level = None if commits else "DEFERRED"
+        return connection
+
+    return Place(Dialect.SQLITE, connect, f"sqlite:///{path}", f"sqlite+aiosqlite:///{path}")
+
+
+def mysql_place(server: MariaDb) -> Place:
+    database, socket = server.database(), str(server.socket)
+
+    def connect(commits: bool) -> Any:
+        return pymysql.connect(unix_socket=socket, user="root", database=database, autocommit=commits)
+
+    url = f"root@localhost/{database}?unix_socket={socket}"
+    return Place(Dialect.MYSQL, connect, f"mysql+pymysql://{url}", f"mysql+aiomysql://{url}")
+
+
+def postgres_place(server: Postgres, name: str) -> Place:
+    where = {"host": str(server.folder), "port": server.port, "user": "postgres"}
+
+    def connect(commits: bool) -> Any:
+        return psycopg.connect(**where, dbname=name, autocommit=commits)
+
+    with psycopg.connect(**where, dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    url = f"postgres@/{name}?host={server.folder}&port={server.port}"
+    return Place(Dialect.POSTGRES, connect, f"postgresql+psycopg://{url}", f"postgresql+asyncpg://{url}")
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A started server that writes no more than a test needs, removed at the end."""
+    server = Postgres({"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB", "min_wal_size": "32MB"})
+    try:
+        server.set_up()
+        yield server
+    finally:
+        server.stop(signal.SIGQUIT)
+        server.close()
+
+
+class RolledBack(Exception):
+    """Ends a transaction without a commit."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One kind of connection to one place."""
+
+    place: Place
+    connection: str
+
+    def write(
+        self, items: Sequence[Item], row_groups: Sequence[str | None] | None = None, *, ends: bool = True
+    ) -> None:
+        """Insert an order and the items in one transaction. Unless it `ends`, raise RolledBack in it."""
+
+        def write(connection: Any, order: Callable[[Any], Any]) -> None:
+            order(connection)
+            enqueue(connection, items, row_groups=row_groups)
+            if not ends:
+                raise RolledBack
+
+        if self.connection == "plain":
+            with self._plain() as connection:
+                write(connection, lambda connection: connection.cursor().execute(ORDER))
+        elif self.connection in ("core", "orm"):
+            with self._blocking() as connection:
+                write(connection, lambda connection: connection.execute(sa.text(ORDER)))
+        else:
+            asyncio.run(self._write_async(items, row_groups, ends))
+
+    def write_without_transaction(self, items: Sequence[Item]) -> None:
+        """Write over a connection that commits each statement."""
+        if self.connection == "plain":
+            with closing(self.place.connect(True)) as connection:
+                enqueue(connection, items)
+        elif self.connection in ("core", "orm"):
+            engine = sa.create_engine(self.place.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+            with engine.connect() as connection:
+                enqueue(connection, items)
+        else:
+            asyncio.run(self._write_autocommit_async(items))
+
+    @contextmanager
+    def _plain(self) -> Iterator[Any]:
+        with closing(self.place.connect(False)) as connection:
+            try:
+                yield connection
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+
+    @contextmanager
+    def _blocking(self) -> Iterator[Any]:
+        engine = sa.create_engine(self.place.url, poolclass=NullPool)
+        if self.connection == "core":
+            with engine.begin() as connection:
+                yield connection
+        else:
+            with Session(engine) as session, session.begin():
+                yield session
+
+    async def _write_async(self, items: Sequence[Item], row_groups: Sequence[str | None] | None, ends: bool) -> None:
+        engine = create_async_engine(self.place.async_url, poolclass=NullPool)
+        opened = engine.begin() if self.connection == "async core" else AsyncSession(engine)
+        async with opened as connection:
+            await connection.execute(sa.text(ORDER))
+            await enqueue_async(connection, items, row_groups=row_groups)
+            if not ends:
+                raise RolledBack
+            if self.connection == "async orm":
+                await connection.commit()
+
+    async def _write_autocommit_async(self, items: Sequence[Item]) -> None:
+        engine = create_async_engine(self.place.async_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        async with engine.connect() as connection:
+            await enqueue_async(connection, items)
