@@ -103,7 +103,7 @@ class ComposedHost:
         self._nonce = surroundings.nonce
         self._metrics = Metrics()
         self.stop_requested = asyncio.Event()
-        """Set when the host shall stop; it ends a start that waits."""
+        """Set when the host must stop; it ends a start that waits."""
         self._replies = UnwrittenReplies(asyncio.get_running_loop())
         state = HostState(config.namespace, config.server.tier, clock.stopwatch_s)
         self._tier = tier = host_tier(config, state, surroundings, constants.planner)
@@ -156,7 +156,7 @@ class ComposedHost:
 
         Raises:
             CatalogError, RegistryError: no shard can be served, for this reason; call `abandon`.
-            StopRequested: the host shall stop; call `abandon`.
+            StopRequested: the host must stop; call `abandon`.
         """
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "ports": self._bind_ports,
@@ -311,7 +311,7 @@ class ComposedHost:
         return f"The console is at {url}." if url else f"The console is on port {self._ports['console_port']}."
 
     async def _run_unless_stopped(self, opening: Coroutine[Any, Any, _T]) -> _T:
-        """Run a part of the start that may never end, and return its result. Raises StopRequested when the host shall stop."""
+        """Run a part of the start that may never end, and return its result. Raises StopRequested when the host must stop."""
         work, stop = asyncio.ensure_future(opening), asyncio.ensure_future(self.stop_requested.wait())
         try:
             await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)

@@ -101,7 +101,7 @@ class HostTier(Protocol):
         ...
 
     async def open(self) -> None:
-        """Open the session with the registry. Raises `RegistryError`."""
+        """Open the registry session. Raises `RegistryError`."""
         ...
 
     async def start(self, engine: Engine, port: int) -> Sequence[asyncio.Future[None]]:
@@ -119,7 +119,7 @@ class HostTier(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session with the registry, and the connections to peers. It may have never been opened."""
+        """End the registry session, and the connections to peers. It may have never been opened."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The agent of a host: announces it, follows the plan, and lets it serve only while its session lives.
+"""The agent of a host: announces it, follows the plan, and lets it serve only while its registry session lives.
 
 Always true: the listener has a shard only between `on_assigned` and `on_dropped`,
 and has none while the host is cut off; each epoch is issued to one supervisor only;
@@ -119,7 +119,7 @@ class Agent:
 
     @property
     def session_state(self) -> SessionState:
-        """The state of the host's session."""
+        """The session state of the host."""
         return self._session_state
 
     @property
@@ -175,12 +175,12 @@ class Agent:
         except TimeoutError:
             if self._assigned:
                 log.warning(
-                    "%s not handed over in time; another host takes each over when this host's session ends",
+                    "%s not handed over in time; another host takes each over when this host's registry session ends",
                     counted(len(self._assigned), "shard was", "shards were"),
                 )
             else:
                 log.warning(
-                    "this host could not announce in time that it is stopping; the others notice when its session ends"
+                    "this host could not announce in time that it is stopping; the others notice when its registry session ends"
                 )
 
     def owner_of(self, shard: int) -> Member | None:
@@ -226,7 +226,7 @@ class Agent:
     # ---------------------------------------------------------------- session
 
     def _on_registry_change(self) -> None:
-        """Check the session and read again, because something in the registry may have changed."""
+        """Check the registry session and read again, because something in the registry may have changed."""
         self._check_session()
         self._changed.set()
 
@@ -271,7 +271,7 @@ class Agent:
             self._listener.on_resumed()
 
     async def _watch_clock(self) -> None:
-        """Check the clock: there is no event for a session that may be over, or for a machine that slept."""
+        """Check the clock: there is no event for a registry session that may be over, or for a machine that slept."""
         margin_ms = max(1, self._pace.session_margin_ms // 2)
         while True:
             left_ms = margin_ms

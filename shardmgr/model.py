@@ -38,7 +38,7 @@ class HeldShard:
 
 @dataclass(slots=True, frozen=True)
 class Member:
-    """One run of a host, as it announces itself while its session lives.
+    """One run of a host, as it announces itself while its registry session lives.
 
     Attributes:
         name: the host's name; the same after a restart. Normally no two members have the same name.
@@ -90,8 +90,8 @@ class Layout:
 
     Attributes:
         shards: the shards by number.
-        drained: the names of hosts that shall own no shard.
-        pins: by shard, the name of the host that shall own it while that host runs.
+        drained: the names of hosts that must own no shard.
+        pins: by shard, the name of the host that should own it while that host runs.
         unknown: the fields that a newer version has written; they are kept.
     """
 
@@ -109,7 +109,7 @@ class Assignment:
         name, nonce: those of the member.
         epoch: the epoch for the takeover; higher than any issued for the shard before.
         database: the shard's database at the assignment; empty if it is not known any more.
-        leaving: the member shall hand the shard over.
+        leaving: the member must hand the shard over.
         unknown: the fields that a newer version has written; they are kept while the assignment lasts.
     """
 

@@ -83,7 +83,7 @@ class Planner:
         return 0 != self._elected_session == self._registry.session_number
 
     async def run(self) -> None:
-        """Plan while elected, until cancelled. The announced candidacy ends with the session."""
+        """Plan while elected, until cancelled. The announced candidacy ends with the registry session."""
         failures = 0
         while True:
             self._changed.clear()
@@ -120,7 +120,7 @@ class Planner:
             self._log_plan_changes(reading.plan, plan)
 
     async def _run_for_election(self) -> bool:
-        """Return whether this planner is elected now. The read also watches for the end of the elected one."""
+        """Become the elected planner if none is elected, and return whether this one is elected now."""
         session = self._registry.session_number
         leader = (await self._registry.members(ELECTION_FOLDER)).get(LEADER_ENTRY)
         mine = leader == self._nonce.encode()

@@ -59,9 +59,9 @@ class AssignmentListener(Protocol):
         ...
 
     def on_suspended(self) -> None:
-        """Deliver nothing until `on_resumed`: the session may be ending."""
+        """Deliver nothing until `on_resumed`: the registry session may be ending."""
         ...
 
     def on_resumed(self) -> None:
-        """Deliver again: the session lives."""
+        """Deliver again: the registry session lives."""
         ...

@@ -1,6 +1,6 @@
 """The session state of a host: one table of states and events.
 
-Pure. The registry knows whether the session lives, and the plan which shards the
+Pure. The registry knows whether its session lives, and the plan which shards the
 host owns. This table says what the host may do.
 """
 
@@ -17,7 +17,7 @@ class SessionState(enum.Enum):
     CUT_OFF = "cut off"
     """The host has no session, or one that may be over: it serves nothing."""
     JOINING = "joining"
-    """The host has a session, but has not announced itself and followed the plan yet: it serves nothing."""
+    """The host has a registry session, but has not announced itself and followed the plan yet: it serves nothing."""
     SERVING = "serving"
     """The host follows the plan, and serves its shards."""
     SUSPENDED = "suspended"

@@ -126,7 +126,7 @@ def _check_can_be_written(raw: Any) -> None:
 
 
 def _refuse_duplicate(duplicate: _DuplicateField) -> NoReturn:
-    raise ValueError(f"{abbreviate(duplicate.name)} appears in it twice")
+    raise ValueError(f"{abbreviate(duplicate.name)} appears in it twice; name it once")
 
 
 # -------------------------------------------------------------------- errors
@@ -190,7 +190,7 @@ def _parse_json(text: bytes) -> Any:
             f"line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}"
         ) from None
     except (ValueError, RecursionError):
-        raise MalformedDocument("", "this is not JSON that can be read") from None
+        raise MalformedDocument("", "this JSON is nested too deeply, or has a number of too many digits") from None
 
 
 def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _DuplicateField:

@@ -20,7 +20,9 @@ from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 _UNIQUE_BITS: Final = 64
 MISSING_RESULT: Final = Enqueued(
-    error=UnknownOutcome("the host's reply does not name this item; it may have been written")
+    error=UnknownOutcome(
+        "the host's reply does not name this item; it may have been written, so check before you repeat it"
+    )
 )
 
 

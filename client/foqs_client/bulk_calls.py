@@ -1,6 +1,6 @@
 """The client's calls about all items that match a filter: count, cancel, change, redrive and move them.
 
-Holds the calls, which `Client` inherits. Always true: it is safe to repeat a page;
+Holds `BulkCalls`, which `Client` inherits. Always true: it is safe to repeat a page;
 the repeat finds what is left of it.
 """
 
@@ -21,7 +21,7 @@ _BULK: Final = ThriftMethod("bulk")
 
 
 class BulkCalls(RoutedCalls):
-    """The calls. See `Client` for their common arguments."""
+    """The calls about all items that match a filter. See `Client` for their common arguments."""
 
     async def count(self, only: ItemFilter, *, timeout_ms: int | None = None) -> ItemCount:
         """Count the items that match."""

@@ -64,7 +64,7 @@ class CallSpans:
         """Return a context manager of the span of an ack, nack or release.
 
         Args:
-            entries: deliveries, or others that only name an item.
+            entries: deliveries, or entries that have only the id of an item.
         """
         deliveries = [entry for entry in entries if isinstance(entry, Delivery)]
         topics = [delivery.topic for delivery in deliveries] if len(deliveries) == len(entries) else []

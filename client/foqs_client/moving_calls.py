@@ -31,7 +31,7 @@ _MISSING_RESULT: Final = Enqueued(
 
 
 class MovingCalls(RoutedCalls):
-    """The calls. See `Client` for their common arguments."""
+    """The calls that move and restore items. See `Client` for their common arguments."""
 
     async def move(
         self, ids: Sequence[str], topic: str, *, ttl_remaining_ms: int | None = None, timeout_ms: int | None = None

@@ -1,6 +1,6 @@
 """The client's calls that read: topics, items, and the routing.
 
-Holds the calls, which `Client` inherits. Always true: they change nothing, so a call
+Holds `ReadingCalls`, which `Client` inherits. Always true: they change nothing, so a call
 that got no reply is `Unreachable` and never `UnknownOutcome`.
 """
 
@@ -24,7 +24,7 @@ _DEAD: Final = ThriftMethod("listDead")
 
 
 class ReadingCalls(RoutedCalls):
-    """The calls. See `Client` for their common arguments."""
+    """The calls that only read. See `Client` for their common arguments."""
 
     async def topics(
         self,

@@ -17,7 +17,7 @@ Release: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[object]]
 
 
 class Releases:
-    """The releases of one client.
+    """The releases of one client that run in the background.
 
     Args:
         release: releases items. Raises FoqsError.
@@ -28,7 +28,7 @@ class Releases:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def start(self, deliveries: Sequence[Delivery]) -> None:
-        """Release items without waiting for it."""
+        """Start to release items, and return at once."""
         if deliveries:
             task = asyncio.ensure_future(self._try_release(deliveries))
             self._tasks[task] = None

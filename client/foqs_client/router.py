@@ -25,7 +25,7 @@ from foqs_contract.backoff import Backoff
 REFRESH_S: Final = 5.0
 """While calls are made, the routing table is read again after this time."""
 DISCOVER_S: Final = 1.0
-"""A client with one seed host reads the table after this time. A client of a few calls has no use for it."""
+"""A client with one seed host reads the routing table after this time. A client of a few calls has no use for it."""
 RECHECK_S_MIN: Final = 0.05
 """The wait before a read after a host replied UNAVAILABLE: its shards may be moving."""
 RECHECK_S_MAX: Final = 0.5
@@ -87,7 +87,7 @@ class Router:
         self._was_refresh_tried = False
         """Whether the first read has ended."""
         self._next_refresh_s = 0.0
-        """When to read the table again, on the loop's clock."""
+        """When to read the routing table again, on the loop's clock."""
         self._unchanged_reads = 0
         self._unavailable_at_s = 0.0
         """When a host last replied UNAVAILABLE."""
@@ -101,7 +101,7 @@ class Router:
     # ---------------------------------------------------------- the routing table
 
     def refresh_if_due(self) -> None:
-        """Start to read the table if the time of its next read has come. Does not wait. Called before each call."""
+        """Start to read the routing table if its next read is due. Does not wait. Called before each call."""
         if self._refreshing is None and (now_s := asyncio.get_running_loop().time()) >= self._next_refresh_s:
             if self._follow or self._will_discover:
                 self._start_refresh()
@@ -109,7 +109,7 @@ class Router:
                 self._will_discover, self._next_refresh_s = True, now_s + DISCOVER_S
 
     def mark_stale(self) -> None:
-        """Start to read the table because it may be wrong. Does not wait."""
+        """Start to read the routing table, because it may be wrong. Does not wait."""
         if not self._follow:
             self._follow = True
             if self._routing is not None:
@@ -136,7 +136,7 @@ class Router:
             self._suspected_until_s.pop(host, None)
 
     def on_call_errors(self, errors: Iterable[FoqsError | None]) -> None:
-        """Record the errors of calls by id or key, which may mean that the table is old."""
+        """Record the errors of calls by id or key, which may mean that the routing table is old."""
         kinds = {type(error) for error in errors}
         if NotOwner in kinds:
             self.mark_stale()
@@ -148,7 +148,7 @@ class Router:
             self._next_refresh_s = min(self._next_refresh_s, now_s + _RECHECK.pause_s(self._unchanged_reads))
 
     async def refresh_for_retry(self, timeout_ms: int) -> int:
-        """Read the table if the time of its next read has come, and wait for it at most `REFRESH_WAIT_MS_MAX`.
+        """Read the routing table if its next read is due, and wait for that at most `REFRESH_WAIT_MS_MAX`.
 
         Called before a retry.
 
@@ -158,7 +158,7 @@ class Router:
         return max(1, timeout_ms - await self.wait_refreshed_within(min(REFRESH_WAIT_MS_MAX, timeout_ms)))
 
     async def wait_refreshed(self) -> None:
-        """Wait for the read of the table that is in flight, if there is one."""
+        """Wait for the read of the routing table that is in flight, if there is one."""
         await self._wait_refreshed(None)
 
     async def _wait_refreshed(self, timeout_s: float | None) -> None:
@@ -167,11 +167,11 @@ class Router:
 
     @property
     def is_first_refresh_running(self) -> bool:
-        """Whether the table is being read for the first time."""
+        """Whether the routing table is being read for the first time."""
         return self._follow and self._refreshing is not None and not self._was_refresh_tried
 
     async def wait_refreshed_within(self, timeout_ms: int) -> int:
-        """Wait at most `timeout_ms` for a read of the table that is in flight. Return the time waited, in milliseconds."""
+        """Wait at most `timeout_ms` for a read of the routing table that is in flight. Return the time waited, in milliseconds."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         await self._wait_refreshed(timeout_ms / 1_000)

@@ -25,7 +25,7 @@ class Permission(enum.IntEnum):
 
 
 class Scope(enum.Enum):
-    """The scope of a call decides what it needs."""
+    """The scope of a call: how far it reaches. It decides which principals may make the call."""
 
     PUBLIC = enum.auto()
     """The call is allowed without a principal."""
@@ -67,7 +67,7 @@ _WORDS: Final = {
 
 
 class Route(enum.Enum):
-    """Which hosts of a tier serve a call, whichever of them gets it. The value says it in words."""
+    """The hosts of a tier that serve a call, whether or not they received it. The value describes them in words."""
 
     HERE = "the called host, about itself"
     """The call is never forwarded."""

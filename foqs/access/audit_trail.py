@@ -71,7 +71,7 @@ Share: TypeAlias = tuple[str | None, bool]
 
 
 def share_of(principal: str | None, outcome: str) -> Share:
-    """Return the share of an entry. A principal cannot hide a change by refused calls: they are another share."""
+    """Return the share of an entry. Refused calls of a principal have a share of their own, so that they cannot displace its changes."""
     return principal, outcome not in _DONE
 
 

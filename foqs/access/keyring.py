@@ -1,4 +1,4 @@
-"""The tokens of a host's principals and the TLS files of its listener.
+"""The tokens of a host's principals and the TLS files of its servers.
 
 A keyring is frozen; to read the files again, a host makes another one. Always
 true: of a token only its SHA-256 is kept, and its signing secret if requests are
@@ -24,7 +24,7 @@ _SIGNING_PURPOSE: Final = b"foqs sigv4"
 
 @dataclass(slots=True, frozen=True)
 class TlsFiles:
-    """The listener's certificate and key, and the CA of client certificates if these are used."""
+    """The certificate and key of the host's servers, and the CA of client certificates if these are used."""
 
     cert: str
     key: str
@@ -37,7 +37,7 @@ class Keyring:
 
     Attributes:
         principal_by_digest: the principal of each token, by the SHA-256 of the token.
-        tls_context: the TLS context of the listener; None if it does not use TLS.
+        tls_context: the TLS context of the RPC server; None if it does not use TLS.
         client_ca_digest: the SHA-256 of the clients' CA file; None if client certificates are not used.
         signing_secrets: the secrets of each principal, one for each of its tokens; empty if nothing is signed.
     """

@@ -54,7 +54,7 @@ class RootGroup(click.Group):
     """Ends each command with the exit code of its failure."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run the program. Output that cannot be written, as on a full disk, ends it with a sentence, whatever wrote it."""
+        """Run the program. If output cannot be written, as on a full disk, the program ends with a sentence about that."""
         try:
             return super().main(*args, **options)
         except OSError as error:

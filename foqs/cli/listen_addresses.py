@@ -69,7 +69,7 @@ def bracketed(host: str) -> str:
 
 
 def local_address(host: str) -> str:
-    """Return the host of a URL at which this machine reaches a listener on `host`."""
+    """Return the host of a URL at which this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, bracketed(host))  # noqa: S104
 
 

@@ -1,6 +1,6 @@
 """Opens the connections of a host to its peers, and of a host or a command to the registry, by the configuration.
 
-Always true: nothing is connected before the first use, and the session of a command
+Always true: nothing is connected before the first use, and the registry session of a command
 ends with the command. Knows nothing of what is sent over the connections.
 """
 
@@ -23,7 +23,7 @@ REGISTRY_FORMAT: Final = "v1"
 """Part of the registry's path: programs with another format use another path."""
 
 COMMAND_SESSION_MS: Final = 30_000
-"""The session timeout of a command. It is long, because nothing waits for the end of the session: the command survives a slow ZooKeeper."""
+"""The timeout of the registry session of a command. It is long, because nothing waits for the end of that session: the command survives a slow ZooKeeper."""
 
 
 def peer_pool_opener(config: Config) -> Callable[[Address], ConnectionPool]:

@@ -92,7 +92,7 @@ class Membership:
         """Join the cluster. Returns a future that ends only if the membership fails, with the error.
 
         Args:
-            port: the port of the host's listener.
+            port: the port of the host's RPC server.
             on_view_changed: called when the results of `tier_shards` or `closed_shards` may have changed.
         """
         server = self._server

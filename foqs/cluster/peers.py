@@ -202,12 +202,14 @@ class Peers:
             raise _not_accepted(peer, error) from None
         except Refused as error:
             if error.reason == TApplicationException.UNKNOWN_METHOD:
-                raise HostTooOld(f"{peer.view.name} does not know the call {method.name}; upgrade the host") from None
-            raise _no_reply_error(method, f"{peer.view.name} did not answer: {error}") from None
+                raise HostTooOld(
+                    f"host {peer.view.name} does not know the call {method.name}; upgrade the host"
+                ) from None
+            raise _no_reply_error(method, f"host {peer.view.name} did not answer: {error}") from None
         except (NoReply, Unreadable) as error:
-            raise _no_reply_error(method, f"{peer.view.name} did not answer: {error}") from None
+            raise _no_reply_error(method, f"host {peer.view.name} did not answer: {error}") from None
         except Unencodable as error:
-            raise PeerUnreachable(f"the call cannot be forwarded to {peer.view.name}: {error}") from None
+            raise PeerUnreachable(f"the call cannot be forwarded to host {peer.view.name}: {error}") from None
         if result.failed is not None:
             peer_error = error_of_reply(result.failed.error)
             if isinstance(peer_error, Unauthenticated | PermissionDenied):
@@ -215,7 +217,7 @@ class Peers:
             raise peer_error
         _mark_reachable(peer)
         if result.success is None:
-            raise _no_reply_error(method, f"{peer.view.name} sent an empty reply")
+            raise _no_reply_error(method, f"host {peer.view.name} sent an empty reply")
         return result.success
 
     async def wait_abandoned(self, until_s: float) -> None:
@@ -285,7 +287,7 @@ def _unreachable(peer: Peer, reason: str) -> PeerUnreachable:
     if peer.unreachable_reason != reason:
         log.warning("host %s cannot be called: %s", peer.view.name, reason)
         peer.unreachable_reason = reason
-    return PeerUnreachable(f"{peer.view.name} cannot be called: {reason}", retry_after_ms=100)
+    return PeerUnreachable(f"host {peer.view.name} cannot be called: {reason}", retry_after_ms=100)
 
 
 def _not_accepted(peer: Peer, error: FoqsError) -> PeerUnreachable:

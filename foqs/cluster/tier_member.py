@@ -140,7 +140,7 @@ class TierMember:
     # ------------------------------------------------------------ start and stop
 
     async def open(self) -> None:
-        """Open the session with the registry. Raises `RegistryError`."""
+        """Open the registry session. Raises `RegistryError`."""
         identity = await self.membership.open()
         # Hosts of other clusters do not take a shard over whose ownership names this one.
         self.ownership_nonce = ownership_nonce(identity, self.membership.nonce)
@@ -155,7 +155,7 @@ class TierMember:
 
         Args:
             listener: the engine of this host.
-            port: the port of the host's listener.
+            port: the port of the host's RPC server.
         """
 
         def on_view_changed() -> None:

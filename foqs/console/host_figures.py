@@ -130,7 +130,7 @@ class HostFigures:
         return self._engine.queue.order_meter.samples.of_topic(topic, self._stopwatch_s())
 
     def breakers(self) -> Mapping[int, str]:
-        """Return the state of the breaker of each shard of this host."""
+        """Return the state of the circuit breaker of each shard of this host."""
         return {number: shard.breaker_state for number, shard in sorted(self._engine.shards.items())}
 
     def peers(self) -> list[PeerState]:

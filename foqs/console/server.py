@@ -146,7 +146,7 @@ class Console:
         self._listener: ConsoleServer
 
     async def start(self, host: str, port: int) -> int:
-        """Listen and return the port (of interest if `port` is 0).
+        """Listen, and return the port: a free one if `port` is 0.
 
         Raises:
             OSError: the address cannot be bound.
@@ -415,7 +415,7 @@ class Console:
         return web.Response(text=text, status=status, content_type="text/html")
 
     def _draw(self, template: str, page_request: PageRequest, values: Mapping[str, Any]) -> str:
-        """Return a part of a page."""
+        """Draw a part of a page, and return its HTML."""
         return self._templates.get_template(template).render(page_request=page_request, **values)
 
 

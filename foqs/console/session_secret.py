@@ -99,7 +99,7 @@ def secret_file(folder: Path) -> Path:
 
 
 async def _read_or_create(documents: Documents) -> bytes:
-    """Return the secret. Raises `RegistryError`."""
+    """Read the secret, or create it, and return it. Raises `RegistryError`."""
     for _ in range(_ATTEMPTS_MAX):
         document = await documents.read(DOCUMENT_NAME)
         if document is not None:

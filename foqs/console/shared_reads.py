@@ -25,7 +25,7 @@ class _SharedRead:
 
 
 class SharedReads:
-    """Results by key.
+    """The reads of one console and their results, by key.
 
     Args:
         ttl_s: a result is read again when it is older.
@@ -37,7 +37,7 @@ class SharedReads:
         self._turn = asyncio.Lock()
 
     async def get(self, key: Hashable, read: Callable[[], Awaitable[Any]], wait_s: float) -> Any:
-        """Return the result of a read; None if there is none within `wait_s`. Raises what the read raises."""
+        """Return the result of a read; None if there is none within `wait_s`. Raises the error of the read."""
         loop = asyncio.get_running_loop()
         entry = self._entries.get(key)
         if entry is not None and (entry.ended_at_s is None or loop.time() - entry.ended_at_s < self._ttl_s):

@@ -18,7 +18,7 @@ from foqs.dev.server_process import ServerProcess, free_port
 
 PROGRAM: Final = (str(Path(sys.executable).with_name("foqs")),)
 REQUEST_FILE: Final = "program"
-"""In the folder of a host: the program that it shall run from its next start on."""
+"""In the folder of a host: the program that it should run from its next start on."""
 _PROBE_S: Final = 5.0
 
 
@@ -87,7 +87,7 @@ class HostProcess(ServerProcess):
 
     @property
     def requested_command(self) -> list[str]:
-        """The program with which the host shall run: that of the file `program`, or the one it has."""
+        """The program with which the host should run: that of the file `program`, or the one it has."""
         try:
             found: list[str] = json.loads((self.folder / REQUEST_FILE).read_text())
         except FileNotFoundError:

@@ -39,7 +39,7 @@ _PROTOCOL_BYTE: Final = b"\x0a"
 
 
 class MariaDb(ServerProcess):
-    """MariaDB.
+    """A MariaDB server.
 
     Args:
         port: the port; 0 is any free port.

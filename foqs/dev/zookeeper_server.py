@@ -23,7 +23,7 @@ _PROBE_S: Final = 2.0
 
 
 class ZooKeeper(ServerProcess):
-    """ZooKeeper.
+    """A ZooKeeper server, alone or in an ensemble.
 
     Args:
         port: the port; 0 is any free port.

@@ -42,7 +42,7 @@ class ClusterOptions(Options):
         "The ZooKeeper servers, HOST:PORT,HOST:PORT. Empty: this host is alone and owns every shard of its "
         "store. Otherwise it owns the shards that the plan assigns to it, in [databases]. Of [store] only "
         "statement_timeout_ms and unsafe_durability apply then.",
-        change="Set it if several hosts shall serve one queue.",
+        change="Set it if several hosts should serve one queue.",
     )
     root: str = option(
         "/foqs",

@@ -8,7 +8,7 @@ from foqs.options.options import DatabaseTls, InvalidOption, StoreUrl
 
 
 class DatabaseTlsOptions(Protocol):
-    """The options of one database that TLS to it needs."""
+    """The options for TLS connections to one database."""
 
     @property
     def parsed_url(self) -> StoreUrl: ...
@@ -23,7 +23,7 @@ class DatabaseTlsOptions(Protocol):
 
 
 def check_database_tls(options: DatabaseTlsOptions, section: str) -> None:
-    """Refuse TLS that is half configured, or to a database that no network leads to. Raises InvalidOption.
+    """Refuse TLS that is half configured, or to a database that is not reached over a network. Raises InvalidOption.
 
     Args:
         section: the section of the options: `store`, or `databases.NAME`.

@@ -67,7 +67,7 @@ class ServerOptions(Options):
         "does. 0 takes any free port. -1: no such port.",
         -1,
         65_535,
-        change="Set it if programs written for SQS shall use this host.",
+        change="Set it if programs written for SQS should use this host.",
     )
     http_port: int = option(
         7412,
@@ -88,7 +88,7 @@ class ServerOptions(Options):
         False,
         "true or false",
         "Serve the console, web pages for people. With auth.enabled they ask for a token.",
-        change="Set it if people shall see topics, items and hosts in a browser.",
+        change="Set it if people should see topics, items and hosts in a browser.",
     )
     console_port: int = option(
         7413,
@@ -156,7 +156,7 @@ class ServerOptions(Options):
         "default",
         "name",
         "The tier that this host belongs to: a set of hosts and shards that serve the same namespaces.",
-        change="Set it if some namespaces shall have machines and databases of their own.",
+        change="Set it if some namespaces should have machines and databases of their own.",
     )
     name: str = option(
         "",
@@ -221,7 +221,7 @@ class StoreOptions(Options):
         "sqlite:FOLDER (relative to the working directory), mysql://user@host:port/database (for a server on "
         "this machine also mysql://user@localhost/database?socket=/path), or memory: (nothing outlives the "
         "process).",
-        change="Name a MySQL or MariaDB server if items shall survive the loss of the machine, or a cluster shall share them.",
+        change="Name a MySQL or MariaDB server if items should survive the loss of the machine, or a cluster should share them.",
     )
     shards: int = option(
         4,
@@ -489,7 +489,7 @@ class StoreUrl:
 
 
 class InvalidOption(ValueError):
-    """A value of the right type that cannot be used. `key` is set where the model cannot know it."""
+    """A value of the right type cannot be used. `key` names the option; None: the one whose value pydantic validates."""
 
     def __init__(self, problem: str, remedy: str, key: str | None = None) -> None:
         super().__init__(problem)
@@ -542,7 +542,7 @@ def is_address(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a listener on `host`."""
+    """Return whether only this machine can reach a server that listens on `host`."""
     if host == "localhost":
         return True
     try:

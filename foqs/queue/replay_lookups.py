@@ -20,7 +20,7 @@ from foqs_contract.errors import FoqsError, TemporaryRefusal
 
 
 class ReplayLookups:
-    """The lookups in flight, of all namespaces.
+    """Looks up whether enqueues over a limit are repeats: the lookups in flight, of all namespaces.
 
     Args:
         items_max: limit for each namespace.

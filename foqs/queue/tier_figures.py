@@ -35,7 +35,7 @@ class TierFigures(Protocol):
 
     @property
     def list_topics(self) -> ListTopics:
-        """Lists the topics of the tier."""
+        """List the topics of the tier."""
         ...
 
     def is_partial(self) -> bool:

@@ -144,7 +144,9 @@ def reply_too_long(method: ServerMethod, reply_bytes: int, reply_bytes_max: int,
     text = f"the reply would have {reply_bytes} bytes, more than {reply_bytes_max}; ask for fewer items"
     if not method.row.writes:
         return LimitExceeded(text)
-    return UnknownOutcome(f"{text}; {'its items are released' if is_given_back else 'the call has taken effect'}")
+    return UnknownOutcome(
+        f"{text}; {'its items are released' if is_given_back else 'the call has taken effect, so do not repeat it'}"
+    )
 
 
 def deadline_error(method: ServerMethod) -> FoqsError:

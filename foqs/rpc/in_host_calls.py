@@ -47,7 +47,7 @@ class InHostCalls:
         principal: Principal | None = None,
         give_backs: list[Callable[[], None]] | None = None,
     ) -> Any:
-        """Return the reply struct.
+        """Make a call, and return its reply struct.
 
         Args:
             principal: the principal for whom the call is made.

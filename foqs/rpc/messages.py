@@ -84,7 +84,9 @@ def read_head(message: bytes) -> tuple[MessageHead, bytes]:
     if message[0] == _COMPACT_ID:
         return _read_compact_head(message)
     if len(message) < HEAD_BYTES_MIN:
-        raise BadMessage(f"a message of {len(message)} bytes is too short for its head")
+        raise BadMessage(
+            f"a message of {len(message)} bytes is too short for its head; send one whole message in each frame"
+        )
     word, length = WORDS.unpack_from(message)
     if word >> 16 != BINARY_VERSION:
         raise BadMessage("this is not a Thrift message; use the binary or the compact protocol")
@@ -98,7 +100,9 @@ def read_head(message: bytes) -> tuple[MessageHead, bytes]:
 
 def _read_compact_head(message: bytes) -> tuple[MessageHead, bytes]:
     if len(message) < 4 or message[1] & 0x1F != _COMPACT_VERSION:
-        raise BadMessage("this is not version 1 of the compact protocol")
+        raise BadMessage(
+            "this is not a message of the compact protocol, version 1; use that version, or the binary protocol"
+        )
     seqid_end = _varint_end(message, 2)
     name_start = _varint_end(message, seqid_end)
     length = 0
@@ -128,7 +132,9 @@ def _varint_end(message: bytes, start: int) -> int:
     for position in range(start, min(start + _VARINT_BYTES_MAX, len(message))):
         if message[position] < 0x80:
             return position + 1
-    raise BadMessage("a number in the message's head has no end")
+    raise BadMessage(
+        f"a number in the head of the message has no last byte; encode it in at most {_VARINT_BYTES_MAX} bytes"
+    )
 
 
 def bytes_spec(kind: Any) -> list[Any]:
@@ -211,14 +217,14 @@ class Decoder:
         try:
             (decode_compact if head.is_compact else decode_binary)(decoded, source, spec)
         except EOFError:
-            raise BadMessage("the message is truncated") from None
+            raise BadMessage("the message ends too early; send one whole message in each frame") from None
         except OverflowError as error:
             raise BadMessage(f"the message cannot be read: {error}", too_large="exceeded" in str(error)) from None
         except Exception as error:  # the decoder's errors have no common ancestor
             raise BadMessage(f"the message cannot be read: {error}") from None
         trailing = len(message) - buffer.tell()
         if trailing:
-            raise BadMessage(f"{trailing} bytes follow the message in its frame")
+            raise BadMessage(f"{trailing} bytes follow the message in its frame; send one whole message in each frame")
         return decoded
 
 

@@ -141,7 +141,7 @@ class RpcCall(Call):
                 head, method = self._head, self.method
                 body = method.encode_reply(head.is_compact, to_struct(value))
             except Exception:
-                log.exception("the reply of %s cannot be encoded", self.method.row.name)
+                log.exception("the reply to a call of %s cannot be encoded", self.method.row.name)
                 self._reply_failure(internal_error(self.method))
             else:
                 connection = self.connection
@@ -219,7 +219,7 @@ class RpcCall(Call):
             try:
                 pending.abandon()
             except Exception:
-                log.exception("a call of %s cannot be abandoned", self.method.row.name)
+                log.exception("the work for an abandoned call of %s cannot be withdrawn", self.method.row.name)
 
 
 def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: FoqsError) -> bytes:

@@ -39,11 +39,11 @@ class AcceptingServer(Protocol):
 
 
 class TlsAcceptor:
-    """The TLS handshakes of one listener. `connection` is its protocol factory.
+    """The TLS handshakes of one server. `connection` is its protocol factory.
 
     Args:
         on_handshake_failed: called once per failed handshake.
-        scheme: the scheme of the listener's URL, for the log.
+        scheme: the scheme of the server's URL, for the log.
 
     Attributes:
         context: the TLS context of future handshakes.

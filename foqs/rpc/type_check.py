@@ -152,7 +152,7 @@ class TypeWalker:
                     f"this is {_TYPE_NAMES.get(ttype, 'of an unknown type')}, not {_TYPE_NAMES[field[1]]}", name
                 )
             if number in seen:
-                raise WrongType("this field came twice", name)
+                raise WrongType("this field came twice; send it once", name)
             seen.add(number)
             self.walk_value(ttype, field[3], name)
             protocol.readFieldEnd()

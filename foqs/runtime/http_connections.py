@@ -124,7 +124,7 @@ class HttpConnections:
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection in front of aiohttp's handler. Without a handler it is one too many."""
+    """A connection in front of aiohttp's handler. A connection beyond the limit has no handler."""
 
     def __init__(self, connections: HttpConnections, stall_timeout_s: float) -> None:
         self._connections = connections

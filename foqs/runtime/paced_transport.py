@@ -21,7 +21,7 @@ PIECE_BYTES: Final = 128 * 1024
 
 
 class PacedTransport(asyncio.Transport):
-    """A transport in front of that of one connection. The connection passes on its pauses, and its end.
+    """A transport in front of the real one of a connection. The connection calls `on_pause`, `on_resume` and `on_lost` of it.
 
     Args:
         inner: the transport of the connection, whose own limits are set.

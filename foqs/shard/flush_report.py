@@ -21,7 +21,7 @@ _DUE_KIND_IF_DELETED: Final = {
 
 
 class FlushReport:
-    """The report of one ownership of a shard."""
+    """Counts what the flushes of one ownership of a shard did, and reports it to the observer."""
 
     def __init__(self, shard: int, observer: ShardObserver) -> None:
         self._shard = shard

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class InitialCount:
-    """One count of one shard.
+    """Counts the items of one shard after its takeover.
 
     Args:
         retry_pause_s: the pause before another connection is tried.

@@ -181,7 +181,7 @@ class OwnedShard:
 
     @property
     def accepts_items(self) -> bool:
-        """Whether its breaker lets new items pass."""
+        """Whether its circuit breaker lets new items pass."""
         return self.is_answering and not self._breaker.is_open
 
     @property
@@ -281,7 +281,7 @@ class OwnedShard:
 
     @property
     def write_refusal(self) -> str | None:
-        """Why the store answers and refuses writes: it has no room. None when it has."""
+        """Why the store answers reads but refuses writes, which is that it has no room; None when it has room."""
         return self._writer.full_reason
 
     @property
@@ -301,7 +301,7 @@ class OwnedShard:
         return bool(counts and (counts[State.READY] or counts[State.DEFERRED] or counts[State.LEASED]))
 
     def unavailable_error(self) -> Unavailable:
-        """Return the error for calls while the store is in trouble. Its retry pause grows with the trouble."""
+        """Return the error for calls while the store is in trouble. Its retry pause grows with the duration of the trouble."""
         text = f"shard {self.number} cannot write at the moment: {self.unavailable_reason}; try again"
         return Unavailable(text, retry_after_ms=self.retry_after_ms)
 
@@ -312,7 +312,7 @@ class OwnedShard:
 
     @property
     def breaker_state(self) -> str:
-        """The state of its breaker: closed, open or half-open."""
+        """The state of its circuit breaker: closed, open or half-open."""
         return self._breaker.state
 
     def snapshot(self) -> ShardSnapshot:

@@ -29,7 +29,7 @@ _RETRY_AFTER_MS_MIN: Final = 100
 
 
 class ShardBreaker(CircuitBreakerListener):
-    """The breaker of one ownership of a shard.
+    """The circuit breaker of one ownership of a shard.
 
     Args:
         stopwatch_s: monotonic seconds.
@@ -141,11 +141,13 @@ class ShardBreaker(CircuitBreakerListener):
         self.is_open = state == STATE_OPEN
         self._observer.breaker_changed(self._shard, state)
         if state == STATE_OPEN:
-            log.warning("shard %d: the breaker is open, new items are refused: %s", self._shard, self._reason)
+            log.warning(
+                "shard %d: the circuit breaker is open, so new items are refused: %s", self._shard, self._reason
+            )
         elif state == STATE_HALF_OPEN:
-            log.info("shard %d: the breaker is half open: trying one transaction with new items", self._shard)
+            log.info("shard %d: the circuit breaker is half open: trying one transaction with new items", self._shard)
         else:
-            log.info("shard %d: the breaker is closed: new items are accepted again", self._shard)
+            log.info("shard %d: the circuit breaker is closed: new items are accepted again", self._shard)
 
     def _record_outcome(self, failure: str | None) -> None:
         now_s = self._stopwatch_s()

@@ -290,7 +290,10 @@ class Writer:
         except ShardLost as lost:
             self._observer.shard_fenced(self._shard)
             self._fail_all(
-                NotOwner(f"this host does not own shard {self._shard} any more: {lost.reason}"), self._is_maybe_written
+                NotOwner(
+                    f"this host does not own shard {self._shard} any more ({lost.reason}); call its owner, which getRouting names"
+                ),
+                self._is_maybe_written,
             )
             raise
         finally:
@@ -380,7 +383,7 @@ class Writer:
         if self._stopwatch_s() >= self._next_refusal_log_s:
             self._next_refusal_log_s = self._stopwatch_s() + _REFUSAL_LOG_INTERVAL_S
             log.warning(
-                "shard %d: the database refused a write (number %d of this ownership): %s",
+                "shard %d: the database refused a write (refusal %d since this host acquired the shard): %s",
                 self._shard,
                 self.refused_writes,
                 refusal,
@@ -580,7 +583,7 @@ class Writer:
                 attempt += 1
         self.unavailable_reason = None
         outcome = commit_outcome(fence, owner)
-        log.info("shard %d: flush %d is %s", self._shard, fence.flush, outcome.value)
+        log.info("shard %d: the outcome of flush %d is known now: %s", self._shard, fence.flush, outcome.value)
         if outcome is CommitOutcome.FENCED:
             raise ShardLost(
                 f"the owner row shows epoch {owner.epoch}, flush {owner.flush}, which is not what this host wrote last",
@@ -602,7 +605,9 @@ class Writer:
             except StoreLost as lost:
                 reason = str(lost)
                 if await self._resolve_outcome(self.last_committed, reason) is not CommitOutcome.COMMITTED:
-                    raise ShardLost("the owner row is behind the last committed flush", None) from lost
+                    raise ShardLost(
+                        "the owner row shows an earlier flush than the last one that was committed", None
+                    ) from lost
                 self._breaker.on_flush_failed(reason)
             else:
                 if not future.done():

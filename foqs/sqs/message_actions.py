@@ -63,7 +63,9 @@ _DEAD_LETTER_MOVES_MAX: Final = 10
 """The maximum number of times that a receive moves dead letters before it returns without a message."""
 _OUTAGE_LOG_S: Final = 10.0
 """The least time between two log lines about receives that may have missed messages."""
-_NO_ID: Final = UnknownOutcome("the host's reply has no id for this message; it may have been sent")
+_NO_ID: Final = UnknownOutcome(
+    "the host's reply has no id for this message; it may have been sent, so check before you repeat it"
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -147,7 +149,7 @@ class MessageActions:
     async def _enqueue(
         self, request: ActionRequest, queue: QueueName, messages: Sequence[OutgoingMessage]
     ) -> list[str | SqsError]:
-        """Return the id or the error of each message."""
+        """Enqueue messages, and return the id or the error of each."""
         enqueue = ttypes.EnqueueRequest(
             namespace_name=self._directory.namespace_of(queue.account).encode(),
             items=[message.item for message in messages],
@@ -217,7 +219,7 @@ class MessageActions:
     async def _receive(
         self, request: ActionRequest, queue: QueueName, entry: QueueEntry, count: int, wait_s: int, visibility_s: int
     ) -> list[Any]:
-        """Return deliveries. A message that was received too often before is moved to the dead letter queue instead.
+        """Dequeue, and return the deliveries. A message that was received too often before is moved to the dead letter queue instead.
 
         It waits only while the queue is the same one and has the same attributes, and while the grant lasts. Raises
         `SqsError` if the queue was deleted, and PermissionDenied.
@@ -245,7 +247,7 @@ class MessageActions:
     async def _dequeue_while_current(
         self, request: ActionRequest, queue: QueueName, entry: QueueEntry, count: int, wait_ms: int, visibility_s: int
     ) -> list[Any] | None:
-        """Return deliveries; None if the queue or the grant has changed since the receive began, or changes during the wait."""
+        """Dequeue, and return the deliveries; None if the queue or the grant has changed since the receive began, or changes now."""
         if not self._is_current(request, queue, entry):
             return None  # it changed while dead letters were moved
         if not wait_ms:
@@ -296,7 +298,9 @@ class MessageActions:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_outage_log_s:
             self._next_outage_log_s = now_s + _OUTAGE_LOG_S
-            log.warning("a receive from the queue %s of account %s got nothing: %s", queue.name, queue.account, reason)
+            log.warning(
+                "receives from the queue %s of account %s may miss messages: %s", queue.name, queue.account, reason
+            )
 
     async def _make_visible(self, request: ActionRequest, queue: QueueName, deliveries: Sequence[Any]) -> None:
         """Make messages visible again at once. Those for which this fails become visible when their lease ends."""
@@ -395,7 +399,7 @@ class MessageActions:
     async def _settle(
         self, request: ActionRequest, queue: QueueName, settlements: Sequence[_Settlement]
     ) -> list[FoqsError | None]:
-        """Return the error of each settlement, all of one method. An item may be in several of them; a call names it once."""
+        """Make these settlements, all of one method, and return the error of each. An item may occur in several of them."""
         errors: list[FoqsError | None] = [None] * len(settlements)
         places = list(range(len(settlements)))
         while places:
@@ -424,7 +428,9 @@ class MessageActions:
             for outcome in reply.outcomes or ()
         ]
         missing: list[FoqsError | None] = [
-            UnknownOutcome("the host's reply has no outcome for this message; the call may have taken effect")
+            UnknownOutcome(
+                "the host's reply has no outcome for this message; the call may have taken effect, so check before you repeat it"
+            )
         ]
         return found + missing * (len(entries) - len(found))
 

@@ -144,7 +144,9 @@ def _new_item(
         retention_ms = queue_attributes.number(entry.attributes, "MessageRetentionPeriod") * 1_000
         ttl_ms = min(max(retention_ms, delay_ms + 1), TIME_MS_MAX)
     if ttl_ms <= delay_ms:
-        raise invalid_value(f"A message that is delayed by {delay_ms} ms would expire before, after {ttl_ms} ms.")
+        raise invalid_value(
+            f"A message that is delayed by {delay_ms} ms would expire after {ttl_ms} ms, before it could be received."
+        )
     return ttypes.NewItem(
         topic=queue.name.encode(),
         payload=payload,

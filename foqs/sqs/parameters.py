@@ -158,7 +158,7 @@ def parse_body(body: bytes) -> Parameters:
     if not body:
         return Parameters({})
     if len(body) > _STRUCTURE_CHECKED_BYTES and _structure_count(body) > _STRUCTURE_MAX:
-        raise _malformed("It has too many members.")
+        raise _malformed("It has too many members and elements; send fewer in a request.")
     try:
         members = json.loads(
             body.decode(),

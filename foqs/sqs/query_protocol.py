@@ -157,7 +157,7 @@ class QueryProtocol:
 def _pairs(data: bytes) -> Sequence[tuple[str, str]]:
     """Return the parameters of a form. Raises `SqsError`."""
     if data.count(b"&") >= PARAMETERS_MAX:
-        raise _malformed("It has too many parameters.")
+        raise _malformed(f"It has more than {PARAMETERS_MAX} parameters.")
     if _WRONG_ESCAPE.search(data):
         raise _malformed("A percent sign is not followed by two hexadecimal digits.")
     parts = (part.partition(b"=") for part in data.split(b"&") if part)

@@ -83,7 +83,7 @@ class SqsService:
             check_claims(head.query, head.headers, self._authenticator.signing_secrets_of, self._now_s())
 
     def prove(self, head: HttpHead, body: bytes) -> Proof:
-        """Return the principal that signed a request. Raises `SqsError`."""
+        """Verify the signature of a request, and return its principal. Raises `SqsError`."""
         authenticator = self._authenticator
         if authenticator is None:
             return Proof(None, _region_of(head))

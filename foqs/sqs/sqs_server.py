@@ -71,7 +71,7 @@ class SqsServer:
         metrics: Metrics,
         audit: Audit,
     ) -> None:
-        """Connect the server with the service that the Thrift listener calls."""
+        """Connect the server with the service that the RPC server calls."""
         config, loop = self._config, asyncio.get_running_loop()
 
         def now_s() -> float:

@@ -68,7 +68,7 @@ class HttpServer:
         self._pages[path] = answer
 
     async def start(self, host: str, port: int) -> int:
-        """Listen and return the port (of interest if `port` is 0).
+        """Listen, and return the port: a free one if `port` is 0.
 
         Raises:
             OSError: the address cannot be bound.

@@ -44,7 +44,7 @@ class HostLoop(VirtualLoop):
     # ------------------------------------------------------------ from outside
 
     async def run_to_completion(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine inside to its end; advance time to whatever it waits for."""
+        """Run a coroutine inside to its end. Time advances as far as the coroutine waits."""
         task = self.create_task(coro)
         while not task.done():
             await self.run_until_idle()

@@ -53,7 +53,7 @@ class VersionedDocument:
 
 
 class ConnectionState(enum.Enum):
-    """The state of the session."""
+    """The state of the registry session."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -70,7 +70,7 @@ class Registry(Protocol):
 
     @property
     def connection_state(self) -> ConnectionState:
-        """The state of the session now."""
+        """The state of the registry session now."""
         ...
 
     @property
@@ -139,7 +139,7 @@ def check_name(name: str) -> None:
 
 
 def check_member_name(folder: str, name: str) -> None:
-    """Check a member's folder and its name, which is one part. Raises `ValueError`."""
+    """Check a member's folder and its name, which may have no `/`. Raises `ValueError`."""
     check_name(f"{folder}/{name}")
     if "/" in name:
         raise ValueError(f"{name!r} is not a member's name: it has a /")

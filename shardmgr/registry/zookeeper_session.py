@@ -85,7 +85,7 @@ class NodeChanged(Exception):
 
 
 class SessionListener(Protocol):
-    """The owner of a session. Calls come on the event loop."""
+    """The owner of a `ZooKeeperSession`. Calls come on the event loop."""
 
     def on_connected(self, session: ZooKeeperSession, timeout_ms: int, sent_ms: int) -> None:
         """The session is connected, for the first time or again. The server granted `timeout_ms` to a request sent at `sent_ms`."""

@@ -174,7 +174,7 @@ class Consumer:
 
     @property
     def process_ids(self) -> list[int]:
-        """The ids of the running worker processes. Empty if handlers run in this process."""
+        """The process ids of the running worker processes. Empty if handlers run in this process."""
         return self._runner.pids if isinstance(self._runner, ProcessRunner) else []
 
     def covers(self, topic: str) -> bool:

@@ -240,7 +240,7 @@ def report_end(on_done: OnDone, job: Job, error: BaseException | None) -> None:
     try:
         on_done(job, error)
     except Exception:
-        log.exception("the end of the handler of item %s could not be recorded", job.id)
+        log.exception("the outcome of the handler of item %s could not be recorded, for an unexpected error", job.id)
 
 
 def _nothing() -> None:

@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 def check_source(options: SourceOptions) -> list[int]:
-    """Return the numbers of the shards, after reading one item.
+    """Check that the hosts serve a read, by reading one item. Return the numbers of the shards.
 
     Raises:
         SourceError: no host can be reached, or a host refuses the principal, the namespace or the filter.
@@ -139,7 +139,7 @@ def _read_page(client: SyncClient, options: SourceOptions, shard: int, rows: int
 
 
 def retried(call: Callable[..., R], time_ms: int) -> R:
-    """Return the result of a call that only reads, retried until its time ends.
+    """Make a call that only reads, retry it until its time ends, and return its result.
 
     Args:
         call: called with `timeout_ms`. Raises FoqsError.

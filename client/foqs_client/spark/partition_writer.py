@@ -106,7 +106,7 @@ def _calls(
 async def _send(
     calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions, errors: RowErrors, guard: StreamGuard | None
 ) -> tuple[int, int]:
-    """Return the number of items, and of those that were repeats."""
+    """Enqueue the items of these calls. Return the number of items, and the number of repeats among them."""
     sender = Sender(
         lambda namespace: open_client(options, namespace), options.calls_in_flight, options.timeout_ms, Random(), errors
     )

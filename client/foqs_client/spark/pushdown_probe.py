@@ -47,7 +47,7 @@ class ProbeSource(DataSource):
         return "number int"
 
     def reader(self, schema: StructType) -> ProbeReader:
-        """Return the reader."""
+        """Return the reader, which counts the filters that Spark pushes to it."""
         return ProbeReader()
 
 

@@ -183,7 +183,7 @@ class QueueStream:
     # ---------------------------------------------------------------- the location
 
     def _claim(self, offset: Offset) -> str:
-        """Return the name of the stream, whose location is this process's from now on.
+        """Take the staging location for this process, and return the name of the stream.
 
         A stream that has no batch yet is new, and takes the location over.
         Raises SourceError if the location belongs to another stream or driver.

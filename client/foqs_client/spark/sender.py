@@ -100,7 +100,7 @@ class Sender:
         call.add_done_callback(self._on_call_ended)
 
     async def call(self, namespace: str, attempt: Callable[[Any, int], Awaitable[T]]) -> T:
-        """Return the result of a call that may be repeated. It is retried until its time ends.
+        """Make a call that may be repeated, retry it until its time ends, and return its result.
 
         Args:
             namespace: the namespace of the client.

@@ -31,7 +31,7 @@ _checked_streams: dict[tuple[tuple[object, ...], bool], tuple[float, int]] = {}
 
 
 def check_hosts(options: SinkOptions, has_namespaces: bool) -> int:
-    """Return the number of groups of key slots: the number of shards with key slots.
+    """Check that the hosts accept a write. Return the number of groups of key slots: that of the shards with key slots.
 
     Args:
         options: the options of the write.
@@ -48,7 +48,7 @@ def check_hosts(options: SinkOptions, has_namespaces: bool) -> int:
 
 
 def check_stream(options: SinkOptions, has_namespaces: bool) -> int:
-    """Return the number of groups of key slots for a batch. Waits for hosts that are away, up to `timeout_ms`.
+    """Check that the hosts accept a batch, and return as `check_hosts`. Waits up to `timeout_ms` for hosts that are away.
 
     Args:
         options: the options of the stream.

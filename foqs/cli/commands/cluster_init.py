@@ -81,7 +81,7 @@ def init(
     Safe to repeat and to interrupt. A cluster that already has other shards is not changed; use foqs shard for that.
     """
     if shards is not None and each is not None:
-        raise click.UsageError("--shards and --shards-per-database exclude each other.")
+        raise click.UsageError("Give --shards or --shards-per-database, not both.")
     if adopted is not None and no_tables:
         raise click.UsageError("--adopt-cluster needs to read the tables; omit --no-tables.")
     config = configuration(file)

@@ -91,9 +91,9 @@ def enqueue(
     whole; the error names the places of the refused items, from 1, in the order of the lines or copies.
     """
     if lines and count > 1:
-        raise click.UsageError("--lines and --count exclude each other.")
+        raise click.UsageError("Give --lines or --count, not both.")
     if idempotency_key is not None and (lines or count > 1):
-        raise click.UsageError("--idempotency-key names one item; it excludes --lines and --count.")
+        raise click.UsageError("--idempotency-key names one item; omit --lines and --count.")
     if lines and payload is not None and not (payload == "-" or payload.startswith("@")):
         raise click.UsageError("--lines reads standard input or @FILE; omit PAYLOAD, or write @FILE.")
     payloads = _read_lines(payload or "-") if lines else itertools.repeat(_read_payload(payload), count)
@@ -181,7 +181,9 @@ def _read_payload(text: str | None) -> bytes:
         with _source(text) as stream:
             data = stream.read(LINE_BYTES_MAX + 1)
         if len(data) > LINE_BYTES_MAX:
-            raise CommandFailed(f"The payload is longer than {LINE_BYTES_MAX} bytes, which no namespace accepts.")
+            raise CommandFailed(
+                f"The payload is longer than {LINE_BYTES_MAX} bytes, the most that a namespace can accept; give a shorter one."
+            )
         return data
     return text.encode("utf-8", "surrogateescape")
 
@@ -193,7 +195,9 @@ def _read_lines(text: str) -> Iterator[bytes]:
             number += 1
             data = line.removesuffix(b"\n").removesuffix(b"\r")
             if len(data) > LINE_BYTES_MAX:
-                raise CommandFailed(f"Line {number} is longer than {LINE_BYTES_MAX} bytes, which no namespace accepts.")
+                raise CommandFailed(
+                    f"Line {number} is longer than {LINE_BYTES_MAX} bytes, the most that a namespace can accept; shorten it."
+                )
             yield data
 
 

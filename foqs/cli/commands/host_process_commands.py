@@ -101,17 +101,21 @@ def dev(
     """
     if hosts is not None:
         if any(option is not None for option in (store, http_port, console_port, address, insecure_listen)):
-            raise click.UsageError("With --cluster only --data, --shards, --port, --sqs and --program can be given.")
+            raise click.UsageError(
+                "--cluster goes only with --data, --shards, --port, --sqs and --program; omit the other options."
+            )
         if sqs_port not in (None, SQS_PORT):
-            raise click.UsageError("With --cluster, --sqs takes no port: --port is the first of all ports.")
+            raise click.UsageError(
+                "With --cluster, --sqs takes no port: omit it, and give the first of all ports as --port."
+            )
         from foqs.cli.commands.dev_cluster import run_cluster
 
         run_cluster(hosts, data, shards, port, program, with_sqs=sqs_port is not None)
         return
     if program is not None:
-        raise click.UsageError("--program needs --cluster.")
+        raise click.UsageError("--program is for a cluster: give --cluster too, or omit it.")
     if data is not None and store is not None:
-        raise click.UsageError("--data and --store exclude each other.")
+        raise click.UsageError("Give --data or --store, not both.")
     from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 
     config = configuration(

@@ -139,7 +139,7 @@ def ack(session: HostSession, leases: Sequence[str]) -> None:
 def nack(session: HostSession, leases: Sequence[str], delay: int | None, dead: bool, metadata: str | None) -> None:
     """Nack items: they are not done, and are delivered again or, with --dead, are dead."""
     if dead and delay is not None:
-        raise click.UsageError("--dead and --delay exclude each other.")
+        raise click.UsageError("Give --dead or --delay, not both: a dead item is not delivered again.")
     pairs = parse_leases(leases)
 
     async def work(client: Client) -> list[Outcome]:

@@ -70,7 +70,9 @@ def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
 def refuse_bulk_options(how: BulkOptions) -> None:
     """Raise UsageError for options that items by id do not have."""
     if how.rate is not None or how.background:
-        raise click.UsageError("--rate and --background are for items by filter.")
+        raise click.UsageError(
+            "--rate and --background are for items by filter; omit them, or choose the items by options such as --topic."
+        )
 
 
 async def call_in_parts(ids: Sequence[str], call: Callable[[Sequence[str]], Awaitable[Sequence[_R]]]) -> list[_R]:

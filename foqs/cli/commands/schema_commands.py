@@ -113,7 +113,7 @@ def apply(config: Config, form: Format, contract: bool, yes: bool) -> None:
     start if its user has the rights; this is for hosts whose user may only read and write rows. Safe to repeat and to
     interrupt. Refused if a version would be skipped.
 
-    When all hosts run the new version and none shall go back, --contract finishes the upgrade.
+    When all hosts run the new version and none will go back, --contract finishes the upgrade.
 
     In a cluster the shards are those of the layout in ZooKeeper, in the databases of the configuration.
     """
@@ -263,7 +263,7 @@ def _check_no_older_hosts(places: SchemaPlaces) -> None:
     if older:
         raise CommandFailed(
             f"hosts of an older version are members of the cluster: {', '.join(older)}. Upgrade or stop them first; "
-            f"nothing was changed. A host that died counts for the time of its session (cluster.session_timeout_ms)"
+            f"nothing was changed. A host that died counts until its registry session ends (cluster.session_timeout_ms)"
         )
 
 

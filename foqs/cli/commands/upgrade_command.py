@@ -49,7 +49,7 @@ def upgrade(folder: Path, program: Path) -> None:
 
     FOLDER is the folder that foqs dev --cluster shows. The tables are expanded first, so that hosts of both versions can
     use them. Each host is drained, replaced and undrained. To go back, run the command with the former program. When
-    no host shall go back any more, run foqs schema apply --contract.
+    no host will go back any more, run foqs schema apply --contract.
 
     Safe to repeat: a host that runs the program already is only undrained.
     """
@@ -92,7 +92,9 @@ def prepare_tables(command: list[str], config: Path) -> None:
     try:
         done = subprocess.run(apply, capture_output=True, text=True, check=False, env=program_environment(command))
     except OSError as error:
-        raise CommandFailed(f"{command[0]} cannot be run, so no host was changed: {error}") from None
+        raise CommandFailed(
+            f"{command[0]} cannot be run, so no host was changed: {error}; name the foqs of the newer version"
+        ) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1].removeprefix("Error: ")
         raise CommandFailed(f"{command[0]} cannot run this cluster, so no host was changed: {reason}")
@@ -100,7 +102,7 @@ def prepare_tables(command: list[str], config: Path) -> None:
 
 @dataclass(slots=True, frozen=True)
 class ReplacedHost:
-    """A host that another process runs, and the program that it shall run."""
+    """A host that another process runs, and the program that it should run."""
 
     folder: Path
     host: RunningHost

@@ -102,7 +102,7 @@ def rolling_schema_finding(
             "warning",
             f"{len(between)} of {counted(len(location.shards), 'shard')} {'is' if len(between) == 1 else 'are'} between schema versions {between[0].contracted} and "
             f"{between[0].expanded}",
-            "when all hosts run the newer version and none shall go back: foqs schema apply --contract",
+            "when all hosts run the newer version and none will go back: foqs schema apply --contract",
         )
     versions = {shard: state.version for shard, state in states.items()}
     return schema_finding(versions, newest, location, may_upgrade)

@@ -135,7 +135,7 @@ async def check_rpc_port(config: Config, connect: OpenClient) -> Finding:
 
 
 async def _speaks_tls(host: str, port: int, problem: str) -> Finding:
-    """Check that the server speaks TLS. Its clients judge the certificate."""
+    """Check that the server speaks TLS. Does not verify the certificate: the clients do."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

@@ -53,7 +53,7 @@ async def _check_port(config: Config) -> Finding:
 
 
 def _serving_program(config: Config) -> str:
-    """Return the header `Server` of a reply. Its clients judge a certificate. Raises OSError, HTTPException."""
+    """Return the header `Server` of a reply. Does not verify a certificate: the clients do. Raises OSError, HTTPException."""
     host, port = local_address(config.server.host).strip("[]"), config.server.sqs_port
     if config.server.tls_cert_file:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -58,7 +58,7 @@ class AllHosts:
         return serve
 
     async def _ask(self, peer: Peer, method: ThriftMethod, request: Request, deadline: float) -> Any | None:
-        """Return the reply of a peer; None if it does not report."""
+        """Ask a peer, and return its reply; None if it does not answer."""
         try:
             return await self._peers.call(peer, method, request, deadline)
         except FoqsError:

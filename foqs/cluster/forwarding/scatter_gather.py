@@ -150,7 +150,7 @@ class ScatterGather:
     async def _ask_owners(
         self, call: Call, request: ShardsRequest, shards: Collection[int] | None = None, *, writes: bool = False
     ) -> list[Any]:
-        """Return the replies of the owners of these shards, or of all.
+        """Ask the owners of these shards, or of all, and return their replies.
 
         Args:
             request: the request of each part; the shards of the part are added to a copy.
@@ -204,7 +204,7 @@ class ScatterGather:
     async def _ask_host(
         self, call: Call, request: ShardsRequest, writes: bool, peer: Peer | None, shards: list[int]
     ) -> Any | FoqsError:
-        """Return the reply of one host, or its error."""
+        """Ask one host, and return its reply or its error."""
         request = copy(request)
         request.forwarded = True
         request.shards = shards

@@ -33,12 +33,12 @@ class RegistryCluster:
     """The `ClusterService` of a host of a cluster.
 
     Args:
-        view: returns the last reading; None before the first one.
-        hosts: the views of the hosts, of the same readings.
-        nonce, tier: those of this host.
+        view: returns the cluster as this host last read it; None before the first reading.
+        hosts: the hosts of the same reading.
+        nonce, tier: the nonce and the tier of this host.
         statuses: returns the states of this host's shards.
         key_slots: returns the key slots of each shard of the tier.
-        live_loads: returns newer loads than the registry's, by nonce.
+        live_loads: returns the loads of hosts by nonce, newer than those in the registry.
         databases: the names of the configured databases; None: every name is accepted.
     """
 

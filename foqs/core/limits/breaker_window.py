@@ -19,7 +19,7 @@ SPAN_COUNT: Final = 10
 
 @dataclass(slots=True, frozen=True)
 class BreakerSettings:
-    """The thresholds at which the breaker of a shard opens, and how long it stays open.
+    """The thresholds at which the circuit breaker of a shard opens, and how long it stays open.
 
     Attributes:
         window_s: how long a flush is remembered.

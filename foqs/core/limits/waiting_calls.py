@@ -33,7 +33,7 @@ class WaitingPlace:
 
 
 class WaitingCalls:
-    """The places and bytes of one server.
+    """The places and the bytes that the waiting calls of one server hold, within its limits.
 
     Attributes:
         call_count: the calls that wait.

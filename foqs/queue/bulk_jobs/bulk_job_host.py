@@ -73,7 +73,7 @@ class BulkJobHost:
                 timeout_s = TICK_S if self._is_anything_to_watch() else None
             except Exception as error:
                 if not isinstance(error, RegistryError):
-                    log.exception("the check of the bulk jobs failed unexpectedly; trying again")
+                    log.exception("the check of the bulk jobs failed with an unexpected error; trying again")
                 elif not failures:
                     log.warning("the bulk jobs cannot be read or written; trying again: %s", error)
                 timeout_s = self._tools.backoff.pause_s(failures)
@@ -98,11 +98,11 @@ class BulkJobHost:
             except (RegistryError, TimeoutError):
                 log.warning(
                     "this host's bulk jobs could not be given up in time; another host goes on with them when this host's "
-                    "session is over"
+                    "registry session is over"
                 )
 
     async def _follow_record(self) -> None:
-        """Read the record and follow it. Raises `RegistryError`."""
+        """Read the recorded jobs, and start and end workers as the jobs need. Raises `RegistryError`."""
         working = set(self._workers)  # before the read, so that the last write of each worker is read
         self.jobs = await self._tools.store.load()
         missing = self._missing_owners()
@@ -169,6 +169,8 @@ class BulkJobHost:
         del self._workers[job_id]
         pause_s = 0.0
         if not task.cancelled() and task.exception() is not None:
-            log.error("bulk job %s failed unexpectedly; it is started again", job_id, exc_info=task.exception())
+            log.error(
+                "bulk job %s failed with an unexpected error; starting it again", job_id, exc_info=task.exception()
+            )
             pause_s = TICK_S
         self._loop.call_later(pause_s, self._tools.store.wake)

@@ -29,7 +29,7 @@ _RETRY_MS: Final = 1_000
 
 
 class BulkJobService(BulkJobs):
-    """The calls of one host.
+    """Serves the calls about bulk jobs on one host.
 
     Args:
         now_ms: milliseconds since 1970-01-01 UTC.
@@ -78,7 +78,7 @@ class BulkJobService(BulkJobs):
         return await self._write(changing, deadline)
 
     async def _write(self, changing: Coroutine[Any, Any, _T], deadline: float) -> _T:
-        """Return the result of a change of the record, which is completed even if its caller leaves.
+        """Change the recorded jobs, and return the result. The change is completed even if its caller leaves.
 
         Raises:
             UnknownOutcome: the change may be recorded, or may still be.

@@ -111,7 +111,7 @@ class BulkJobWorker:
             while await self._step():
                 pass
         except BulkJobTaken:
-            log.info("bulk job %s is left to others: it ended, or another host has it", self._job.id)
+            log.info("this host no longer works on bulk job %s: it ended, or another host works on it", self._job.id)
 
     async def _step(self) -> bool:
         """Write and check the record if that is requested, and do one page. Returns whether the job goes on.
@@ -209,7 +209,9 @@ class BulkJobWorker:
                 break
             except RegistryError as error:
                 if not failures:
-                    log.warning("bulk job %s waits, because its progress cannot be recorded: %s", job_id, error)
+                    log.warning(
+                        "bulk job %s waits, because its progress cannot be recorded; trying again: %s", job_id, error
+                    )
                 await asyncio.sleep(tools.backoff.pause_s(failures))
                 failures += 1
         self._written_at_s = self._loop.time()

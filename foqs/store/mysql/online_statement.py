@@ -65,7 +65,7 @@ async def run_online(settings: MysqlSettings, statement: bytes, retries_for_s: f
 
 
 async def _run_once(settings: MysqlSettings, watcher: MysqlLink, statement: bytes) -> bool:
-    """Return whether the statement has run; False if it waited for too long and was ended."""
+    """Run the statement. Return False if it waited for too long and was ended."""
     link = await MysqlLink.connect(settings)
     try:
         _, found = await link.run(sql.LIMIT_LOCK_WAIT, _CONNECTION_ID)

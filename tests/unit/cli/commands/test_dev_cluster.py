@@ -338,7 +338,7 @@ def test_hosts_run_the_named_program(started: Sequence[Started], tmp_path: Path)
     assert run("dev", "--cluster", "1", "--port", "0", "--program", str(program)).exit_code == 0
     assert started[0].programs.foqs == [str(program)]
     alone = run("dev", "--program", str(program))
-    assert (alone.exit_code, "--program needs --cluster" in alone.stderr) == (2, True)
+    assert (alone.exit_code, "--program is for a cluster" in alone.stderr) == (2, True)
 
 
 class Restarted(HostProcess):
@@ -462,7 +462,7 @@ def test_host_started_by_the_user_is_named_if_it_outlives_the_cluster(
 def test_options_of_a_single_host_are_refused(started: Sequence[Started], options: list[str]) -> None:
     result = run("dev", "--cluster", "3", *options)
     assert result.exit_code == 2
-    assert "only --data, --shards, --port, --sqs and --program" in result.stderr
+    assert "only with --data, --shards, --port, --sqs and --program" in result.stderr
     assert not started
 
 

@@ -522,7 +522,7 @@ def test_worker_that_fails_unexpectedly_is_started_again(caplog: pytest.LogCaptu
         assert world.items.is_each_changed_once
 
     run_story(story)
-    assert "failed unexpectedly" in caplog.text
+    assert "failed with an unexpected error" in caplog.text
 
 
 def test_record_that_changes_often_is_read_about_ten_times_a_second() -> None:
@@ -556,7 +556,7 @@ def test_unexpected_error_does_not_end_the_work_of_a_host(caplog: pytest.LogCapt
         assert (await world.ended()).state is BulkJobState.DONE
 
     run_story(story)
-    assert "failed unexpectedly" in caplog.text
+    assert "failed with an unexpected error" in caplog.text
 
 
 # ------------------------------------------------------- a death at each moment
