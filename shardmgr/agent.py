@@ -53,7 +53,7 @@ class _AssignedShard:
     """A shard that is assigned to this host.
 
     Attributes:
-        epoch, database: those of the assignment.
+        epoch, database: the epoch and the database of the assignment.
         state: the state that the supervisor reported, a value of `OwnershipState`.
         is_given_to_host: `on_assigned` was called.
         is_releasing: `on_release_requested` was called.

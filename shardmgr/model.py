@@ -106,7 +106,7 @@ class Assignment:
     """The planned owner of a shard.
 
     Attributes:
-        name, nonce: those of the member.
+        name, nonce: the name and the nonce of the member.
         epoch: the epoch for the takeover; higher than any issued for the shard before.
         database: the shard's database at the assignment; empty if it is not known any more.
         leaving: the member must hand the shard over.

@@ -1,4 +1,4 @@
-"""Files and folders that only this user may use, whatever the umask is.
+"""Files and folders that only this user may use, with any umask.
 
 Always true: a folder or a file that exists keeps its mode, because a person may have
 chosen it. Knows nothing of the content.

@@ -95,14 +95,14 @@ def printable(bytes_max: int = NAME_BYTES_MAX, *, bytes_min: int = 1) -> AfterVa
 
 
 def number_key(high: int) -> PlainValidator:
-    """Read the name of a field as a number from 0 to `high`, in its only form."""
+    """Read the name of a field as a number from 0 to `high`, in decimal digits without leading zeros."""
 
     def read(text: str) -> int:
         if text.isascii() and text.isdigit() and len(text) <= len(str(high)):
             number = int(text)
             if number <= high and str(number) == text:
                 return number
-        raise ValueError(f"this must be named by a whole number from 0 to {high}")
+        raise ValueError(f"the name of this must be a whole number from 0 to {high}, without leading zeros")
 
     return PlainValidator(read)
 

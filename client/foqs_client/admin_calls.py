@@ -85,9 +85,9 @@ class Usage:
     """The usage of a namespace. A value that is not counted is None.
 
     Attributes:
-        items: its items.
+        items: the number of its items.
         bytes: the size of their payloads.
-        topics: its topics.
+        topics: the number of its topics.
         enqueues_last_minute: the items that were enqueued in the last minute.
     """
 
@@ -116,7 +116,7 @@ class AuditEntry:
         peer: the address that the call came from; "console" or "sqs" before it, if it came over one of these.
         call: the call of the contract, or "sqs." and an action.
         namespace: None if it concerns the whole cluster.
-        target: what it concerned, for people.
+        target: the item, topic or other object of the change, for people.
         outcome: "OK", or the code of the error.
         host: the name of the host that was called.
     """

@@ -178,7 +178,7 @@ class Coalescer:
 
 
 async def _serve_waiting(participants: Sequence[Participant[G, A]], serve: Serve[G, A]) -> None:
-    """Serve the participants that still wait. After it, no reply is pending, whatever happens."""
+    """Serve the participants that still wait. After it, no reply is pending, also if it fails."""
     try:
         await serve([participant for participant in participants if participant.is_waiting])
     except Exception as error:  # an internal error: every caller gets it

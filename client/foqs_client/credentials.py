@@ -84,7 +84,7 @@ def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
         except ssl.SSLError as error:
             raise TlsFailed(f"the TLS handshake failed ({_reason(error)}); {_NO_TLS}") from None
         except (ConnectionResetError, ConnectionAbortedError):
-            raise TlsFailed(f"it ended the TLS handshake; {_NO_TLS}") from None
+            raise TlsFailed(f"the host ended the TLS handshake; {_NO_TLS}") from None
 
     return connect
 
@@ -168,7 +168,7 @@ async def check_served(
     The connection may not be ready any more when this returns.
 
     Args:
-        host: how an error names the host.
+        host: the name of the host in an error.
 
     Raises:
         HostTooOld: the host does not know the method or a field.

@@ -43,7 +43,7 @@ class MovingCalls(RoutedCalls):
         until its time ends. `repeated` means that an earlier call had moved the item.
 
         Args:
-            ttl_remaining_ms: the new items expire this long from now, whatever TTL they had.
+            ttl_remaining_ms: the new items expire this long from now; the TTL that they had does not matter.
         """
 
         async def send(host: Address | None, part: Sequence[str], timeout_ms: int) -> list[Enqueued]:

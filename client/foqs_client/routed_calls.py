@@ -258,7 +258,7 @@ class RoutedCalls:
         """Make an ack, a nack or a release, in a span if there are spans.
 
         Args:
-            entries: as the caller gave them; those of the request are `raw_entries`.
+            entries: the entries as the caller gave them; `raw_entries` are the entries of the request.
         """
         if self._spans is None or not entries:
             return await self._call_by_id(method, make_request, raw_entries, retry_class, timeout_ms)

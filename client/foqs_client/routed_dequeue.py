@@ -155,7 +155,7 @@ class RoutedDequeue:
             else:
                 if found:
                     return found
-        found, failure = await self._wait_at_all(failure)
+        found, failure = await self._poll_all_hosts(failure)
         if found or failure is None:
             return found
         is_over = self._loop.time() >= self._begun_s + self._timeout_ms / 1_000
@@ -176,7 +176,7 @@ class RoutedDequeue:
         polled = polls.detached_hosts(self._long_poll)
         return [at for at in hosts if at not in polled]
 
-    async def _wait_at_all(self, failure: FoqsError | None) -> tuple[list[Delivery], FoqsError | None]:
+    async def _poll_all_hosts(self, failure: FoqsError | None) -> tuple[list[Delivery], FoqsError | None]:
         """Poll all hosts while the call waits. Return the items, or why the last poll or an earlier call failed."""
         while (left_ms := int((self._wait_until_s - self._loop.time()) * 1_000)) > 0:
             if self._parts.router.routing_table is None:

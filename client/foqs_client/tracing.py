@@ -94,7 +94,7 @@ class Tracing:
         """Start a span, which its caller ends.
 
         Args:
-            topics: those of the items of the operation, one for each item.
+            topics: the topics of the items of the operation, one for each item.
             attributes: further attributes of the span.
             linked_items: the span is linked to the spans that enqueued them.
             started_ns: when it began; None: now.

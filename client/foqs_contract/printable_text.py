@@ -1,4 +1,4 @@
-"""Text that may be written to a terminal or a log, whatever it holds."""
+"""Any text in a form that may be written to a terminal or a log."""
 
 from __future__ import annotations
 

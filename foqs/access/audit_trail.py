@@ -47,7 +47,7 @@ class AuditRecord:
         peer: the address that the call came from; `console` or `sqs` before it names the server, if it is not the Thrift server.
         call: the call of the contract, or `sqs.` and an action.
         namespace: None if the call concerns the whole cluster.
-        target: what it concerned, as the host understood it, for people.
+        target: the item, topic or other object of the change, as the host understood it, for people.
         outcome: OK, or the code of the error.
     """
 

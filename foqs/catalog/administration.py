@@ -319,7 +319,7 @@ class Administration:
         *,
         is_administrator: bool = False,
     ) -> None:
-        """Set the permissions of a principal; none revokes them all. See `change_part`."""
+        """Set the permissions of a principal; an empty set revokes the grant. See `change_part`."""
         await self.change_part(
             name,
             lambda before: changes.grant(before, name, principal, permissions),

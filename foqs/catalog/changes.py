@@ -112,7 +112,7 @@ def record_empty_shards(
 
 
 def grant(document: Document, name: str, principal: str, permissions: frozenset[Permission]) -> Document:
-    """Set the permissions of a principal in a namespace; none revokes them all. Raises `NamespaceNotFound`."""
+    """Set the permissions of a principal in a namespace; an empty set revokes the grant. Raises `NamespaceNotFound`."""
     namespace = find_namespace(document, name, "grant.namespace_name")
     grants = {other: granted for other, granted in namespace.grants.items() if other != principal}
     if permissions:

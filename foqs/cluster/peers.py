@@ -88,7 +88,7 @@ class Peers:
 
     Args:
         host_views: returns the cluster's hosts as last read; the same object while nothing changes.
-        nonce, tier, region: those of this host.
+        nonce, tier, region: the nonce, tier and region of this host.
         open_pool: opens authenticated connections to a host.
     """
 

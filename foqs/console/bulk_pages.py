@@ -106,7 +106,7 @@ async def _act(page_request: PageRequest) -> web.StreamResponse:
 
 async def _preview(page_request: PageRequest) -> web.StreamResponse:
     """Count the items that match, and show the first of them."""
-    only, what = _filter(page_request), _what(page_request)
+    only, what = _filter(page_request), _chosen_action(page_request)
     change, move_to = _change(page_request, what)
     key = page_request.text("key") or secrets.token_hex(16)
     found, is_complete = await _first_items(page_request, only)
@@ -128,7 +128,7 @@ async def _preview(page_request: PageRequest) -> web.StreamResponse:
 
 
 async def _start(page_request: PageRequest) -> web.StreamResponse:
-    what = _what(page_request)
+    what = _chosen_action(page_request)
     change, move_to = _change(page_request, what)
     expected = page_request.number("expected")
     if expected is None:
@@ -148,7 +148,7 @@ async def _start(page_request: PageRequest) -> web.StreamResponse:
 
 async def _start_count(page_request: PageRequest) -> web.StreamResponse:
     """Count by a job, which remembers for which change."""
-    what = _what(page_request)
+    what = _chosen_action(page_request)
     change, move_to = _change(page_request, what)
     job = await page_request.client.start_bulk_job(
         "count",
@@ -280,7 +280,7 @@ async def _first_items(page_request: PageRequest, only: ItemFilter) -> tuple[lis
 
 def _filter(page_request: PageRequest) -> ItemFilter:
     """Return the filter of the form. Raises InvalidArgument."""
-    states = ["dead"] if CHANGES[_what(page_request)].of_dead_items else _chosen_states(page_request)
+    states = ["dead"] if CHANGES[_chosen_action(page_request)].of_dead_items else _chosen_states(page_request)
     for state in states:
         if state not in STATES:
             raise InvalidArgument(f"{state!r} is not a state; use one of {', '.join(STATES)}", field="state")
@@ -294,7 +294,7 @@ def _filter(page_request: PageRequest) -> ItemFilter:
     )
 
 
-def _what(page_request: PageRequest) -> str:
+def _chosen_action(page_request: PageRequest) -> str:
     what = page_request.text("what")
     if what not in CHANGES:
         raise InvalidArgument(f"{what!r} is not an action; use one of {', '.join(CHANGES)}", field="what")

@@ -17,7 +17,7 @@ BarRow: TypeAlias = tuple[str, Count, float]
 """A row of a histogram: its name, its count, and the length of its bar, at most 100."""
 
 
-def sure(count: Count) -> str:
+def signed_count(count: Count) -> str:
     """Return a count with its sign, if it is not exact."""
     return f"{count.sign}{count.items:,}"
 
@@ -67,5 +67,5 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "decimal": short,
     "priority_rows": priority_rows,
     "rate": rate,
-    "sure": sure,
+    "signed_count": signed_count,
 }

@@ -44,7 +44,7 @@ def check_database_tls(options: DatabaseTlsOptions, section: str) -> None:
     url = options.parsed_url
     if url.kind != "mysql" or url.socket is not None:
         raise InvalidOption(
-            f"{section}.url names no server in a network",
+            f"{section}.url names no server that is reached over a network",
             "leave it at disabled, or name a server as mysql://user@host:port/database",
             f"{section}.tls",
         )

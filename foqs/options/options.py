@@ -29,7 +29,7 @@ def option(default: Any, unit: str, what: str, low: int | None = None, high: int
     """Return an option.
 
     Args:
-        what: what the option sets.
+        what: a sentence about what the option sets.
         low, high: the range of the value.
         change: when an operator changes it, and by which sign.
     """
@@ -515,7 +515,7 @@ def parse_store_url(url: str) -> StoreUrl:
             raise InvalidOption("the sqlite URL names no folder", "write sqlite:./folder or sqlite:/absolute/folder")
         return StoreUrl("sqlite", path=path)
     if not url.startswith("mysql://"):
-        raise InvalidOption("the URL is of no known kind", forms)
+        raise InvalidOption("the URL begins with none of the known schemes", forms)
     try:
         parts = urlsplit(url)
         port = 3306 if parts.port is None else parts.port

@@ -115,5 +115,5 @@ class CallOptions(Options):
 
     @property
     def reply_bytes_max(self) -> int:
-        """The longest reply of a call that changes something; a dequeue returns one item whatever its size is."""
+        """The longest reply of a call that changes something; a dequeue returns at least one item of any size."""
         return self.delivery_bytes_max + PAYLOAD_BYTES_CEILING + self.items_per_call_max * RESULT_BYTES_MAX

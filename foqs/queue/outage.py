@@ -16,7 +16,7 @@ class Outage:
     """Shards that may hold items of some topics and cannot deliver now.
 
     Attributes:
-        shards: how many; at least 1.
+        shards: the number of such shards; at least 1.
         is_whole: no other shard that may hold such items could deliver, and no lease was or will be written.
         reason: why one of them cannot deliver, with its number or the name of its host.
         retry_after_ms: when to ask again.
@@ -27,7 +27,7 @@ class Outage:
     reason: str
     retry_after_ms: int = HANDOVER_RETRY_MS
 
-    def beside(self, other: Self | None) -> Self:
+    def merged_with(self, other: Self | None) -> Self:
         """Return both outages as one. It is whole if both are."""
         if other is None:
             return self

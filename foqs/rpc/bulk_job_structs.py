@@ -132,10 +132,10 @@ def _parse_work(
         return change, None, item_filter
     if change.action.changes_items:
         raise InvalidArgument("only the action COUNT takes this; leave it out", field="counts_for")
-    return change, *_parse_meant(request.filter, meant, settings)
+    return change, *_parse_counted_change(request.filter, meant, settings)
 
 
-def _parse_meant(
+def _parse_counted_change(
     raw_filter: ttypes.ItemFilter | None, meant: ttypes.BulkChange, settings: NamespaceOptions
 ) -> tuple[BulkChange, RowFilter]:
     """Return the change for which a job counts, and the filter of its items. Raises FoqsError."""

@@ -92,6 +92,7 @@ def _parse_key(raw: ttypes.RestoredItem) -> bytes:
     assert raw.restore_key is not None
     if len(raw.restore_key) > RESTORE_KEY_BYTES_MAX:
         raise LimitExceeded(
-            f"this has {len(raw.restore_key)} bytes; at most {RESTORE_KEY_BYTES_MAX} are allowed", field="restore_key"
+            f"this has {len(raw.restore_key)} bytes; at most {RESTORE_KEY_BYTES_MAX} are allowed; shorten it",
+            field="restore_key",
         )
     return restore_key(raw.restore_key)

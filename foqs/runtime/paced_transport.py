@@ -31,7 +31,7 @@ class PacedTransport(asyncio.Transport):
         on_evicted: called if others need the memory. The connection must be aborted.
 
     Attributes:
-        unread_bytes: what the peer has not taken, if it does not read as fast as it gets replies; else 0.
+        unread_bytes: the bytes that the peer has not taken, if it does not read as fast as it gets replies; else 0.
     """
 
     def __init__(

@@ -407,19 +407,19 @@ class ShardMemory:
         """Assert that index, counts and lease ends know this row."""
         topic = (row.namespace, row.topic)
         assert self.counts.is_lagging or self.counts.count(topic, row.state) > 0, (
-            f"invariant 15: no count has {_name(row)}"
+            f"invariant 15: no count has {_row_name(row)}"
         )
         if row.state is State.READY:
-            assert self.index.covers(topic, row.order_key), f"invariant 13: the index does not know {_name(row)}"
+            assert self.index.covers(topic, row.order_key), f"invariant 13: the index does not know {_row_name(row)}"
         else:
-            assert not self.index.holds(topic, row.order_key), f"invariant 13: the index has {_name(row)}"
+            assert not self.index.holds(topic, row.order_key), f"invariant 13: the index has {_row_name(row)}"
         if row.state is State.LEASED and row.due_ms is not None:
             assert self.timers.leases.covers(row.id, row.due_ms), (
-                f"invariant 10: the end of the lease of {_name(row)}, is forgotten"
+                f"invariant 10: the end of the lease of {_row_name(row)}, is forgotten"
             )
 
 
-def _name(row: Row) -> str:
+def _row_name(row: Row) -> str:
     """Return what names a row in a sentence."""
     return f"row {row.id} of {row.topic!r}, {row.state.name}"
 

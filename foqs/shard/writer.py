@@ -66,7 +66,7 @@ class Writer:
     """Runs flushes against one store until it is closed or fenced.
 
     Args:
-        pace: how large flushes may be.
+        pace: sets the size of flushes.
         breaker: notified of every wait for the store.
     """
 

@@ -2,7 +2,7 @@
 
 A dead letter first becomes DEAD in its own queue, with its origin, and then it is moved by
 its id. Always true: each step is one flush, and only the move makes a new item; so
-there is one copy, whatever fails between them. `dead_letter_sweep` moves what is left.
+there is one copy, also if a step between them fails. `dead_letter_sweep` moves what is left.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def check_claims(
     """Return the signature that a request claims, before its body is known.
 
     Raises:
-        SqsError: it cannot be valid, whatever the body is.
+        SqsError: it cannot be valid with any body.
     """
     grouped = _group(headers)
     signature = parse_signature(query, grouped)

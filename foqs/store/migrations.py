@@ -34,7 +34,7 @@ class Migration:
     """One change of the tables.
 
     Attributes:
-        statements: those that add something, in order. If the database cannot run them as one transaction, each must be
+        statements: the statements that add something, in order. If the database cannot run them as one transaction, each must be
             harmless when it runs again after a crash, also beside the statements of later migrations: a creation runs
             all of them, and begins again. Every other statement must be harmless then, too.
         rolls: hosts of the version before use the tables while `statements` are applied and afterwards.

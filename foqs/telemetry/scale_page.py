@@ -104,7 +104,7 @@ class ScalePage:
         # A topic without items is missing in the list. So is one of a shard that was not served for a moment.
         if was_partial or self._is_partial() if stats is None else stats.counts_lag:
             raise Unavailable("the items of the topic are not all counted at the moment; try again")
-        return _facts(namespace, topic, stats, self._rates_of((namespace, topic)), target)
+        return _topic_answer(namespace, topic, stats, self._rates_of((namespace, topic)), target)
 
     async def _authenticate(self, authorization: str | None) -> Any:
         """Return the principal; None without authentication. Raises `Unauthenticated`, after a pause for a wrong token."""
@@ -122,7 +122,7 @@ class ScalePage:
         return authenticated.principal
 
 
-def _facts(
+def _topic_answer(
     namespace: str, topic: str, stats: TopicStats | None, rates: Rates, target: ScaleTarget | None
 ) -> Mapping[str, Any]:
     """Return the answer for a topic; `stats` is None if it has no items."""

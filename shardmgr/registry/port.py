@@ -133,7 +133,9 @@ class Registry(Protocol):
 def check_name(name: str) -> None:
     """Raise `ValueError` for an invalid name. Names come from programs, so this is a defect."""
     if len(name) > NAME_CHARS_MAX:
-        raise ValueError(f"the name {name[:50]!r}... has {len(name)} characters; at most {NAME_CHARS_MAX} are allowed")
+        raise ValueError(
+            f"the name {name[:50]!r}... has {len(name)} characters; at most {NAME_CHARS_MAX} are allowed; shorten it"
+        )
     if not _NAME_PATTERN.fullmatch(name) or any(part in (".", "..") for part in name.split("/")):
         raise ValueError(f"{name!r} is not a name: use parts of letters, digits, -, _ and ., with a / between them")
 

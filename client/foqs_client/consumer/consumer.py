@@ -330,7 +330,7 @@ class Consumer:
         try:
             await self._client.release(surplus)
         except FoqsError as error:
-            log.debug("surplus items could not be released: %s", error)
+            log.debug("surplus items could not be released, and come back when their leases end: %s", error)
         finally:
             self._release_count -= 1
             self._wake.set()

@@ -234,7 +234,7 @@ class _WorkerProcess:
             work = self._jobs.get()
             if work is None:
                 break
-            if not _has_ended(self._process) and self._do(*work):
+            if not _has_ended(self._process) and self._do_job(*work):
                 idle_deaths = 0
                 continue
             # No item is at fault.
@@ -248,7 +248,7 @@ class _WorkerProcess:
                 self._stopping.wait(REPLACE_S)
         self._end_process()
 
-    def _do(self, job: Job, on_done: OnDone) -> bool:
+    def _do_job(self, job: Job, on_done: OnDone) -> bool:
         """Do a job and report its end. Return False if the process ended before it had read the job."""
         self.job = job
         try:

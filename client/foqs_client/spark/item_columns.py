@@ -22,7 +22,7 @@ _NULL: Final = "void"
 
 
 class SinkError(JobError):
-    """A write failed."""
+    """A write to the sink `foqs` failed."""
 
 
 class UncheckedText(list[Any]):

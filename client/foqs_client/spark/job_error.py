@@ -19,7 +19,7 @@ class JobError(Exception):
 
 
 class SourceError(JobError):
-    """A read failed."""
+    """A read of the source `foqs` failed."""
 
 
 class without_traceback:  # noqa: N801 - it is used like a function

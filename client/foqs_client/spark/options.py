@@ -67,7 +67,7 @@ class SinkOptions:
         timeout_ms: a task fails if an item cannot be enqueued within this time.
         partition_rows_max: the maximum number of rows of a partition for which keys are made.
         replay_window_ms: a stream starts only if keys are remembered for at least this time.
-        on_error: what happens to a row that cannot be an item.
+        on_error: the treatment of a row that cannot be an item.
         dead_letter_topic: the topic of such rows, with `OnError.DEADLETTER`.
         defaults: by column, the value of rows that have none.
     """
@@ -90,7 +90,7 @@ class SinkOptions:
     defaults: Mapping[str, OptionValue] = field(default_factory=dict)
 
     def identity(self) -> tuple[object, ...]:
-        """Return a value that is equal for equal options, whatever the name of the write."""
+        """Return a value that is equal for equal options, also if the name of the write differs."""
         items = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name not in ("run", "defaults"))
         return (*items, *sorted(self.defaults.items()))
 

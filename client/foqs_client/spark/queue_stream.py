@@ -75,7 +75,7 @@ class QueueStream:
         options: the options of the stream.
         client: a client of the namespace.
         staging: the staging location.
-        renewal: what extends the leases of the staged items.
+        renewal: the task that extends the leases of the staged items.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class RowErrors:
     """Decides what happens to rows that cannot be items, and counts them.
 
     Args:
-        on_error: what happens to them.
+        on_error: the treatment of such rows.
         topic: the topic of dead letters.
 
     Attributes:
@@ -128,7 +128,7 @@ class RowErrors:
             raise SinkError(reason)
         if isinstance(item, DeadLetter):
             if refused_column(error) == "payload" and len(item.payload) > CUT_PAYLOAD_BYTES:
-                return _cut(item)
+                return _with_shorter_payload(item)
             raise SinkError(f"a dead letter cannot be enqueued; correct the option dead_letter_topic: {reason}")
         row = {
             "topic": item.topic,
@@ -186,7 +186,7 @@ def _json(notes: Mapping[str, Any]) -> bytes:
     return json.dumps(notes, ensure_ascii=False).encode(errors="replace")
 
 
-def _cut(dead_letter: DeadLetter) -> DeadLetter:
+def _with_shorter_payload(dead_letter: DeadLetter) -> DeadLetter:
     """Return the dead letter with a shorter payload and the same key."""
     row = json.loads(dead_letter.metadata)
     notes = {"reason": row["reason"], "payload_bytes": len(dead_letter.payload)}

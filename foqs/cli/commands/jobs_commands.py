@@ -103,12 +103,12 @@ def job_row(job: BulkJob) -> Row:
     fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
     for name in ("started", "changed", "ended"):
         fields[f"{name}_at"] = _moment(fields.pop(f"{name}_at_ms"))
-    fields["filter"] = _given(fields.pop("only"))
-    fields["change"] = None if job.change is None else _given(job.change)
+    fields["filter"] = _fields_set(fields.pop("only"))
+    fields["change"] = None if job.change is None else _fields_set(job.change)
     return fields
 
 
-def _given(value: ItemFilter | Change) -> dict[str, Any]:
+def _fields_set(value: ItemFilter | Change) -> dict[str, Any]:
     """Return the fields that are set."""
     given: dict[str, Any] = {}
     for field in dataclasses.fields(value):

@@ -157,7 +157,7 @@ async def _shard_status(place: ShardPlace) -> dict[str, Any]:
     if place.settings is None:
         state = _file_state(place)
         return {**row, "version": state.version, "phase": str(state.phase)}
-    async with _reported(place), schema_link(place.settings) as link:
+    async with _errors_as_command_failed(place), schema_link(place.settings) as link:
         state = await read_state(link, place.shard)
         if state.phase is Phase.CONTRACTING:
             row["filled_rows"], row["rows"] = await read_filling(link, place.shard)
@@ -191,7 +191,7 @@ async def _plan_rows(config: Config, *, contract: bool) -> list[Row]:
         if place.settings is None:
             rows += [] if contract else _file_plan(place)
             continue
-        async with _reported(place), schema_link(place.settings) as link:
+        async with _errors_as_command_failed(place), schema_link(place.settings) as link:
             if contract:
                 state = await read_state(link, place.shard)
                 steps = steps_to_contract(state, MIGRATIONS, location_of(place.settings, place.shard))
@@ -273,7 +273,7 @@ async def _expand(config: Config, place: ShardPlace) -> None:
 
     make = database_store_factory(config, place.database) if place.database else None
     store = (make or local_store_factory(config, SystemClock()))(place.shard)
-    async with _reported(place):
+    async with _errors_as_command_failed(place):
         try:
             await store.open()
         finally:
@@ -284,7 +284,7 @@ async def _contract(place: ShardPlace) -> None:
     from foqs.store.mysql.schema_upgrade import contract_tables, schema_link
 
     assert place.settings is not None
-    async with _reported(place), schema_link(place.settings) as link:
+    async with _errors_as_command_failed(place), schema_link(place.settings) as link:
         await contract_tables(link, place.settings, place.shard, _ShardProgress(place.shard).show)
 
 
@@ -302,7 +302,7 @@ class _ShardProgress:
 
 
 @asynccontextmanager
-async def _reported(place: ShardPlace) -> AsyncIterator[None]:
+async def _errors_as_command_failed(place: ShardPlace) -> AsyncIterator[None]:
     """Turn the errors of a shard's database into CommandFailed."""
     from foqs.store.mysql.mysql_driver import MysqlLinkLost, ServerError
     from foqs.store.port import StoreError

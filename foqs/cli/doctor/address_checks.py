@@ -25,7 +25,7 @@ _SHOWN_MAX: Final = 5
 
 
 async def check_cluster_at(address: str, connect: OpenClient) -> list[Finding]:
-    """Run all checks of the cluster."""
+    """Check the cluster of the host at this address: that its shards are served, and that its hosts answer."""
     try:
         addresses = parse_addresses(address)
         routing = await _get_routing(address, connect)

@@ -72,12 +72,12 @@ class TierOutages:
         for peer in self._peer_dequeues.peers.by_nonce.values():
             outage = self._outage_of(peer, topics, now_s)
             if outage is not None:
-                found = outage.beside(found)
+                found = outage.merged_with(found)
             if outage is None or not outage.is_whole:
                 may_deliver = may_deliver or self._peer_reports.may_deliver(peer, topics)
         unserved = self._unserved_outage()
         if unserved is not None:
-            found = unserved.beside(found)
+            found = unserved.merged_with(found)
         if found is None:
             return None
         may_deliver = may_deliver or self._availability.may_deliver(topics)

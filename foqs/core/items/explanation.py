@@ -33,7 +33,7 @@ class ItemSnapshot:
         is_in_memory: the ready index holds the item's key.
         better_count: READY items of the topic before this one; None if unknown.
         is_better_count_exact: False if counting stopped at `better_count`.
-        best_priority: that of the best READY item of the topic, as far as this host knows it.
+        best_priority: the priority of the best READY item of the topic, as far as this host knows it.
         waiter_count: consumers that wait for the topic.
         last_dequeue_ms_ago: time since the last dequeue of a ready item of the topic; None if none is remembered.
         payload_bytes_max: the namespace's present limit.

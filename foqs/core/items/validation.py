@@ -21,7 +21,7 @@ CURSOR_BYTES_MAX: Final = 4_096
 
 
 class MalformedRequest(InvalidArgument):
-    """The request has bytes that no correct client sends, whatever its user does."""
+    """The request has bytes that no correct client sends, for any input of its user."""
 
 
 def decode_text(raw: bytes, bytes_max: int, field: str) -> str:
@@ -32,7 +32,7 @@ def decode_text(raw: bytes, bytes_max: int, field: str) -> str:
         InvalidArgument: too long.
     """
     if len(raw) > bytes_max:
-        raise InvalidArgument(f"this has {len(raw)} bytes; at most {bytes_max} are allowed", field=field)
+        raise InvalidArgument(f"this has {len(raw)} bytes; at most {bytes_max} are allowed; shorten it", field=field)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -50,7 +50,7 @@ def decode_name(raw: bytes | None, field: str) -> str:
         what = "missing" if raw is None else "empty"
         raise InvalidArgument(f"this is {what}; give 1 to {NAME_BYTES_MAX} bytes of UTF-8", field=field)
     if 0 in raw:
-        raise InvalidArgument("a name must not contain NUL", field=field)
+        raise InvalidArgument("a name must not contain NUL; remove it", field=field)
     return decode_text(raw, NAME_BYTES_MAX, field)
 
 
@@ -104,7 +104,8 @@ def check_trace_context(data: bytes) -> bytes:
     """
     if len(data) > TRACE_CONTEXT_BYTES_MAX:
         raise InvalidArgument(
-            f"this has {len(data)} bytes; at most {TRACE_CONTEXT_BYTES_MAX} are allowed", field="trace_context"
+            f"this has {len(data)} bytes; at most {TRACE_CONTEXT_BYTES_MAX} are allowed; shorten it",
+            field="trace_context",
         )
     return data
 

@@ -25,7 +25,7 @@ class WholeLimit(TokenBucket):
     elsewhere_bytes = 0
 
     def record_request(self, items: int, now_s: float) -> None:
-        """Do nothing: the limit is whole, whatever callers ask for."""
+        """Do nothing: the limit does not depend on the items that callers ask for."""
 
     def items_max(self, limit: int) -> int:
         return limit

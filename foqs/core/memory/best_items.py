@@ -44,7 +44,7 @@ def reserve_best(
         ranks = arrival_ranks(order_keys)
         parts.append(ranks)
         if boundary is not None:
-            rank_max = _lower(rank_max, boundary, ranks[-1] if ranks else None)
+            rank_max = _lower_rank_max(rank_max, boundary, ranks[-1] if ranks else None)
     if sum(map(bool, parts)) < 2:
         parts = [
             arrival_ranks(index.peek(topic, count)) if part else part
@@ -70,7 +70,7 @@ def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list
         order_keys, boundary = index.peek_with_boundary(topic, 1)
         rank = arrival_rank(order_keys[0]) if order_keys else None
         if boundary is not None:
-            rank_max = _lower(rank_max, boundary, rank)
+            rank_max = _lower_rank_max(rank_max, boundary, rank)
         if rank is not None and (best is None or rank < best):
             best, best_at = rank, at
     reserved: list[list[OrderKey]] = [[] for _ in indexes]
@@ -79,7 +79,7 @@ def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list
     return reserved
 
 
-def _lower(rank_max: int | None, boundary: OrderKey, last_rank: int | None) -> int:
+def _lower_rank_max(rank_max: int | None, boundary: OrderKey, last_rank: int | None) -> int:
     """Return the lower of `rank_max` and the rank above which the table may hold keys. `last_rank` is the rank of the last key of a peek."""
     rank = arrival_rank(boundary)
     if last_rank is not None and last_rank > rank:

@@ -1,4 +1,4 @@
-"""The order in which one host accepts new items, whatever their shard.
+"""The order in which one host accepts new items, over all shards.
 
 Always true: sequences rise with each item that the host accepts. They are the last part
 of an item's number, so items of one millisecond are in order too, on several shards and

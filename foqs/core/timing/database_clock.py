@@ -23,7 +23,7 @@ class DatabaseClock:
         monotonic_ms: a steady clock that never goes back and also counts while the machine sleeps.
         slew_permille: see `ShardClock`.
         skew_ms_max: the maximum difference between the clocks of two database servers.
-        arrivals: those of the host, in all databases.
+        arrivals: the arrivals of the host, in all databases.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class DeletedNumbers:
                         del blocks[next(iter(blocks))]
                 blocks[block] = known | _bits(block, first, last)
 
-    def others(self, ranges: Sequence[Range]) -> list[Range]:
+    def without_deleted(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the numbers of these sorted, disjoint ranges that are not known to be deleted, as ranges."""
         found: list[Range] = []
         for first, last in ranges:

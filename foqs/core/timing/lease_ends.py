@@ -199,7 +199,7 @@ class LeaseEnds:
             numbers = slot.ranges
             ranges += [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
         self._find_next()
-        left = self._deleted.others(_merged(ranges))
+        left = self._deleted.without_deleted(_merged(ranges))
         if not left:
             return None
         look = Look(min([slot.due_ms for _, slot in due]), max([slot.last_ms for _, slot in due]), left)
@@ -258,7 +258,7 @@ class LeaseEnds:
         """Return whether this lease is looked at when it ends, or found by a lease walk."""
         if due_ms >= self.unread_from_ms:
             return True
-        if not self._deleted.others([(number, number)]):
+        if not self._deleted.without_deleted([(number, number)]):
             return False  # no look reads it
         look = self._look
         if (

@@ -121,9 +121,9 @@ class BulkJobCounts:
     """The numbers of items in the finished pages of a job.
 
     Attributes:
-        seen: those that matched when their page was read.
-        changed: those that the job has changed.
-        failed: those that refused the change, such as a leased item's move.
+        seen: the items that matched when their page was read.
+        changed: the items that the job has changed.
+        failed: the items that refused the change, such as a leased item's move.
         at_least: the numbers may be too low, because the result of a page was lost. `changed` is never too high.
         unknown: the fields that only a newer version knows. They are kept.
     """
@@ -142,7 +142,7 @@ class BulkJobRecord:
     Attributes:
         id: 16 hexadecimal digits.
         tier: the hosts that may work on it.
-        incarnation: that of the namespace; another one means that it was deleted and created again.
+        incarnation: the incarnation of the namespace; another one means that it was deleted and created again.
         cursor: the pages before it are done; None: the filter walk has not started.
         refusal: why the first of the failed items refused the change.
         problem: FAILED: why; RUNNING: what the job waits for, if it cannot go on now.

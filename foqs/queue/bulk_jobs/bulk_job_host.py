@@ -70,7 +70,7 @@ class BulkJobHost:
             try:
                 await self._follow_record()
                 failures = 0
-                timeout_s = TICK_S if self._is_anything_to_watch() else None
+                timeout_s = TICK_S if self._needs_checks() else None
             except Exception as error:
                 if not isinstance(error, RegistryError):
                     log.exception("the check of the bulk jobs failed with an unexpected error; trying again")
@@ -116,7 +116,7 @@ class BulkJobHost:
         for job_id, (worker, _) in self._workers.items():
             job = self.jobs.by_id.get(job_id)
             if job is None or job.run != worker.run_number or job.state is not BulkJobState.RUNNING:
-                worker.heed_record()
+                worker.request_check()
         for job in self.jobs.by_id.values():
             if job.owner == self._owner and job.id not in working:
                 self._start(job)
@@ -142,8 +142,8 @@ class BulkJobHost:
         self._missing_since_s = {nonce: self._missing_since_s.get(nonce, now_s) for nonce in sorted(absent)}
         return [nonce for nonce, since_s in self._missing_since_s.items() if now_s - since_s >= MISSING_S]
 
-    def _is_anything_to_watch(self) -> bool:
-        """Return whether a job may need another owner."""
+    def _needs_checks(self) -> bool:
+        """Return whether jobs must be checked from time to time, because one may need another owner."""
         return any(
             job.owner != self._owner and (job.owner is not None or job.state is BulkJobState.RUNNING)
             for job in self.jobs.by_id.values()
@@ -156,7 +156,7 @@ class BulkJobHost:
         self._started_runs[job.id] = job.run
         worker = BulkJobWorker(job, self._tools, self._write_interval_s)
         if job.state is not BulkJobState.RUNNING:
-            worker.heed_record()
+            worker.request_check()
         task = asyncio.ensure_future(worker.run())
         self._workers[job.id] = worker, task
         task.add_done_callback(lambda task: self._on_worker_ended(job.id, task))

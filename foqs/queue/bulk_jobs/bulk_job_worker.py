@@ -96,8 +96,8 @@ class BulkJobWorker:
         """The run of the job that this worker was made for."""
         return self._job.run
 
-    def heed_record(self) -> None:
-        """Check the record before the next page: the job may be interrupted, or taken by another host."""
+    def request_check(self) -> None:
+        """Let the worker read its record before the next page: the job may be interrupted, or taken by another host."""
         self._attention.set()
 
     def leave(self) -> None:
@@ -176,7 +176,7 @@ class BulkJobWorker:
             progress = replace(progress, counts=replace(progress.counts, at_least=True))
         is_new = progress.problem != error.message
         self._progress = replace(progress, problem=error.message)
-        if not self._may_be_mended(error):
+        if not self._may_succeed_later(error):
             return await self._write(end=BulkJobState.FAILED)
         if is_new and not await self._write():
             return False
@@ -184,7 +184,7 @@ class BulkJobWorker:
         self._failures += 1
         return True
 
-    def _may_be_mended(self, error: FoqsError) -> bool:
+    def _may_succeed_later(self, error: FoqsError) -> bool:
         if isinstance(error, NamespaceNotFound) and not isinstance(error, _Replaced):
             now_s = self._loop.time()
             if self._missing_since_s is None:

@@ -27,7 +27,7 @@ class HostBulkJobs:
     """Serves the calls at once, and works on jobs from `start` to `stop`.
 
     Args:
-        documents: where the record is kept.
+        documents: the store of the recorded jobs.
         now_ms: milliseconds since 1970-01-01 UTC.
     """
 

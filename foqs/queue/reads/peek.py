@@ -1,7 +1,7 @@
 """A page of a topic's items in one state, best first, over the shards of this host.
 
 Always true: items of equal order keys are sorted by shard, so a cursor is a place in
-one order, whatever host continues. Changes nothing.
+one order, whichever host continues. Changes nothing.
 """
 
 from __future__ import annotations

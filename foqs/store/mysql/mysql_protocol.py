@@ -179,7 +179,7 @@ class PrepareReplyReader:
                 return None
             if at == 0:
                 if data[4:5] == bytes([_ERR]):
-                    raise _error(data[5:stop])
+                    raise _server_error(data[5:stop])
                 if data[4:5] != bytes([_OK]) or stop < 4 + 9:
                     raise MysqlProtocolError(f"the reply to a prepare begins with the unexpected byte {data[4:5]!r}")
                 statement_id = int.from_bytes(data[5:9], "little")
@@ -268,7 +268,7 @@ class ReplyReader:
         first_byte = data[at]
         if first_byte == _ERR:
             if self.error is None:
-                self.error = _error(data[at + 1 : end])
+                self.error = _server_error(data[at + 1 : end])
                 self._refused_at = len(self._results)
             self._columns, self._columns_left, self._is_reading_columns = None, 0, False
             self._rows = []
@@ -309,7 +309,7 @@ class ReplyReader:
         return not status & _MORE_RESULTS
 
 
-def _error(content: bytes) -> ServerError:
+def _server_error(content: bytes) -> ServerError:
     text = content[8:] if content[2:3] == b"#" else content[2:]
     return ServerError(int.from_bytes(content[:2], "little"), text.decode(errors="replace"))
 

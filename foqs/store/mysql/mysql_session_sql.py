@@ -17,7 +17,7 @@ def set_autocommit(enabled: bool) -> bytes:
 
 
 NAMES_AS_BYTES: Final = b"SET NAMES binary"
-"""Literals and results are bytes, whatever they hold."""
+"""Literals and results are bytes, with any content."""
 
 
 def session_settings(lock_wait_s: int, *, read_only: bool = False) -> tuple[bytes, ...]:

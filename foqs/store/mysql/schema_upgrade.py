@@ -129,7 +129,7 @@ async def contract_tables(
 
 @asynccontextmanager
 async def schema_link(settings: MysqlSettings) -> AsyncIterator[MysqlLink]:
-    """Yield a connection for changes of tables, with the session of a store."""
+    """Yield a connection for changes of tables, with the settings of a store's connections."""
     link = await MysqlLink.connect(settings)
     try:
         await link.run(*session_settings(settings.lock_wait_timeout_s))

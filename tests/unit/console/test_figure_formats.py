@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from foqs.console.due_calendar import Calendar, Count, Interval
-from foqs.console.figure_formats import calendar_rows, priority_rows, rate, sure, time_to_empty
+from foqs.console.figure_formats import calendar_rows, priority_rows, rate, signed_count, time_to_empty
 from foqs.console.priority_line import PriorityLine
 from foqs.core.memory.topic_rates import Rates
 
 
 def test_a_count_has_its_sign_and_a_rate_one_decimal() -> None:
-    assert [sure(Count(1_234)), sure(Count(5, "~")), sure(Count(7, "≥"))] == ["1,234", "~5", "≥7"]
+    assert [signed_count(Count(1_234)), signed_count(Count(5, "~")), signed_count(Count(7, "≥"))] == [
+        "1,234",
+        "~5",
+        "≥7",
+    ]
     assert [rate(0.0), rate(0.04), rate(0.25), rate(12_345.67)] == ["0", "0", "0.2", "12,345.7"]
 
 

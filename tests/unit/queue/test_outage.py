@@ -258,7 +258,7 @@ def test_a_disk_that_is_almost_full_is_probed_once_a_second_and_the_host_stays_u
 
 @pytest.mark.parametrize("other", [None, Outage(2, True, "b", 900), Outage(3, False, "c")])
 def test_outages_add_up(other: Outage | None) -> None:
-    both = Outage(1, True, "a", 500).beside(other)
+    both = Outage(1, True, "a", 500).merged_with(other)
     assert both.shards == 1 + (0 if other is None else other.shards)
     assert both.is_whole is (other is None or other.is_whole)
     assert both.retry_after_ms == (900 if other is not None and other.is_whole else 500)

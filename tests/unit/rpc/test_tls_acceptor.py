@@ -354,6 +354,6 @@ def test_old_tls_version_is_refused(runner: asyncio.Runner, authority: Authority
         assert await enqueued(host.url, tls=old)
         assert host.acceptor is not None
         host.acceptor.context.minimum_version = ssl.TLSVersion.TLSv1_3
-        assert "it ended the TLS handshake" in await message_of_retries(host.url, tls=old)
+        assert "the host ended the TLS handshake" in await message_of_retries(host.url, tls=old)
 
     Secure(authority).run(runner, main)

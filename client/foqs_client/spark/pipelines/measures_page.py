@@ -68,7 +68,7 @@ def page(moment: str, tables: Mapping[str, Rows]) -> str:
         table(_HEAD, [_measures("all topics", totals(topics)), *rows], 1),
         "<p class=note>Unknown items were received and have no record of an enqueue; nothing else counts them.</p>",
         "<h2>Items by what became of them</h2>",
-        *_bars(topics, _fates, ("in order", "out of order", "lost")),
+        *_bars(topics, _delivery_outcomes, ("in order", "out of order", "lost")),
         "<h2>Deliveries</h2>",
         *_bars(topics, lambda row: {"first": row["received"], "duplicate": row["duplicates"]}, ("first", "duplicate")),
         "<h2>Average displacement</h2>",
@@ -85,7 +85,7 @@ def _measures(label: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     return (label, f"{row['enqueued']:,}", *[_decimal(row[rate]) for rate in rates], f"{row['unknown']:,}")
 
 
-def _fates(row: Mapping[str, Any]) -> dict[str, int]:
+def _delivery_outcomes(row: Mapping[str, Any]) -> dict[str, int]:
     return {
         "in order": row["received"] - row["out_of_order"],
         "out of order": row["out_of_order"],

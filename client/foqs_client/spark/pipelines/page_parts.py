@@ -35,7 +35,7 @@ def bars(counts: Mapping[str, Counter[str]], series: Sequence[str], what: str) -
 
     Args:
         counts: by label, the items of each series.
-        what: what a label is, such as topic.
+        what: the noun for a label, such as topic.
     """
     ordered = sorted(counts, key=lambda label: -counts[label].total())
     left = ordered[BARS_MAX:]
