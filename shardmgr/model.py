@@ -42,7 +42,7 @@ class Member:
 
     Attributes:
         name: the host's name; the same after a restart. Normally no two members have the same name.
-        nonce: identifies the run; no two runs have the same.
+        nonce: a text that identifies the run; no two runs have the same.
         address: the `host:port` at which clients reach it.
         capacity: its part of the work, relative to other members; at least 1.
         load: its load now, relative to other members; for information, not for planning.

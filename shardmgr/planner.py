@@ -54,7 +54,7 @@ class Planner:
 
     Args:
         registry: an open registry; it may have other users.
-        nonce: identifies this run of the host.
+        nonce: the nonce that identifies this run of the host.
         boot_ms: the boot-time clock.
         rng: spreads the pauses after failures.
     """

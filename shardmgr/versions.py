@@ -84,7 +84,7 @@ def older_hosts(reading: ClusterReading, versions: Mapping[str, HostVersions], s
     """Return the names of the members that do not use tables of this version, and of entries that cannot be read.
 
     Args:
-        reading: must be read before `versions`: a host announces its versions first.
+        reading: the cluster as it was read before `versions`, because a host announces its versions first.
     """
     found = [
         member.name
@@ -100,7 +100,7 @@ def distant_hosts(
     """Return the versions of the members that are more than one release away from `own`, as far as numbers show it.
 
     Args:
-        reading: must be read before `versions`: a host announces its versions first.
+        reading: the cluster as it was read before `versions`, because a host announces its versions first.
     """
     found = {versions.get(member.nonce, WITHOUT_ENTRY) for member in reading.members}
     return sorted((each for each in found if _is_distant(each, own)), key=lambda each: each.program)

@@ -111,7 +111,7 @@ class AuditEntry:
     """A change that an administrator made, or that was refused.
 
     Attributes:
-        at_ms: when it ended, in milliseconds since 1970-01-01 UTC by the clock of the host.
+        at_ms: the moment of its end, in milliseconds since 1970-01-01 UTC by the clock of the host.
         principal: None if the host does not authenticate.
         peer: the address that the call came from; "console" or "sqs" before it, if it came over one of these.
         call: the call of the contract, or "sqs." and an action.

@@ -57,7 +57,7 @@ class BestPriorities:
 
         Args:
             best_items: the contract's `TopicAvailability` structs; None: the host sent no report.
-            has_items: it delivered an item. A host that delivered none counts as empty, also if it reports items.
+            has_items: whether it delivered an item. A host that delivered none counts as empty, also if it reports items.
         """
         if best_items is None:
             return

@@ -117,7 +117,7 @@ class BulkJobCalls:
             rate_per_s: the maximum number of items to change in a second.
             expected: how many items match, if you counted them; shown with the job.
             start_key: a second start with the same key returns the first one's job. None: the client draws one.
-            exclusive: refuse the job while one with the same action and topics is running or interrupted.
+            exclusive: whether to refuse the job while one with the same action and topics is running or interrupted.
             counts_for: only with "count": the action to which `change` and `move_to` belong. The job keeps them for you.
 
         Raises:

@@ -32,7 +32,7 @@ class HostConnector:
     """The connection to one of some hosts.
 
     Args:
-        addresses: tried in turn, beginning with the one that worked last.
+        addresses: the addresses, tried one after the other from the one that worked last.
         connect: opens a connection; None: the running loop's `create_connection`.
         handshake: runs on a new connection before any call. If it raises an error other
             than OSError, the calls that wait for the connection end with it.

@@ -79,7 +79,7 @@ class LongPolls:
 
         Args:
             start_poll: polls a host.
-            until_s: when to stop waiting for a reply, on the loop's clock.
+            until_s: the moment at which to stop waiting for a reply, on the loop's clock.
 
         Raises:
             FoqsError: no host replied with success; the error of the last one.

@@ -74,7 +74,7 @@ class RetriedCall(Generic[E, R]):
         Args:
             first_result: the results of the first attempt, or its error.
             send: sends entries, with a timeout in milliseconds; returns a result for each, in order.
-            started_s: when the call began, on the loop's clock.
+            started_s: the moment at which the call began, on the loop's clock.
             timeout_ms: the time limit of the call.
             sleep: waits for some seconds; returns False if nothing more may be sent.
             rng: spreads the pauses.

@@ -97,7 +97,7 @@ class Tracing:
             topics: the topics of the items of the operation, one for each item.
             attributes: further attributes of the span.
             linked_items: the span is linked to the spans that enqueued them.
-            started_ns: when it began; None: now.
+            started_ns: the moment at which it began; None: now.
         """
         found = {**self._attributes, "messaging.operation.type": kind, "messaging.operation.name": name}
         if topics and topics.count(topics[0]) == len(topics):

@@ -42,7 +42,7 @@ class AuditRecord:
     """One change, or one that was refused. Its texts are cut: a peer whose call is denied may have sent any.
 
     Attributes:
-        at_ms: when it ended, in milliseconds since 1970-01-01 UTC by this host's clock.
+        at_ms: the moment of its end, in milliseconds since 1970-01-01 UTC by this host's clock.
         principal: None if the host does not authenticate.
         peer: the address that the call came from; `console` or `sqs` before it names the server, if it is not the Thrift server.
         call: the call of the contract, or `sqs.` and an action.

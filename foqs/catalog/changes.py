@@ -23,7 +23,7 @@ def new_catalog(namespace: str, identity: int) -> Document:
     """Return the first document of a new catalog, with one namespace.
 
     Args:
-        identity: must differ from those of other catalogs, above all of one that was lost.
+        identity: the identity of the catalog. It must differ from the identities of other catalogs, above all of one that was lost.
     """
     return replace(create(EMPTY_DOCUMENT, namespace, None, {}), identity=identity)
 
@@ -34,7 +34,7 @@ def create(
     """Add a namespace.
 
     Args:
-        incarnation: must differ from those of earlier namespaces of this name.
+        incarnation: the incarnation. It must differ from the incarnations of earlier namespaces of this name.
 
     Raises:
         InvalidArgument: it exists with other settings.
@@ -145,7 +145,7 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
     ignored, because they may have got some since.
 
     Args:
-        incarnation: of namespaces that are created again.
+        incarnation: the incarnation of namespaces that are created again.
 
     Raises:
         InvalidArgument: a slot is recorded as another shard's.

@@ -46,7 +46,7 @@ class RegistryCatalog:
     """A catalog in one document of the registry; see `port.Catalog`.
 
     Args:
-        registry: until it is open, the catalog cannot be read.
+        registry: the registry. Until it is open, the catalog cannot be read.
         bytes_max: limit of the document; the limit of the registry applies too.
     """
 

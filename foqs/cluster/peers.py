@@ -59,7 +59,7 @@ class Peer:
     Attributes:
         load: how many items wait there to be written, as last reported.
         can_accept_items: whether a shard there accepts new items, as far as is known.
-        suspect_until_s: until when the peer is suspect, on the loop's clock.
+        suspect_until_s: the moment until which the peer is suspect, on the loop's clock.
         unreachable_reason: why the last call did not reach it; empty if it did.
     """
 

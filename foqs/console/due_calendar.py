@@ -71,7 +71,7 @@ class Calendar:
         intervals: the intervals in order, without gaps.
         counts: the number of items of each interval.
         later: the items that come due after the last interval.
-        is_scanned: every item was read.
+        is_scanned: whether every item was read.
     """
 
     intervals: Sequence[Interval]

@@ -96,7 +96,7 @@ class ConsoleSettings:
     """The properties of a host that its console uses.
 
     Attributes:
-        host_name: shown on each page.
+        host_name: the name of the host, which each page shows.
         is_cluster: the host has peers to hand shards to.
         authenticator: checks logins; None: everybody may do everything.
         secret: the secret of the sessions.

@@ -87,7 +87,7 @@ class Dequeue:
     Args:
         settings: the settings of the namespace.
         topics: the number of items wanted of each.
-        wait_deadline: when it stops waiting for items; at most `deadline`.
+        wait_deadline: the moment at which it stops waiting for items; at most `deadline`.
     """
 
     __slots__ = (

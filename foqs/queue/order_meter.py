@@ -65,7 +65,7 @@ class OrderMeter:
 
         Args:
             parts: the keys that are being delivered, by shard.
-            count: their number, at least one.
+            count: the number of deliveries, at least one.
         """
         unsampled = self._unsampled
         deliveries = unsampled.get(topic, 0) + count

@@ -19,7 +19,7 @@ class Outage:
         shards: the number of such shards; at least 1.
         is_whole: no other shard that may hold such items could deliver, and no lease was or will be written.
         reason: why one of them cannot deliver, with its number or the name of its host.
-        retry_after_ms: when to ask again.
+        retry_after_ms: the time after which to ask again.
     """
 
     shards: int

@@ -46,7 +46,7 @@ class Placement:
 
     Args:
         owned: the shards of this host, and the errors that name the owners of others.
-        slots: which shard holds a key slot, here or elsewhere.
+        slots: the shard of each key slot, here or elsewhere.
         tier: says which shards of this host accept no new items.
         loop_time: the event loop's clock.
     """

@@ -27,7 +27,7 @@ class HostView:
     """A live host.
 
     Attributes:
-        name: constant over restarts; may be empty.
+        name: the name of the host, the same after a restart; may be empty.
         shard_count: how many shards it should own.
         nonce: names this run of the host; may be empty.
         load: how many items wait to be written there, as last reported; None if it is not known.

@@ -35,7 +35,7 @@ class Call:
 
     Attributes:
         request: the decoded struct; its strings are bytes. It must not be changed.
-        deadline: when the call must have ended, on the event loop's clock.
+        deadline: the moment at which the call must have ended, on the event loop's clock.
         principal: the principal that makes the call; None if the host does not authenticate, or if a part of this host
             makes the call and has checked the grants itself.
         peer: the address that the call came from, or the part of this host that makes it.

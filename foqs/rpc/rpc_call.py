@@ -69,7 +69,7 @@ class RpcCall(Call):
 
     Args:
         cost_bytes: the part of the host's `ByteBudget` that the call has reserved.
-        started_at_s: when the call started, on the server's stopwatch.
+        started_at_s: the moment at which the call started, on the server's stopwatch.
         waiting_place: the call's place among the host's `WaitingCalls`; None if it does not wait for items.
     """
 

@@ -93,7 +93,7 @@ class HostDatabase:
     Attributes:
         clock: the estimate of the database's clock.
         monotonic_ms: the steady clock with which it is compared.
-        count_lock: held while one of them is counted.
+        count_lock: the lock that is held while one of them is counted.
     """
 
     clock: DatabaseClock

@@ -25,7 +25,7 @@ class InitialCount:
 
     Args:
         retry_pause_s: the pause before another connection is tried.
-        count_lock: held while a shard of this database is counted.
+        count_lock: the lock that is held while a shard of this database is counted.
     """
 
     def __init__(

@@ -65,10 +65,10 @@ class OwnedShard:
     """A shard that this host owns. `ShardTakeover` makes it.
 
     Args:
-        owned: its store, taken over.
-        shard_clock: started at the takeover.
+        owned: the store of the shard, which was taken over.
+        shard_clock: the clock of the shard, started at the takeover.
         cache: the row cache of this shard, within the host's limits.
-        database: shared by the shards of this host in the same database.
+        database: the `HostDatabase` that the shards of this host in the same database share.
         disconnect: closes the store and ends the clock.
     """
 

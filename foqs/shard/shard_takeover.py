@@ -24,9 +24,9 @@ class ShardTakeover:
 
     Args:
         shard: the first part of its items' ids.
-        store: not open yet.
+        store: the store of the shard, which is not open yet.
         cache: the row cache of the shard, within the host's limits.
-        database: shared by the shards of this host in the same database.
+        database: the `HostDatabase` that the shards of this host in the same database share.
     """
 
     def __init__(self, shard: int, store: Store, cache: RowCache, host: HostServices, database: HostDatabase) -> None:

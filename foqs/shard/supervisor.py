@@ -54,7 +54,7 @@ class ShardSupervisor:
 
     Args:
         shard: the number of the shard.
-        nonce: identifies this run of the host.
+        nonce: the nonce that identifies this run of the host.
         make_takeover: returns an attempt to own the shard, over a new store. Raises `StoreUnusable`.
         is_standalone: there is no plan. `run` raises if another host took the shard or
             the store must not be used. In a cluster the supervisor reports both, and

@@ -67,7 +67,7 @@ class Writer:
 
     Args:
         pace: sets the size of flushes.
-        breaker: notified of every wait for the store.
+        breaker: the circuit breaker, which is notified of every wait for the store.
     """
 
     def __init__(

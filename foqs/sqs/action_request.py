@@ -43,7 +43,7 @@ class ActionRequest:
     Attributes:
         account: the account of requests that name no queue.
         path_queue: the queue in the path of the URL, if there is one.
-        base_url: scheme, host and port by which the client reached this host, for queue URLs.
+        base_url: the scheme, host and port by which the client reached this host, for queue URLs.
         peer: the address that the request came from.
         principal: None if the host does not authenticate.
         invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.

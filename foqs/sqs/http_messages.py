@@ -12,7 +12,7 @@ class HttpHead:
 
     Attributes:
         path, query: as they were sent.
-        headers: every line, in order.
+        headers: all lines, in order.
         peer: the address that the request came from.
     """
 

@@ -25,8 +25,8 @@ class Origin:
         queue: the name of the queue that it was moved to.
         source: the name of the queue that it was moved from.
         message_id: the MessageId of the message there.
-        receives: how often the message was received there.
-        first_received_ms: when it was received first, in milliseconds since 1970-01-01 UTC.
+        receives: the number of times that the message was received there.
+        first_received_ms: the moment at which it was received first, in milliseconds since 1970-01-01 UTC.
     """
 
     queue: str

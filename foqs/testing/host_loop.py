@@ -28,7 +28,7 @@ class HostLoop(VirtualLoop):
 
     Args:
         outer: the loop in whose turns it runs.
-        network: where `create_server` listens.
+        network: the network in which `create_server` listens.
     """
 
     def __init__(self, outer: asyncio.AbstractEventLoop, network: MemoryNetwork) -> None:

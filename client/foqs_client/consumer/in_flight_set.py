@@ -46,10 +46,10 @@ class InFlightItem:
     Attributes:
         job: the argument of its handler; None before the handler starts.
         own_lease_s: the item's own lease duration.
-        lease_end_s: when its lease ends.
+        lease_end_s: the moment at which its lease ends.
         lease_ms: the duration that the next renewal asks for; None: the item's own.
         is_renewing: a renewal is in flight. There is one at a time, so that hosts get them in order.
-        outcome: how to settle it; None before its handler ends.
+        outcome: the outcome by which to settle it; None before its handler ends.
     """
 
     __slots__ = (

@@ -41,7 +41,7 @@ class RowConverter:
         defaults: by column, the value of rows that have none.
         keys: makes the keys of rows without one.
         group_count: the number of groups of key slots, at best the number of shards.
-        errors: decides what happens to malformed rows.
+        errors: decides on the treatment of malformed rows.
     """
 
     def __init__(self, defaults: Mapping[str, OptionValue], keys: RowKeys, group_count: int, errors: RowErrors) -> None:

@@ -49,7 +49,7 @@ class Sender:
         calls_max: the maximum number of calls in flight.
         timeout_ms: how long an item is retried.
         rng: spreads the pauses.
-        errors: decides what happens to items that a host refuses.
+        errors: decides on the treatment of items that a host refuses.
 
     Attributes:
         enqueued_count: the number of durable items, dead letters included.

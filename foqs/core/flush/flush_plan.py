@@ -66,8 +66,8 @@ class FlushPlan:
         topics_added, topics_removed: changes of the topics table.
         idempotency_keys: new records of keys, by namespace and key.
         idempotency_keys_replaced: records in place of ones whose key window has ended.
-        key_repeat_count: repeats: new items that were not inserted, because their key names the same item.
-        key_conflict_count: new items that were not inserted, because their key names a different item.
+        key_repeat_count: the number of repeats: new items that were not inserted, because their key names the same item.
+        key_conflict_count: the number of new items that were not inserted, because their key names a different item.
     """
 
     batch: Batch = field(compare=False)

@@ -34,7 +34,7 @@ class IdempotencyKey(NamedTuple):
 
     Attributes:
         item_id: the number of the key's first item.
-        digest: that item's `item_digest`.
+        digest: the `item_digest` of that item.
         until_ms: the end of the key window. From then on the key is free, even if the record still exists.
     """
 

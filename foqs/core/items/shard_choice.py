@@ -63,11 +63,11 @@ def choose_shards(
     """Return the shards that may take an item, the shortest queue first; none if no shard may take it now.
 
     Args:
-        bindings: of the item, its call and its topic. For items that must be in one shard: of all of them.
-        shards: of this host, by number.
-        drained_shards: take only items that can be nowhere else.
-        removed_shards: take no items.
-        turn: rises with time. Of the shards with equally short queues each one is first for a turn, so that few calls
+        bindings: the bindings of the item, its call and its topic. For items that must be in one shard: the bindings of all of them.
+        shards: the shards of this host, by number.
+        drained_shards: the shards that take only items which can be nowhere else.
+        removed_shards: the shards that take no items.
+        turn: a number that rises with time. Of the shards with equally short queues each one is first for a turn, so that few calls
             share one flush instead of using one for each shard.
 
     Raises:

@@ -19,7 +19,7 @@ class TopicWork:
     """The work of a topic now.
 
     Attributes:
-        ready, leased: its items in these states.
+        ready, leased: the numbers of its items in these states.
         ready_per_s: its ready rate.
     """
 

@@ -36,7 +36,7 @@ class Slot:
 
     Attributes:
         due_ms: no lease of it ends earlier.
-        look_ms: when to look at its rows: `due_ms`, or later after a failure.
+        look_ms: the moment at which to look at its rows: `due_ms`, or later after a failure.
         last_ms: no lease of it ends later.
         ranges: first and last numbers, one after the other.
     """

@@ -59,7 +59,7 @@ class MemoryDatabase:
 
     Args:
         now_ms: its clock.
-        latency: awaited where a real connection would wait.
+        latency: a function that is awaited where a real connection would wait.
     """
 
     def __init__(self, now_ms: Callable[[], int], latency: Callable[[], Awaitable[None]] = _no_latency) -> None:

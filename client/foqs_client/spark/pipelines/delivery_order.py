@@ -29,7 +29,7 @@ def measure_order(places: Iterable[int]) -> DeliveryOrder:
     """Measure a received sequence without duplicates.
 
     Args:
-        places: of each item in the order of receipt, its place in the correct sequence, from 1.
+        places: the place in the correct sequence, from 1, of each item in the order of receipt.
 
     Takes O(n log n) steps for n items, and memory for the items that are in order.
     """

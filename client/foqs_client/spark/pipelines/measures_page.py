@@ -55,7 +55,7 @@ def page(moment: str, tables: Mapping[str, Rows]) -> str:
     """Return the page.
 
     Args:
-        moment: when the records were read.
+        moment: the time at which the records were read.
         tables: the tables `topics` and `latency` of the measures.
     """
     topics, latency = tables["topics"], tables["latency"]

@@ -28,7 +28,7 @@ def page(title: str, moment: str, tables: Mapping[str, Rows]) -> str:
     """Return the page.
 
     Args:
-        moment: when the items were read.
+        moment: the time at which the items were read.
         tables: the tables `backlog`, `due_by_hour`, `dead_by_reason` and `largest_payloads` of a report.
     """
     backlog = tables["backlog"]
