@@ -50,7 +50,7 @@ class PlannerPace:
 
 
 class Planner:
-    """One candidate for the election.
+    """The planner of one host: a candidate for the election, which writes the plan while it is elected.
 
     Args:
         registry: an open registry; it may have other users.

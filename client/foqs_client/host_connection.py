@@ -64,7 +64,7 @@ class LateReply(Protocol):
 
 
 class HostConnection(asyncio.Protocol):
-    """One connection.
+    """One connection to a host, with its calls in flight.
 
     Attributes:
         is_ready: calls can be sent now.

@@ -56,7 +56,7 @@ class DequeueKind(NamedTuple):
 
 
 class LongPolls:
-    """The polls of one client.
+    """The long polls of one client.
 
     Args:
         releases: releases items that no call gets.

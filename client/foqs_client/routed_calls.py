@@ -48,7 +48,7 @@ _ENQUEUE: Final = EnqueueMethod("enqueue", element_class=Enqueued)
 
 
 class RoutedCalls:
-    """The routing of a client's calls.
+    """The base of the client's calls: sends each one to the host that should serve it.
 
     Attributes:
         namespace: the namespace of every call.

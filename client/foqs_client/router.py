@@ -46,13 +46,13 @@ FetchRouting = Callable[[ConnectionPool, Routing | None, int], Awaitable[Routing
 
 
 class Router:
-    """The connection pools of a client.
+    """The routing table of a client, and its connection pools.
 
     Args:
-        seed_pool: connects to the first host that can be reached, of the seeds and the table.
+        seed_pool: connects to the first host that can be reached, of the seeds and of the routing table.
         seed_addresses: the addresses that the client was given.
         open_pool: makes a pool for one host.
-        fetch_routing: reads the routing.
+        fetch_routing: reads the routing table from a host.
         follow: read the routing table with the first call and call its hosts. False: only remember it.
         region: the region of the client.
         rng: chooses the host that a busy one is compared with.

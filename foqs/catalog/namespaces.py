@@ -43,7 +43,7 @@ def _retry_policy(settings: NamespaceSettings) -> RetryPolicy:
 
 
 class Namespaces:
-    """The namespaces as this host uses them.
+    """The namespaces of the catalog, with the settings that apply to them at this host.
 
     Args:
         default_options: the settings that apply to a namespace unless it has its own.

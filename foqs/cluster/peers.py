@@ -84,7 +84,7 @@ class Peer:
 
 
 class Peers:
-    """The peers of one host.
+    """The peers of one host, and the calls to them.
 
     Args:
         host_views: returns the cluster's hosts as last read; the same object while nothing changes.

@@ -68,7 +68,7 @@ class Series:
 
 
 class History:
-    """The series of one host's console."""
+    """The points that the charts of one console show, in a series for each topic and one for the tier."""
 
     def __init__(self) -> None:
         self.tier = Series()

@@ -119,7 +119,7 @@ def encode_event(event: str, text: str) -> str:
 
 
 class LiveHub:
-    """The streams of one console.
+    """The event streams of the open pages of one console.
 
     Args:
         collect: collects the figures that all pages share.

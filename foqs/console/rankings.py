@@ -119,7 +119,7 @@ class _ChoiceReadings:
 
 
 class Rankings:
-    """The rankings of one host.
+    """The rankings of topics that the pages of one console show.
 
     Args:
         list_topics: lists the topics of the tier by name.

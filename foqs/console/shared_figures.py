@@ -71,7 +71,7 @@ class TopicFigures(Protocol):
 
 
 class SharedFigures:
-    """The shared figures of one console.
+    """The figures of the tier that all pages of one console share.
 
     Args:
         now_s: returns seconds since 1970-01-01 UTC.

@@ -30,7 +30,7 @@ class StaticFile:
 
 
 class StaticFiles:
-    """The files by name."""
+    """The static files of the console, by name."""
 
     def __init__(self) -> None:
         self._files: dict[str, StaticFile] = {}

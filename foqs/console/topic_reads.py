@@ -25,7 +25,7 @@ INACTIVE_READ_MAX: Final = 1_000
 
 @dataclass(slots=True, frozen=True)
 class ReadResult:
-    """The result of a read.
+    """The result of a read that a page waits for.
 
     Attributes:
         found: None if the read goes on.

@@ -23,7 +23,7 @@ _PROBE_S: Final = 5.0
 
 
 class HostProcess(ServerProcess):
-    """A `foqs host`.
+    """A process of `foqs host`.
 
     Args:
         options: the options of its configuration file, by dotted name. Missing ports are free ones.

@@ -18,7 +18,7 @@ _COUNTERS_MAX: Final = 10_000
 
 
 class Backlogs:
-    """The backlogs of one host.
+    """The backlogs of the namespaces at one host: items and payload bytes, also of items in flight.
 
     Args:
         shards: the shards that this host serves, by number; changes over time.

@@ -25,7 +25,7 @@ from foqs.shard.host_shards import HostShards, ShardStatus
 
 
 class HostState:
-    """The state of one host.
+    """The state that the parts of one host's queue share: its shards, namespaces, waiters and more.
 
     Args:
         namespace_options: the settings that apply to a namespace unless it has its own.

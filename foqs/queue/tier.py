@@ -73,7 +73,7 @@ class LimitParts(Protocol):
 
 
 class Tier(Protocol):
-    """The tier of a host."""
+    """The tier of a host, as the queue of the host uses it."""
 
     @property
     def is_alone(self) -> bool:

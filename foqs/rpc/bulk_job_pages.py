@@ -18,7 +18,7 @@ PAGE_TIMEOUT_S: Final = 10.0
 
 
 class BulkCallPages(BulkJobPages):
-    """See `BulkJobPages`."""
+    """Makes the pages of bulk jobs by calls inside the host; see `BulkJobPages`."""
 
     def __init__(self, calls: InHostCalls) -> None:
         self._calls = calls

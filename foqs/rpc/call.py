@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Call:
-    """One call.
+    """One call of the contract, as its handler gets it.
 
     Attributes:
         request: the decoded struct; its strings are bytes. It must not be changed.

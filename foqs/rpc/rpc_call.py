@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 class RpcCall(Call):
-    """A call in flight.
+    """A call in flight that came over a connection.
 
     Args:
         cost_bytes: the part of the host's `ByteBudget` that the call has reserved.

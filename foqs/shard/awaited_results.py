@@ -13,7 +13,7 @@ from foqs.core.flush.operation import Operation
 
 
 class AwaitedResults:
-    """The `OperationCaller` of `operation_count` operations.
+    """The `OperationCaller` of `operation_count` operations whose results a task awaits.
 
     Attributes:
         future: gets the results of all of them, in the order in which they finish.

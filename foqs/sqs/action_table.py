@@ -26,7 +26,7 @@ Handler: TypeAlias = Callable[[ActionRequest], Awaitable[Mapping[str, Any]]]
 
 
 class Action(NamedTuple):
-    """One action.
+    """One action of SQS, and how this host serves it.
 
     `row` is that of the call of the contract that does the same: it says who may do it, and whether it is noted.
     `target_of` returns what it concerns: the grant must be on the namespace of its account. `absent` returns the error

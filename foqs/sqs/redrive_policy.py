@@ -18,7 +18,7 @@ from foqs.sqs.identifiers import QueueName, parse_arn
 
 @dataclass(slots=True, frozen=True)
 class Redrive:
-    """A policy that is in force.
+    """A redrive policy that is in force.
 
     Attributes:
         source, target: the names of two queues of the namespace.

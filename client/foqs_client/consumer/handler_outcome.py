@@ -25,7 +25,7 @@ class NotBegun(Exception):
 
 
 class OutcomeKind(enum.Enum):
-    """How an item ends in this consumer."""
+    """The ways in which a consumer ends its work on an item."""
 
     DONE = "done"
     RETRIED = "retried"

@@ -83,7 +83,7 @@ class BatchRun:
 
 @dataclass(slots=True, frozen=True)
 class Marker:
-    """One marker of a batch.
+    """One marker of a batch: an item that each attempt at the batch enqueues.
 
     Attributes:
         item: the item, with its key.

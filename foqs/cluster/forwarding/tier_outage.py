@@ -37,7 +37,7 @@ class PeerReports(Protocol):
 
 
 class UnservedShards(Protocol):
-    """The plan, as `foqs.cluster.membership.Membership` knows it."""
+    """Returns the shards that no host serves, by the plan; `foqs.cluster.membership.Membership` is one."""
 
     def unserved_shards(self) -> Sequence[int]:
         """Return the shards of the tier that no host serves, lowest first. Raises Unavailable if the tier's shards are not known."""

@@ -23,7 +23,7 @@ _SUPERSEDED_MIN: Final = 1_000
 
 @dataclass(slots=True, frozen=True)
 class Changes:
-    """A page of changes.
+    """A page of changes of topics.
 
     Attributes:
         version: with this page and the earlier ones, a reader has all changes up to this version.

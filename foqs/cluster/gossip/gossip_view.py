@@ -64,7 +64,7 @@ _StatsByTopic = dict[str, PeerTopicStats]
 
 
 class _PeerView:
-    """The topics of one peer."""
+    """The topics of one peer, as it last reported them."""
 
     __slots__ = (
         "as_of_s",
@@ -116,7 +116,7 @@ class _PeerView:
 
 
 class GossipView:
-    """The topics of all peers.
+    """The topics of all peers, as they last reported them.
 
     Args:
         topics_max: the limit over all peers; a topic at two peers counts twice.

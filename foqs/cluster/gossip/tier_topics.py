@@ -30,7 +30,7 @@ _REFRESHED_TOPICS_MAX: Final = 1_000
 
 
 class TierPlan(Protocol):
-    """The plan, as `foqs.cluster.membership.Membership` knows it."""
+    """Says which shards of the tier have no owner, by the plan; `foqs.cluster.membership.Membership` is one."""
 
     @property
     def is_fully_served(self) -> bool:

@@ -14,10 +14,10 @@ from shardmgr.model import ClusterView, Member
 
 
 class HostViews:
-    """The hosts, sorted by name.
+    """Returns the hosts of a cluster as `HostView`s, sorted by name.
 
     Args:
-        view: returns the last reading; None before the first one.
+        view: returns the cluster as this host last read it; None before the first reading.
         nonce: the nonce of this host.
         version: the version of this host's program.
     """

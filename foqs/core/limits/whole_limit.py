@@ -16,7 +16,7 @@ _NAMESPACES_MAX: Final = 10_000
 
 
 class WholeLimit(TokenBucket):
-    """The limits of one namespace."""
+    """The limits of one namespace at a host alone, which are not divided."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class WholeLimit(TokenBucket):
 
 
 class WholeLimits:
-    """The limits of all namespaces."""
+    """The limits of all namespaces at a host alone, which are not divided."""
 
     def __init__(self, stopwatch_s: Callable[[], float]) -> None:
         self._stopwatch_s = stopwatch_s

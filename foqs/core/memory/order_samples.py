@@ -62,7 +62,7 @@ class TopicOrder(NamedTuple):
 
 
 class OrderSamples:
-    """The samples of one host.
+    """The samples of displacements that one host has taken lately.
 
     Attributes:
         count: all samples.

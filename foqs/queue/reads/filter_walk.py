@@ -90,7 +90,7 @@ def cursor_after(item: RowView) -> str:
 
 
 class FilterWalk:
-    """One walk, or one page of it.
+    """One filter walk, or one page of it.
 
     Args:
         shards: the shards to visit, sorted by number.
