@@ -63,7 +63,7 @@ def test_single_host_needs_no_cluster_options() -> None:
         ("[cluster]\nsession_timeout_ms = 10", "cluster.session_timeout_ms", "3000"),
         ("[cluster]\nzookeper = 1", "cluster.zookeper", "did you mean cluster.zookeeper?"),
         ("[databases.main]", "databases.main.url", "no URL"),
-        ('[databases.main]\nurl = "postgres://u@h/d"', "databases.main.url", "no known kind"),
+        ('[databases.main]\nurl = "postgres://u@h/d"', "databases.main.url", "none of the known schemes"),
         ('[databases.main]\nurl = "mysql://u:hunter2@h/d"', "databases.main.url", "password"),
         ('[databases.main]\nurl = "memory:"', "databases.main.url", "cannot reach"),
         ('[databases."a b"]\nurl = "mysql://u@h/d"', "databases.'a b'", "letters"),

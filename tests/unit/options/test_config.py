@@ -225,7 +225,7 @@ def test_wrong_variable_is_named(variable: str, value: str) -> None:
         ("[auth]\nprincipals = 1", "auth.principals", "section"),
         ('[auth.principals.""]', "auth.principals.''", "printable"),
         ('[auth.principals."a\\u0007"]', "auth.principals.'a\\x07'", "printable"),
-        ('[store]\nurl = "postgres://u@h/d"', "store.url", "no known kind"),
+        ('[store]\nurl = "postgres://u@h/d"', "store.url", "none of the known schemes"),
         ('[store]\nurl = "sqlite:"', "store.url", "no folder"),
         ('[store]\nurl = "mysql://h/d"', "store.url", "lacks a user"),
         ('[store]\nurl = "mysql://u@h"', "store.url", "lacks a user"),
