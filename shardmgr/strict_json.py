@@ -190,7 +190,9 @@ def _parse_json(text: bytes) -> Any:
             f"line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}"
         ) from None
     except (ValueError, RecursionError):
-        raise MalformedDocument("", "this JSON is nested too deeply, or has a number of too many digits") from None
+        raise MalformedDocument(
+            "", "this is not JSON that can be read: it is nested too deeply, or has a number of too many digits"
+        ) from None
 
 
 def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _DuplicateField:
