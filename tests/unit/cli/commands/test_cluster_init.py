@@ -215,7 +215,7 @@ def test_identity_is_not_adopted_without_a_look_at_the_tables(run: Run, place: P
         ('[cluster]\nzookeeper = "zk"\n', [], "cluster.zookeeper: 'zk' is not HOST:PORT"),
         ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "1"], "leaves some of 2 databases without a shard"),
         ('[cluster]\nzookeeper = "zk:1"\n', ["--shards-per-database", "501"], "1,002 shards are more than 1000"),
-        ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "4", "--shards-per-database", "2"], "exclude each other"),
+        ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "4", "--shards-per-database", "2"], "not both"),
         ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "0"], "--shards"),
     ],
 )
