@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(slots=True, frozen=True)
 class SuspensionCause:
-    """Why a host is suspended: half a sentence for an error, and a sentence with its remedy for one who asks about an item."""
+    """The cause of a suspension: half a sentence for an error, and a sentence with its remedy for the explanation of an item."""
 
     reason: str
     explanation: str
@@ -40,5 +40,5 @@ class Suspension:
 
     @property
     def explanation(self) -> tuple[str, str] | None:
-        """What it means for an item, and the remedy."""
+        """The effect on an item, and the remedy."""
         return None if self.cause is None else (self.cause.explanation, self.cause.remedy)

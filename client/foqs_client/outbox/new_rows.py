@@ -129,7 +129,7 @@ def _check_bytes(data: bytes, bytes_max: int, field: str) -> None:
     if not isinstance(data, bytes):
         raise InvalidArgument(f"this is {type(data).__name__}; give bytes", field=field)
     if len(data) > bytes_max:
-        raise LimitExceeded(f"this has {len(data)} bytes; at most {bytes_max} are allowed", field=field)
+        raise LimitExceeded(f"this has {len(data)} bytes; at most {bytes_max} are allowed; shorten it", field=field)
 
 
 def _check_times(item: Item, path: str) -> None:

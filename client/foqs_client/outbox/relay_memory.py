@@ -49,7 +49,7 @@ DEFAULT_LIMITS: Final = RelayLimits()
 
 @dataclass(slots=True, frozen=True)
 class SendCall:
-    """One enqueue.
+    """One enqueue that the relay sends.
 
     Attributes:
         is_atomic: the rows are a run of one group, which is written as a whole or not.
@@ -70,7 +70,7 @@ class ParkedRow:
 
 @dataclass(slots=True)
 class Round:
-    """What one transaction of the relay writes, after its fence.
+    """The changes that one transaction of the relay writes, after its fence.
 
     Attributes:
         deleted: ids to delete, from the outbox and from the parked rows.
@@ -283,7 +283,7 @@ class RelayMemory:
     # ------------------------------------------------------------------- replies
 
     def on_replies(self, replies: Mapping[int, Reply]) -> None:
-        """Decide what becomes of rows of one call, by id."""
+        """Decide on the rows of one call by their replies, by id."""
         self._asked.difference_update(replies)
         for id in sorted(replies):
             sent = self._sent.get(id)

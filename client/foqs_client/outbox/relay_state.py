@@ -23,7 +23,7 @@ class Stamp:
 
 @dataclass(slots=True, frozen=True)
 class RelayState:
-    """What the next owner of an outbox must know.
+    """The facts that the next owner of an outbox must know.
 
     Attributes:
         read_to: all ids up to here were read, but for gaps.

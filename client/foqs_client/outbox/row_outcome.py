@@ -15,7 +15,7 @@ from foqs_contract.errors import FoqsError
 
 
 class SentState(enum.Enum):
-    """What is known of a row that is stamped."""
+    """The knowledge about a row that is stamped."""
 
     IN_FLIGHT = enum.auto()
     """No earlier send is unanswered."""
@@ -24,7 +24,7 @@ class SentState(enum.Enum):
 
 
 class Reply(enum.Enum):
-    """What a send of one row can be answered."""
+    """The replies that a send of one row can get."""
 
     WRITTEN = enum.auto()
     """An id, of this send or of an earlier one with the key."""
@@ -39,7 +39,7 @@ class Reply(enum.Enum):
 
 
 class RowOutcome(enum.Enum):
-    """What becomes of the row."""
+    """The treatment of a row after its reply."""
 
     DONE = enum.auto()
     """The next round deletes it."""

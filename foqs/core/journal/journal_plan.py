@@ -29,7 +29,7 @@ _NO_PAYLOADS: Final[Mapping[int, bytes]] = {}
 
 @dataclass(slots=True)
 class JournalPlan:
-    """What one flush writes for its items.
+    """The writes of one flush for its items.
 
     Attributes:
         floor: the first event that a later owner needs.
@@ -78,13 +78,13 @@ class JournalPlanner:
         self._leases: dict[tuple[int | None, int, int, State, int | None], LeaseUpdate] = {}
 
     def add(self, row: Row) -> None:
-        """A new item."""
+        """Plan the event of a new item."""
         self.plan.events.added.append(row)
         self._set(row.id, DirtyItem(self.plan.position, None, row=row, payload_offset=self._payloads_end))
         self._payloads_end += row.payload_bytes
 
     def change(self, old: Row, new: Row) -> None:
-        """An item changes. `old` is the item before, not what its row says."""
+        """Plan the change of an item. `old` is the item before, which its row need not show."""
         change = change_of(old, new)
         former = self._find(old.id)
         self.plan.events.changed.append(change)
@@ -102,7 +102,7 @@ class JournalPlanner:
             self._set(old.id, DirtyItem(former.first, former.base, change=merged_change(former.change, change)))
 
     def end(self, old: Row) -> None:
-        """An item is gone."""
+        """Plan the end of an item."""
         former = self._find(old.id)
         self.plan.events.ended.append(old.id)
         if former is None:
@@ -114,7 +114,7 @@ class JournalPlanner:
             self._set(old.id, DirtyItem(former.first, former.base))
 
     def move(self, old: Row, new: Row) -> None:
-        """An item gets another number and topic. Its row, if it has one, is renamed by the flush itself."""
+        """Plan the move of an item to another number and topic. Its row, if it has one, is renamed by the flush itself."""
         former = self._find(old.id)
         if former is not None and former.base is None:
             self.end(old)
@@ -132,7 +132,7 @@ class JournalPlanner:
             self._end_events(old.id)
 
     def purge(self, row: Row) -> None:
-        """An item that a purge marker covers is deleted, and its row, if it has one, in this flush."""
+        """Plan the deletion of an item that a purge marker covers, and of its row, if it has one, in this flush."""
         former = self._find(row.id)
         if former is not None and former.base is None:
             self.end(row)

@@ -14,7 +14,7 @@ from foqs_contract.plurals import counted
 
 
 class JournalReplay:
-    """One replay."""
+    """One replay of a journal."""
 
     def __init__(self) -> None:
         self._dirty_items = DirtyItems()

@@ -119,7 +119,7 @@ class JournaledReads:
                     if not unread:
                         return rows
                     await merged.read(unread, limits)
-        raise StoreLost("rows that flushes change all the time could not be listed")
+        raise StoreLost("rows that flushes change all the time could not be listed; try again")
 
     async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         memory = self._memory()
@@ -148,7 +148,7 @@ class JournaledReads:
                         return IdPage(rows[: ids.limit], rows[ids.limit - 1].id)
                     return IdPage(rows, last_id)
                 await merged.read(unread, limits)
-        raise StoreLost("rows that flushes change all the time could not be listed")
+        raise StoreLost("rows that flushes change all the time could not be listed; try again")
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         memory = self._memory()

@@ -76,7 +76,7 @@ class MergedRows:
             if not unread:
                 return rows
             await self.read(unread, payload_limits)
-        raise StoreLost("rows that flushes change all the time could not be read")
+        raise StoreLost("rows that flushes change all the time could not be read; try again")
 
     async def read(self, numbers: Iterable[int], payload_limits: Mapping[int, int]) -> None:
         """Read what is missing of these numbers: rows, or payloads of young items."""
