@@ -207,7 +207,7 @@ def test_error_of_a_report_harms_no_other_job(caplog: pytest.LogCaptureFixture) 
 
     run(main())
     assert [record.getMessage() for record in caplog.records if record.name == "foqs.consumer"] == [
-        "the end of the handler of item 0 could not be recorded"
+        "the outcome of the handler of item 0 could not be recorded, for an unexpected error"
     ] * 2
 
 
