@@ -1,0 +1,343 @@
+"""The promotion of a replica: the rules by which the primary of a database is kept, drained and replaced.
+
+A pure function of the entry of a database, of what its servers report, and of whether its
+shards are free. It returns one step: a statement for one server, the next entry, or what is
+missing. A promoter carries the step out, reads everything again, and asks for the next one.
+So another promoter can go on after any step. Always true: a server becomes the primary
+only if it has applied the position of the fenced term; a step for a server never throws
+away what it has received and not applied. Knows neither SQL nor the registry nor the time.
+
+    serving(T) ──drain──▶ draining(T) ──shards free, primary read-only──▶ fenced(T) ──applied──▶ promoting(T+1) ──▶ serving(T+1)
+        └─────────lost──▶ revoking(T) ──all ackers stopped, or the loss accepted──▶ ┘
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
+
+
+class ServerCommand(enum.Enum):
+    """What a promoter asks of a server. Each may be repeated."""
+
+    REVOKE = "revoke"
+    """Switch acknowledgements off, then stop the reception. So nobody who starts it again lets it acknowledge."""
+    MAKE_READ_ONLY = "make read-only"
+    """Refuse commits, after the commits in progress; bounded."""
+    FOLLOW = "follow"
+    """Receive from `source`, and acknowledge."""
+    BECOME_PRIMARY = "become primary"
+    """End the replication from another server for good."""
+    WRITE_TERM = "write the term"
+    """Commit the term to the server's own tables; with semi-sync it returns when an acker has it."""
+    OPEN = "open"
+    """Accept commits of hosts."""
+
+
+@dataclass(slots=True, frozen=True)
+class SendCommand:
+    """A step: a command for one server.
+
+    Attributes:
+        source: the server to follow.
+        term: the term to write.
+        waits_for_acks: whether the server shall wait for acks as a primary.
+    """
+
+    server: str
+    command: ServerCommand
+    source: str = ""
+    term: int = 0
+    waits_for_acks: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class ReplaceEntry:
+    """A step: replace the entry, if it is still the one that was read."""
+
+    entry: Primary
+
+
+@dataclass(slots=True, frozen=True)
+class AwaitChange:
+    """A step: nothing can be done now. `missing` says why, one reason each; empty: the database is at rest."""
+
+    missing: tuple[str, ...] = ()
+
+
+PromotionStep: TypeAlias = SendCommand | ReplaceEntry | AwaitChange
+
+
+class PromotionRefused(Exception):
+    """The entry cannot be changed so: the text says why and what to do."""
+
+
+class Promotion:
+    """The next step for one database.
+
+    Args:
+        entry: as it was read, after the connections to the servers were made.
+        reports: by name, the servers that were reached, as they were after the entry was read. The replicas' standings
+            were read before the primary, and everything else of them after it.
+        shards_free: no owner holds a shard of the database in this term, or could still serve it.
+    """
+
+    def __init__(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> None:
+        self._entry = entry
+        self._reports = reports
+        self._shards_free = shards_free
+
+    def next_step(self) -> PromotionStep:
+        """Return the step that brings the database nearer to the next state, or to rest."""
+        steps = {
+            PrimaryState.SERVING: self._keep_serving,
+            PrimaryState.DRAINING: self._drain,
+            PrimaryState.REVOKING: self._revoke,
+            PrimaryState.FENCED: self._prepare,
+            PrimaryState.PROMOTING: self._promote,
+        }
+        return steps[self._entry.state]()
+
+    # ------------------------------------------------------------------- rules
+
+    def is_proven(self, server: str) -> bool:
+        """Return whether an acker has all that it ever acknowledged in this term: its reception never lost anything.
+
+        A replica of an async primary has acknowledged nothing, and proves nothing.
+        """
+        report = self._reports.get(server)
+        if report is None or report.received is None or self._entry.policy is LossPolicy.ASYNC:
+            return False
+        return self._entry.ackers[server] == report.standing
+
+    def has_position(self, report: ServerReport) -> bool:
+        """Return whether a server may become the primary: it has applied all that the term acknowledged."""
+        position = self._entry.position
+        return position is not None and report.applied.covers(position) and report.has_applied_all
+
+    def may_start(self, report: ServerReport) -> bool:
+        """Return whether a server may be started to follow the primary: what it throws away then, the primary has."""
+        primary = self._reports[self._entry.server]
+        return report.received is None or primary.applied.covers(report.received) or report.has_applied_all
+
+    def may_be_qualified(self, report: ServerReport, primary: ServerReport) -> bool:
+        """Return whether a replica has all that it acknowledged before the present start of its reception."""
+        receives = report.is_receiving and report.acknowledges and report.source == self._entry.server
+        return receives and report.standing != "" and report.applied.covers(primary.applied)
+
+    def may_be_opened(self, primary: ServerReport) -> bool:
+        """Return whether a primary that was restarted has lost nothing: it kept its log, or its ackers prove it."""
+        held = [self._held_by(server) for server in self._entry.ackers if server in self._reports]
+        lacks_nothing = primary.term == self._entry.term and all(primary.applied.covers(each) for each in held)
+        return lacks_nothing and (primary.kept_log or self._has_all_of_ackers(primary))
+
+    def fenced_position(self, primary: ServerReport) -> ReplicationPosition | None:
+        """Return all that a read-only primary has acknowledged; None if it may have lost some of it."""
+        return primary.applied if primary.kept_log or self._has_all_of_ackers(primary) else None
+
+    def revoked_position(self) -> ReplicationPosition | None:
+        """Return all that the term has acknowledged, or what is left if the loss is accepted; None if it is not known."""
+        entry = self._entry
+        if not entry.has_served and not entry.loss_accepted:
+            return entry.position
+        if not entry.loss_accepted and not all(self.is_proven(server) for server in entry.ackers):
+            return None
+        if entry.loss_accepted and entry.target in self._candidates():
+            return self._held_by(entry.target)
+        return greatest(self._held_by(server) for server in self._candidates())
+
+    # ------------------------------------------------------------------- states
+
+    def _keep_serving(self) -> PromotionStep:
+        """Serving: open a primary that was restarted, let its ackers follow it, and record their standings."""
+        entry, primary = self._entry, self._reports.get(self._entry.server)
+        if primary is None:
+            return AwaitChange((f"{entry.server} is not reached",))
+        if primary.is_read_only or self._lacks_acks(primary):
+            if self.may_be_opened(primary):
+                return self._command_primary(ServerCommand.OPEN)
+            return AwaitChange((f"{entry.server} was restarted with a shorter log; promote one of its ackers",))
+        if (step := self._follow()) is not None:
+            return step
+        for server, standing in entry.ackers.items():
+            report = self._reports.get(server)
+            if report is not None and report.standing != standing and self.may_be_qualified(report, primary):
+                return ReplaceEntry(replace(entry, ackers={**entry.ackers, server: report.standing}))
+        return AwaitChange()
+
+    def _drain(self) -> PromotionStep:
+        """Draining: make the primary read-only when its shards are free, and take its position."""
+        entry, primary = self._entry, self._reports.get(self._entry.server)
+        if not self._shards_free:
+            return AwaitChange(("shards of the database are still owned",))
+        if primary is None:
+            return AwaitChange((f"{entry.server} is not reached",))
+        if not primary.is_read_only:
+            # It waits for commits in progress, and these for an acker.
+            return self._follow() or SendCommand(entry.server, ServerCommand.MAKE_READ_ONLY)
+        position = self.fenced_position(primary)
+        if position is None:
+            return ReplaceEntry(replace(entry, state=PrimaryState.REVOKING))
+        return ReplaceEntry(replace(entry, state=PrimaryState.FENCED, position=position))
+
+    def _revoke(self) -> PromotionStep:
+        """Revoking: stop the ackers, and find what the term has acknowledged."""
+        entry = self._entry
+        for server in entry.ackers:
+            report = self._reports.get(server)
+            if report is not None and (report.is_receiving or report.acknowledges):
+                return SendCommand(server, ServerCommand.REVOKE)
+        if entry.loss_accepted and not self._shards_free:
+            return AwaitChange(("a host may still acknowledge: its session is not over",))
+        if entry.policy is LossPolicy.ASYNC and not entry.loss_accepted:
+            return AwaitChange(("an administrator must accept the loss",))
+        position = self.revoked_position()
+        if position is None:
+            return AwaitChange(self._unproven() or ("no server has all that the others have; name the one to promote",))
+        return ReplaceEntry(
+            replace(entry, state=PrimaryState.FENCED, position=position, target=self._holder_of(position))
+        )
+
+    def _prepare(self) -> PromotionStep:
+        """Fenced: begin the next term when the target has applied the position."""
+        entry, target = self._entry, self._reports.get(self._entry.target)
+        if target is not None and self.has_position(target):
+            ackers = {server: "" for server in (*self._remaining(), *self._drained()) if server != entry.target}
+            following = replace(entry, state=PrimaryState.PROMOTING, term=entry.term + 1, server=entry.target)
+            return ReplaceEntry(replace(following, target="", ackers=ackers, has_served=False))
+        if target is None and entry.position is not None:
+            holder = self._holder_of(entry.position)
+            if holder != entry.target:
+                return ReplaceEntry(replace(entry, target=holder))
+        return AwaitChange((f"{entry.target} has not applied the position of the term",))
+
+    def _promote(self) -> PromotionStep:
+        """Promoting: make the target the primary, and serve when its term is written and acknowledged."""
+        entry, report = self._entry, self._reports.get(self._entry.server)
+        if report is None:
+            return AwaitChange((f"{entry.server} is not reached",))
+        if not self.has_position(report):
+            return AwaitChange((f"{entry.server} lacks what the former term has acknowledged",))
+        if report.source or self._lacks_acks(report):
+            return self._command_primary(ServerCommand.BECOME_PRIMARY)
+        if (step := self._follow()) is not None:
+            return step
+        if report.term < entry.term:
+            return SendCommand(entry.server, ServerCommand.WRITE_TERM, term=entry.term)
+        if report.is_read_only:
+            return self._command_primary(ServerCommand.OPEN)
+        serving = replace(entry, state=PrimaryState.SERVING, position=None, loss_accepted=False, has_served=True)
+        return ReplaceEntry(serving)
+
+    # ----------------------------------------------------------------- helpers
+
+    def _follow(self) -> PromotionStep | None:
+        """Return a step that lets an acker follow the primary; None if all that can follow it."""
+        for server in self._entry.ackers:
+            report = self._reports.get(server)
+            if report is None or not report.is_read_only or not self.may_start(report):
+                continue
+            if report.source != self._entry.server or not report.is_receiving or not report.acknowledges:
+                return SendCommand(server, ServerCommand.FOLLOW, self._entry.server)
+        return None
+
+    def _command_primary(self, command: ServerCommand) -> SendCommand:
+        waits = self._entry.policy is LossPolicy.SEMI_SYNC
+        return SendCommand(self._entry.server, command, waits_for_acks=waits)
+
+    def _lacks_acks(self, primary: ServerReport) -> bool:
+        return self._entry.policy is LossPolicy.SEMI_SYNC and not primary.waits_for_acks
+
+    def _drained(self) -> tuple[str, ...]:
+        """Return the former primary if it can follow the next one at once: it is read-only, and has nothing of its own."""
+        former, position = self._reports.get(self._entry.server), self._entry.position
+        clean = former is not None and former.is_read_only and position is not None and position.covers(former.applied)
+        return (self._entry.server,) if clean and self._entry.has_served else ()
+
+    def _remaining(self) -> list[str]:
+        """Return the ackers that can follow the next primary. After an accepted loss, one that is not reached may have more."""
+        entry, position = self._entry, self._entry.position
+        if not entry.loss_accepted or position is None:
+            return list(entry.ackers)
+        return [server for server in entry.ackers if server in self._reports and position.covers(self._held_by(server))]
+
+    def _has_all_of_ackers(self, primary: ServerReport) -> bool:
+        ackers = self._entry.ackers
+        return all(self.is_proven(server) and primary.applied.covers(self._held_by(server)) for server in ackers)
+
+    def _candidates(self) -> list[str]:
+        """Return the servers that may be promoted: ackers; and the server of the entry if it is closed, or was never used."""
+        entry, server = self._entry, self._reports.get(self._entry.server)
+        closed = server is not None and entry.loss_accepted and server.is_read_only
+        own = [entry.server] if closed or not entry.has_served else []
+        return [each for each in (*entry.ackers, *own) if each in self._reports]
+
+    def _held_by(self, server: str) -> ReplicationPosition:
+        report = self._reports[server]
+        return report.applied if report.received is None else report.received
+
+    def _unproven(self) -> tuple[str, ...]:
+        if self._entry.loss_accepted:
+            return ()
+        return tuple(
+            f"{server} may have lost what it acknowledged: its reception was started again"
+            if server in self._reports
+            else f"{server} is not reached"
+            for server in self._entry.ackers
+            if not self.is_proven(server)
+        )
+
+    def _holder_of(self, position: ReplicationPosition) -> str:
+        """Return the server to promote: the chosen one, if it has the position, else another one that has it."""
+        holders = [server for server in self._candidates() if self._held_by(server).covers(position)]
+        return self._entry.target if self._entry.target in holders or not holders else holders[0]
+
+
+# --------------------------------------------------------------- administrators
+
+
+def start_drain(entry: Primary, target: str) -> Primary:
+    """Return the entry with which the primary is drained. Raises `PromotionRefused`."""
+    if entry.state is not PrimaryState.SERVING:
+        raise PromotionRefused(f"the database is {entry.state.value}; wait until it serves")
+    if target not in entry.ackers:
+        raise PromotionRefused(f"{target} is no acker of the database; name one of {', '.join(sorted(entry.ackers))}")
+    return replace(entry, state=PrimaryState.DRAINING, target=target)
+
+
+def start_revoking(entry: Primary) -> Primary:
+    """Return the entry with which a primary that may be lost is replaced. Raises `PromotionRefused`."""
+    if entry.state in (PrimaryState.REVOKING, PrimaryState.FENCED):
+        raise PromotionRefused(f"the database is {entry.state.value} already; wait, or accept the loss")
+    return replace(entry, state=PrimaryState.REVOKING)
+
+
+def accept_loss(entry: Primary, target: str = "") -> Primary:
+    """Return the entry with which a server is promoted without a proof: the target, or else the most advanced one.
+
+    Raises:
+        PromotionRefused: the primary is not lost.
+    """
+    if entry.state not in (PrimaryState.REVOKING, PrimaryState.FENCED):
+        raise PromotionRefused(f"the database is {entry.state.value}; a loss is accepted only when its primary is lost")
+    return replace(entry, state=PrimaryState.REVOKING, target=target, loss_accepted=True)
+
+
+def abort(entry: Primary) -> Primary:
+    """Return the entry with which the primary goes on in its term. Raises `PromotionRefused`."""
+    if entry.state is PrimaryState.PROMOTING or not entry.has_served:
+        raise PromotionRefused("the next term has begun; wait until it serves, and drain it then")
+    return replace(entry, state=PrimaryState.SERVING, target="", position=None, loss_accepted=False)
+
+
+def admit_acker(entry: Primary, server: str) -> Primary:
+    """Return the entry in which a server that has rejoined may acknowledge. Raises `PromotionRefused`."""
+    if entry.state not in (PrimaryState.SERVING, PrimaryState.PROMOTING):
+        raise PromotionRefused(f"the database is {entry.state.value}; wait until the next primary is chosen")
+    if server == entry.server:
+        raise PromotionRefused(f"{server} is the primary")
+    return replace(entry, ackers={**entry.ackers, server: ""})

@@ -1,0 +1,293 @@
+"""The steps of a promotion, one by one: what is asked of which server, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
+from shardmgr.promotion import (
+    AwaitChange,
+    Promotion,
+    PromotionRefused,
+    PromotionStep,
+    ReplaceEntry,
+    SendCommand,
+    ServerCommand,
+    abort,
+    accept_loss,
+    admit_acker,
+    start_drain,
+    start_revoking,
+)
+
+
+def position(number: int, origin: str = "r1") -> ReplicationPosition:
+    return ReplicationPosition({origin: number})
+
+
+PRIMARY = ServerReport(
+    term=1,
+    is_read_only=False,
+    waits_for_acks=True,
+    kept_log=True,
+    source="",
+    is_receiving=False,
+    acknowledges=False,
+    standing="",
+    received=position(9),
+    applied=position(9),
+)
+ACKER = replace(PRIMARY, is_read_only=True, waits_for_acks=False, source="r1", is_receiving=True, acknowledges=True)
+STANDING = "2"
+ACKER = replace(ACKER, standing=STANDING)
+STOPPED = replace(ACKER, is_receiving=False, acknowledges=False)
+ENTRY = Primary(1, "r1", LossPolicy.SEMI_SYNC, {"r2": STANDING, "r3": STANDING})
+REVOKING = start_revoking(ENTRY)
+FENCED = replace(ENTRY, state=PrimaryState.FENCED, target="r2", position=position(9))
+PROMOTING = Primary(
+    2, "r2", LossPolicy.SEMI_SYNC, {"r3": ""}, PrimaryState.PROMOTING, position=position(9), has_served=False
+)
+
+
+def step(entry: Primary, shards_free: bool = True, /, **reports: ServerReport) -> PromotionStep:
+    return Promotion(entry, reports, shards_free=shards_free).next_step()
+
+
+def next_entry(entry: Primary, shards_free: bool = True, /, **reports: ServerReport) -> Primary:
+    found = step(entry, shards_free, **reports)
+    assert isinstance(found, ReplaceEntry), found
+    return found.entry
+
+
+def missing(entry: Primary, shards_free: bool = True, /, **reports: ServerReport) -> tuple[str, ...]:
+    found = step(entry, shards_free, **reports)
+    assert isinstance(found, AwaitChange), found
+    return found.missing
+
+
+# -------------------------------------------------------------------- serving
+
+
+def test_database_whose_ackers_are_proven_is_at_rest() -> None:
+    assert missing(ENTRY, r1=PRIMARY, r2=ACKER, r3=ACKER) == ()
+
+
+def test_acker_that_was_restarted_follows_and_gets_a_standing_when_it_has_all() -> None:
+    restarted = replace(ACKER, source="r1", is_receiving=False, acknowledges=False, standing="", received=None)
+    assert step(ENTRY, r1=PRIMARY, r2=restarted, r3=ACKER) == SendCommand("r2", ServerCommand.FOLLOW, "r1")
+    lagging = replace(ACKER, standing="5", applied=position(8))
+    assert missing(ENTRY, r1=PRIMARY, r2=lagging, r3=ACKER) == ()
+    caught_up = replace(lagging, applied=position(9))
+    assert next_entry(ENTRY, r1=PRIMARY, r2=caught_up, r3=ACKER).ackers == {"r2": "5", "r3": STANDING}
+
+
+def test_reception_is_not_started_while_it_would_throw_away_what_the_primary_lacks() -> None:
+    ahead = replace(STOPPED, applied=position(5), received=position(10))
+    assert missing(ENTRY, r1=PRIMARY, r2=ahead, r3=ACKER) == ()
+    behind = replace(ahead, received=position(9))
+    assert step(ENTRY, r1=PRIMARY, r2=behind, r3=ACKER) == SendCommand("r2", ServerCommand.FOLLOW, "r1")
+
+
+def test_restarted_primary_is_opened_with_its_whole_log_although_all_ackers_were_restarted_too() -> None:
+    restarted = replace(PRIMARY, is_read_only=True, waits_for_acks=False)
+    acker = replace(STOPPED, acknowledges=False, standing="", received=None)
+    opened = SendCommand("r1", ServerCommand.OPEN, waits_for_acks=True)
+    assert step(ENTRY, r1=restarted, r2=acker, r3=acker) == opened
+
+
+def test_restarted_primary_with_a_cut_log_is_opened_only_if_all_ackers_prove_that_nothing_is_lost() -> None:
+    cut = replace(PRIMARY, is_read_only=True, waits_for_acks=False, kept_log=False)
+    assert step(ENTRY, r1=cut, r2=ACKER, r3=ACKER) == SendCommand("r1", ServerCommand.OPEN, waits_for_acks=True)
+    ahead = replace(ACKER, received=position(10))
+    for reports in ({"r2": ACKER}, {"r2": ACKER, "r3": ahead}, {"r2": ACKER, "r3": replace(ACKER, standing="3")}):
+        assert missing(ENTRY, r1=cut, **reports) == ("r1 was restarted with a shorter log; promote one of its ackers",)
+
+
+def test_primary_of_another_term_is_not_opened() -> None:
+    assert missing(ENTRY, r1=replace(PRIMARY, is_read_only=True, term=0)) != ()
+
+
+def test_async_primary_is_opened_without_acks() -> None:
+    entry = replace(ENTRY, policy=LossPolicy.ASYNC)
+    closed = replace(PRIMARY, is_read_only=True, waits_for_acks=False)
+    assert step(entry, r1=closed) == SendCommand("r1", ServerCommand.OPEN, waits_for_acks=False)
+
+
+# ------------------------------------------------------------------- draining
+
+
+def test_drain_waits_for_shards_then_makes_the_primary_read_only_then_takes_its_position() -> None:
+    entry = start_drain(ENTRY, "r3")
+    assert missing(entry, False, r1=PRIMARY) == ("shards of the database are still owned",)
+    assert missing(entry, r2=ACKER) == ("r1 is not reached",)
+    assert step(entry, r1=PRIMARY, r2=ACKER, r3=ACKER) == SendCommand("r1", ServerCommand.MAKE_READ_ONLY)
+    fenced = next_entry(entry, r1=replace(PRIMARY, is_read_only=True), r2=ACKER, r3=ACKER)
+    assert (fenced.state, fenced.position, fenced.target, fenced.term) == (PrimaryState.FENCED, position(9), "r3", 1)
+
+
+def test_acker_follows_in_a_drain_because_read_only_waits_for_commits_and_these_for_it() -> None:
+    entry = start_drain(ENTRY, "r2")
+    stopped = replace(STOPPED, acknowledges=False, standing="", received=None)
+    assert step(entry, r1=PRIMARY, r2=stopped, r3=stopped) == SendCommand("r2", ServerCommand.FOLLOW, "r1")
+
+
+def test_drain_of_a_primary_that_has_less_than_an_acker_revokes() -> None:
+    cut = replace(PRIMARY, is_read_only=True, kept_log=False, applied=position(8))
+    assert next_entry(start_drain(ENTRY, "r2"), r1=cut, r2=ACKER, r3=ACKER).state is PrimaryState.REVOKING
+
+
+# ------------------------------------------------------------------- revoking
+
+
+def test_each_acker_is_stopped_before_anything_is_proven() -> None:
+    assert step(REVOKING, r2=STOPPED, r3=ACKER) == SendCommand("r3", ServerCommand.REVOKE)
+    may_acknowledge = replace(STOPPED, acknowledges=True)
+    assert step(REVOKING, r2=STOPPED, r3=may_acknowledge) == SendCommand("r3", ServerCommand.REVOKE)
+
+
+def test_position_is_the_greatest_that_was_received_and_its_holder_the_target() -> None:
+    behind = replace(STOPPED, received=position(7), applied=position(7))
+    ahead = replace(STOPPED, received=position(9), applied=position(2))
+    fenced = next_entry(REVOKING, False, r2=behind, r3=ahead)
+    assert (fenced.position, fenced.target) == (position(9), "r3")
+
+
+@pytest.mark.parametrize(
+    ("reports", "reason"),
+    [
+        ({"r2": STOPPED}, "r3 is not reached"),
+        ({"r2": STOPPED, "r3": replace(STOPPED, standing="3")}, "r3 may have lost what it acknowledged"),
+        ({"r2": STOPPED, "r3": replace(STOPPED, standing="", received=None)}, "r3 may have lost what it acknowledged"),
+        (
+            {"r2": replace(STOPPED, received=position(9)), "r3": replace(STOPPED, received=position(9, "x"))},
+            "no server has all that the others have",
+        ),
+    ],
+)
+def test_without_a_proof_nothing_is_promoted_and_what_is_missing_is_said(
+    reports: Mapping[str, ServerReport], reason: str
+) -> None:
+    (found,) = missing(REVOKING, **reports)
+    assert found.startswith(reason)
+
+
+def test_accepted_loss_waits_for_the_sessions_of_the_old_hosts_and_promotes_the_most_advanced_server() -> None:
+    entry = accept_loss(REVOKING)
+    assert missing(entry, False, r3=STOPPED) != ()
+    fenced = next_entry(entry, r3=replace(STOPPED, standing="7", received=position(4)))
+    assert (fenced.position, fenced.target, fenced.loss_accepted) == (position(4), "r3", True)
+
+
+def test_administrator_names_the_server_if_none_has_all_that_the_others_have() -> None:
+    reports = {"r2": STOPPED, "r3": replace(STOPPED, received=position(9, "x"))}
+    (found,) = missing(accept_loss(REVOKING), **reports)
+    assert found.endswith("name the one to promote")
+    fenced = next_entry(accept_loss(REVOKING, "r3"), **reports)
+    assert (fenced.position, fenced.target) == (position(9, "x"), "r3")
+
+
+def test_replicas_of_an_async_primary_prove_nothing() -> None:
+    cut = replace(PRIMARY, is_read_only=True, kept_log=False)
+    assert missing(replace(ENTRY, policy=LossPolicy.ASYNC), r1=cut, r2=ACKER, r3=ACKER) != ()
+
+
+def test_primary_that_is_back_and_closed_counts_when_a_loss_is_accepted() -> None:
+    back = replace(PRIMARY, is_read_only=True, received=position(12), applied=position(12))
+    fenced = next_entry(accept_loss(REVOKING), r1=back, r3=STOPPED)
+    assert (fenced.position, fenced.target) == (position(12), "r1")
+
+
+def test_async_database_waits_for_an_administrator() -> None:
+    entry = replace(REVOKING, policy=LossPolicy.ASYNC)
+    assert missing(entry, r2=STOPPED, r3=STOPPED) == ("an administrator must accept the loss",)
+
+
+# -------------------------------------------------------- fenced and promoting
+
+
+def test_next_term_begins_when_the_target_has_applied_the_position() -> None:
+    unapplied = replace(STOPPED, applied=position(8))
+    assert missing(FENCED, r2=unapplied, r3=STOPPED) == ("r2 has not applied the position of the term",)
+    promoting = next_entry(FENCED, r2=STOPPED, r3=STOPPED)
+    assert (promoting.state, promoting.term, promoting.server) == (PrimaryState.PROMOTING, 2, "r2")
+    assert promoting.ackers == {"r3": ""}
+    assert promoting.position == position(9)
+    assert not promoting.has_served
+
+
+def test_drained_primary_becomes_an_acker_of_the_next_one_and_a_lost_one_does_not() -> None:
+    drained = replace(PRIMARY, is_read_only=True)
+    assert next_entry(FENCED, r1=drained, r2=STOPPED, r3=STOPPED).ackers == {"r3": "", "r1": ""}
+    tail = replace(drained, applied=position(10))
+    assert next_entry(FENCED, r1=tail, r2=STOPPED, r3=STOPPED).ackers == {"r3": ""}
+
+
+def test_another_holder_of_the_position_replaces_a_target_that_is_not_reached() -> None:
+    assert next_entry(FENCED, r3=STOPPED).target == "r3"
+    assert missing(FENCED, r3=replace(STOPPED, received=position(8))) != ()
+
+
+def test_promotion_ends_the_replication_lets_the_others_follow_writes_the_term_opens_and_serves() -> None:
+    r2 = STOPPED
+    become = SendCommand("r2", ServerCommand.BECOME_PRIMARY, waits_for_acks=True)
+    assert step(PROMOTING, r2=r2, r3=STOPPED) == become
+    r2 = replace(r2, source="", waits_for_acks=True, acknowledges=False, standing="")
+    assert step(PROMOTING, r2=r2, r3=STOPPED) == SendCommand("r3", ServerCommand.FOLLOW, "r2")
+    r3 = replace(ACKER, source="r2")
+    assert step(PROMOTING, r2=r2, r3=r3) == SendCommand("r2", ServerCommand.WRITE_TERM, term=2)
+    r2 = replace(r2, term=2)
+    assert step(PROMOTING, r2=r2, r3=r3) == SendCommand("r2", ServerCommand.OPEN, waits_for_acks=True)
+    serving = next_entry(PROMOTING, r2=replace(r2, is_read_only=False), r3=r3)
+    assert serving == Primary(2, "r2", LossPolicy.SEMI_SYNC, {"r3": ""})
+
+
+def test_target_that_has_lost_the_position_does_not_become_the_primary() -> None:
+    assert missing(PROMOTING, r2=replace(STOPPED, applied=position(8)), r3=STOPPED) == (
+        "r2 lacks what the former term has acknowledged",
+    )
+
+
+def test_lost_target_is_replaced_by_a_server_that_has_the_position_in_another_term() -> None:
+    entry = start_revoking(PROMOTING)
+    fenced = next_entry(entry, r3=STOPPED)
+    assert (fenced.position, fenced.target) == (position(9), "r3")
+    assert next_entry(fenced, r3=STOPPED).term == 3
+
+
+# -------------------------------------------------------------- administrators
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: start_drain(REVOKING, "r2"),
+        lambda: start_drain(ENTRY, "r9"),
+        lambda: start_revoking(REVOKING),
+        lambda: accept_loss(ENTRY),
+        lambda: abort(PROMOTING),
+        lambda: abort(start_revoking(PROMOTING)),
+        lambda: admit_acker(ENTRY, "r1"),
+        lambda: admit_acker(REVOKING, "r1"),
+    ],
+)
+def test_change_that_does_not_fit_the_state_is_refused(change: Callable[[], Primary]) -> None:
+    with pytest.raises(PromotionRefused):
+        change()
+
+
+@pytest.mark.parametrize("entry", [start_drain(ENTRY, "r2"), REVOKING, accept_loss(REVOKING), FENCED])
+def test_aborted_change_leaves_the_primary_in_its_term(entry: Primary) -> None:
+    assert abort(entry) == ENTRY
+
+
+def test_admitted_acker_has_no_standing_yet() -> None:
+    assert admit_acker(ENTRY, "r4").ackers == {"r2": STANDING, "r3": STANDING, "r4": ""}
+
+
+def test_greatest_position_covers_all_others_and_diverged_ones_have_none() -> None:
+    assert greatest([position(1), position(3), position(2)]) == position(3)
+    assert greatest([position(1), position(1, "x")]) is None
+    assert greatest([]) is None

@@ -1,0 +1,189 @@
+"""No promotion loses what was acknowledged, and no two primaries acknowledge.
+
+The rules of docs/design/regions.md, over random histories of three regions that `shardmgr.promotion` steers. Planted
+mistakes break one rule each, and each mistake must be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from shardmgr.primary import LossPolicy, Primary, ReplicationPosition, ServerReport, greatest
+from shardmgr.promotion import Promotion, PromotionStep, SendCommand
+from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
+from tests.support.region_histories import RegionHistory, play
+
+HISTORIES: Final = 60
+PLANTED_HISTORIES_MAX: Final = 2_000
+"""A planted mistake must be found within this many, if not by the history that is known to show it."""
+
+
+def test_no_promotion_loses_what_was_acknowledged() -> None:
+    broken = [problem for seed in range(HISTORIES) if (problem := play(seed))]
+    assert broken == []
+
+
+def test_statement_of_a_frozen_promoter_fails_when_another_one_has_connected() -> None:
+    world = RegionHistory(0).world
+    primary = world.servers["r1"]
+    primary.kill9()
+    primary.start()
+    frozen = PlainPromoter(world, "r1", lambda: True)
+    run = frozen.round()
+    while not isinstance(frozen.waits_for, SendCommand):
+        next(run)
+    PlainPromoter(world, "r2", lambda: True).connect("r1")
+    assert list(run) == []
+    assert primary.is_read_only
+
+
+# ------------------------------------------------------------- planted mistakes
+
+
+class PromotesWithoutAllAckers(Promotion):
+    """The ackers that are reached prove what was acknowledged."""
+
+    def revoked_position(self) -> ReplicationPosition | None:
+        reached = [server for server in self._entry.ackers if server in self._reports]
+        return greatest(self._held_by(server) for server in reached) if all(map(self.is_proven, reached)) else None
+
+
+class IgnoresStandings(Promotion):
+    """An acker that is reached, and says what it received, counts: its reception may have been started again."""
+
+    def is_proven(self, server: str) -> bool:
+        report = self._reports.get(server)
+        proves = self._entry.policy is LossPolicy.SEMI_SYNC
+        return proves and report is not None and report.received is not None
+
+
+class QualifiesEarly(Promotion):
+    """The standing of a replica counts before it has what it may have thrown away."""
+
+    def may_be_qualified(self, report: ServerReport, primary: ServerReport) -> bool:
+        return report.is_receiving and report.acknowledges and report.source == self._entry.server
+
+
+class ChoosesByApplied(Promotion):
+    """The most advanced acker is the one that has applied most."""
+
+    def revoked_position(self) -> ReplicationPosition | None:
+        if super().revoked_position() is None:
+            return None
+        return greatest(self._reports[server].applied for server in self._entry.ackers if server in self._reports)
+
+
+class PromotesBeforeApplied(Promotion):
+    """A server that has received the position becomes the primary."""
+
+    def has_position(self, report: ServerReport) -> bool:
+        return True
+
+
+class OpensWithoutComparing(Promotion):
+    """A primary that was restarted is opened, whatever its start has cut off."""
+
+    def may_be_opened(self, primary: ServerReport) -> bool:
+        return True
+
+
+class DrainsCutPrimary(Promotion):
+    """The position of a read-only primary is all that it has acknowledged, whatever its start has cut off."""
+
+    def fenced_position(self, primary: ServerReport) -> ReplicationPosition | None:
+        return primary.applied
+
+
+class AcceptsLossAtOnce(Promotion):
+    """An accepted loss need not wait for the sessions of the old hosts."""
+
+    def __init__(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> None:
+        super().__init__(entry, reports, shards_free=shards_free or entry.loss_accepted)
+
+
+class ForgetsAcks(Promotion):
+    """A server becomes the primary, and is opened, without waiting for acks."""
+
+    def next_step(self) -> PromotionStep:
+        step = super().next_step()
+        return replace(step, waits_for_acks=False) if isinstance(step, SendCommand) else step
+
+    def _lacks_acks(self, primary: ServerReport) -> bool:
+        return False
+
+
+class BelievesWhatItReads(PlainHost):
+    """No barrier: an outcome is told as soon as it is read."""
+
+    def may_believe(self, server: PlainServer) -> bool:
+        return True
+
+
+class IgnoresSettings(PlainHost):
+    """The identity is checked without the settings of semi-sync."""
+
+    def accepts(self, server: PlainServer) -> bool:
+        return (server.name, server.term) == (self.entry.server, self.entry.term)
+
+
+class ServesWithoutSession(PlainHost):
+    """The host goes on when its session is over."""
+
+    def end_session(self) -> None:
+        self.in_session = False
+
+
+class UnlistedAcker(RegionHistory):
+    """A server that the entry does not name acknowledges, too."""
+
+    policies = (LossPolicy.SEMI_SYNC,)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.world.entry = replace(self.world.entry, ackers={"r2": ""})
+
+
+def history_with(
+    rules: type[Promotion] = Promotion,
+    *,
+    host: type[PlainHost] = PlainHost,
+    policy: LossPolicy = LossPolicy.SEMI_SYNC,
+) -> type[RegionHistory]:
+    class Promoter(PlainPromoter):
+        def rules(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> Promotion:
+            return rules(entry, reports, shards_free=shards_free)
+
+    class History(RegionHistory):
+        policies = (policy,)
+        host_type = host
+        promoter_type = Promoter
+
+    return History
+
+
+PLANTED: Final[Mapping[str, tuple[type[RegionHistory], int]]] = {
+    "not all ackers": (history_with(PromotesWithoutAllAckers), 169),
+    "no standings": (history_with(IgnoresStandings), 156),
+    "an early standing": (history_with(QualifiesEarly), 753),
+    "the target by what it has applied": (history_with(ChoosesByApplied), 147),
+    "promoted before it has applied": (history_with(PromotesBeforeApplied), 13),
+    "a cut log is opened": (history_with(OpensWithoutComparing), 50),
+    "a cut log is drained": (history_with(DrainsCutPrimary), 903),
+    "an accepted loss that does not wait for sessions": (history_with(AcceptsLossAtOnce, policy=LossPolicy.ASYNC), 63),
+    "no barrier": (history_with(host=BelievesWhatItReads), 837),
+    "no end of the session": (history_with(host=ServesWithoutSession, policy=LossPolicy.ASYNC), 106),
+    "no acks, and nobody looks": (history_with(ForgetsAcks, host=IgnoresSettings), 308),
+    "an acker that the entry does not name": (UnlistedAcker, 20),
+}
+"""By what is missing: the histories with the mistake, and one that is known to show it."""
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_planted_mistake_is_found(mistake: str) -> None:
+    history_type, known = PLANTED[mistake]
+    seeds = (known, *range(PLANTED_HISTORIES_MAX))
+    assert any(play(seed, history_type, rests=False) for seed in seeds)
