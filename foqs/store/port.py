@@ -276,7 +276,11 @@ class Store(Protocol):
         ...
 
     async def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
-        """Return the payloads at these places. A place whose row was trimmed is missing."""
+        """Return the payloads at these places. A place whose row was trimmed is missing.
+
+        Raises:
+            StoreUnusable: a place is beyond its row, or a part of the row is missing.
+        """
         ...
 
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
@@ -375,7 +379,11 @@ class Reads(Protocol):
         ...
 
     async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
-        """Return the payloads at these places. A place whose row was trimmed is missing."""
+        """Return the payloads at these places. A place whose row was trimmed is missing.
+
+        Raises:
+            StoreUnusable: a place is beyond its row, or a part of the row is missing.
+        """
         ...
 
     async def begin_snapshot(self, committed: Fence) -> None:

@@ -13,7 +13,7 @@ from foqs.core.flush.fence import CommitOutcome, Owner, Position, commit_outcome
 from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace, PositionedEvents, check_journal_writes
 from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import SEQUENCE_MAX, State
-from foqs.store.port import FAULT_POINTS, FencedOut, StoreLost, WriteRefused
+from foqs.store.port import FAULT_POINTS, FencedOut, StoreLost, StoreUnusable, WriteRefused
 from tests.contract.conftest import SHARD, Bench
 from tests.contract.journal_bench import opened_with_journal
 from tests.contract.test_store_fence import Fault
@@ -110,6 +110,23 @@ def test_payloads_are_read_at_their_places_in_rows_of_any_length(bench: Bench) -
                 assert await owned.store.journal_payloads([missing, *places]) == found
                 assert await reads.journal_payloads(owned.past, [missing, *places]) == found
         assert await owned.store.journal_payloads([]) == {}
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 8), (4, 4), (7, 1), (8, 0), (1 << 21, 5)])
+def test_place_beyond_its_row_is_damage(bench: Bench, offset: int, size: int) -> None:
+    async def story() -> None:
+        owned = await opened_with_journal(bench)
+        await owned.write(journal_row=journal_row("a", payloads=[b"1234", b"567"]))
+        whole, beyond = PayloadPlace((1, 1), 4, 3), PayloadPlace((1, 1), offset, size)
+        assert await owned.store.journal_payloads([whole]) == {whole: b"567"}
+        sentence = "the journal row of epoch 1, flush 1 lacks a part; restore the shard's tables from a backup"
+        async with reading(owned.store) as reads:
+            with pytest.raises(StoreUnusable, match=sentence):
+                await reads.journal_payloads(owned.past, [whole, beyond])
+        with pytest.raises(StoreUnusable, match=sentence):
+            await owned.store.journal_payloads([beyond])
 
     bench.run(story())
 

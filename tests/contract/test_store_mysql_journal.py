@@ -10,6 +10,7 @@ from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace,
 from foqs.store.mysql import mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
 from foqs.store.mysql.mysql_journal_sql import JournalStatements
+from foqs.store.mysql.mysql_sql import PREPARED_STATEMENTS_IN_BULK, PREPARED_STATEMENTS_MAX
 from foqs.store.port import StoreLost
 from tests.contract.conftest import SHARD, Bench, mysql_bench
 from tests.contract.journal_bench import opened_with_journal
@@ -58,6 +59,18 @@ def test_row_that_needs_many_packets_is_whole_or_missing_wherever_the_connection
         assert await owned.store.journal_events((0, 0), 1 << 30) == [PositionedEvents((1, 1), row.events)]
         place = PayloadPlace((1, 1), 29_999, 2)
         assert await owned.store.journal_payloads([place]) == {place: b"pq"}
+
+    bench.run(story())
+
+
+def test_writer_prepares_the_row_of_the_journal_and_no_more_statements_than_doctor_counts(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened_with_journal(bench)
+        for number in range(1, 4):
+            await owned.write(journal_row=JournalRow(b"events", [b"payload"], (1, 1)), inserts=[make_row(number)])
+        link = link_of(owned.store)
+        most = PREPARED_STATEMENTS_IN_BULK if link.can_bulk else PREPARED_STATEMENTS_MAX
+        assert 3 == len(link.statement_ids) <= most
 
     bench.run(story())
 

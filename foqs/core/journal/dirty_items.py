@@ -95,8 +95,8 @@ class DirtyItems:
         self._ready_keys = ReadyKeys()
         self._dues: list[tuple[int, int]] = []
         """A heap of (due_ms, number). The item may have another due, or be clean, since it was added."""
-        self._ended: deque[int] = deque()
-        """Ended items, in the order in which they ended. Some may not be dirty any more."""
+        self._ended: dict[int, None] = {}
+        """The ended items, in the order in which they ended."""
         self.young_count: Final = _Counter()
 
     def __len__(self) -> int:
@@ -150,12 +150,9 @@ class DirtyItems:
                         break
         return found
 
-    def oldest_ended(self, rows_max: int) -> list[int]:
-        """Return the numbers of items that ended first and are still dirty, at most `rows_max`."""
-        ended = self._ended
-        while ended and not self._is_ended(ended[0]):
-            ended.popleft()
-        return [number for number in islice(ended, rows_max) if self._is_ended(number)]
+    def ended(self, rows_max: int) -> list[int]:
+        """Return the numbers of the items that ended first, in this order, at most `rows_max`."""
+        return [*islice(self._ended, rows_max)]
 
     def floor(self, clean: Container[int], position: Position) -> Position:
         """Return the floor of a flush at `position` after which the items in `clean` are not dirty."""
@@ -204,8 +201,7 @@ class DirtyItems:
             items[number] = item
             state = item.state
             if state is None:
-                if former is None or not former.is_ended:
-                    self._ended.append(number)
+                self._ended[number] = None
             elif state is not State.LEASED:
                 if state is State.READY:
                     ready.setdefault(item.topic, []).append(item.order_key(number))
@@ -229,6 +225,7 @@ class DirtyItems:
         item = self._items.pop(number, None)
         if item is not None:
             self.young_count.add(item, -1)
+            self._ended.pop(number, None)
             numbers = self._topics[item.topic]
             del numbers[number]
             if not numbers:
@@ -236,7 +233,7 @@ class DirtyItems:
                 self._ready_keys.forget(item.topic)
 
     def _drop_old_entries(self) -> None:
-        """Drop what is not dirty any more: from the front of the blocks, and from the other two if most of it is old."""
+        """Drop what is not dirty any more: from the front of the blocks, and from the dues if most of them are old."""
         blocks = self._blocks
         while blocks:
             numbers = blocks[0].numbers
@@ -247,8 +244,6 @@ class DirtyItems:
             blocks.popleft()
         if len(self._dues) > 2 * len(self._items) + 64:
             self._dues = sorted({entry for entry in self._dues if self._has_due(entry)})
-        if len(self._ended) > 2 * len(self._items) + 64:
-            self._ended = deque(filter(self._is_ended, self._ended))
 
     def _is_in(self, block: _Block, number: int) -> bool:
         item = self._items.get(number)
@@ -258,10 +253,6 @@ class DirtyItems:
         number = order_key_number(order_key)
         item = self._items.get(number)
         return item is not None and item.state is State.READY and item.order_key(number) == order_key
-
-    def _is_ended(self, number: int) -> bool:
-        item = self._items.get(number)
-        return item is not None and item.is_ended
 
     def _has_due(self, entry: tuple[int, int]) -> bool:
         item = self._items.get(entry[1])
@@ -287,7 +278,7 @@ class DirtyItems:
                 f"invariant 13: the READY keys of {topic} are not those of its dirty items"
             )
         ended = sorted(number for number, item in self._items.items() if item.is_ended)
-        assert sorted(filter(self._is_ended, self._ended)) == ended, "invariant 20: an ended item is not known as such"
+        assert sorted(self._ended) == ended, "invariant 20: an ended item is not known as such, or another one is"
         young = sum(item.base is None for item in self._items.values())
         assert young == self.young_count.items, (
             f"invariant 18: {young} items are young, and {self.young_count.items} count"

@@ -1,6 +1,6 @@
 """The bytes of a flush's events: columns, each in the shortest of a few forms.
 
-    bytes  := version (1) | CRC-32 of the rest (4) | columns
+    bytes  := version (1) | CRC-32 of version and columns (4) | columns
     column := count (4) | form (1) | values
 
     form            values
@@ -10,7 +10,8 @@
 
 A column of bytes is a column of lengths, -1 for None, and all bytes joined. None in a column of
 numbers is -1: no such number is negative. Names are columns of places in a list of distinct topics.
-All numbers are little-endian. What cannot be decoded is damage, and never guessed.
+All numbers are little-endian. What cannot be decoded is damage, and never guessed. A later version
+keeps version and checksum.
 """
 
 from __future__ import annotations
@@ -39,6 +40,16 @@ _SIZES: Final = {b"b": 1, b"h": 2, b"i": 4, b"q": 8}
 
 class JournalDamaged(Exception):
     """The events of a flush cannot be decoded."""
+
+
+class JournalTooNew(Exception):
+    """The events of a flush were written by a newer program."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"its events have version {version}, and this program knows version {VERSION}: "
+            "run the newer foqs that wrote it"
+        )
 
 
 def encode_events(events: FlushEvents) -> bytes:
@@ -80,7 +91,7 @@ def encode_events(events: FlushEvents) -> bytes:
         _column(events.current),
     ]
     body = b"".join(columns)
-    return _HEAD.pack(VERSION, crc32(body)) + body
+    return _HEAD.pack(VERSION, _checksum(VERSION, body)) + body
 
 
 def decode_events(data: bytes) -> FlushEvents:
@@ -88,16 +99,21 @@ def decode_events(data: bytes) -> FlushEvents:
 
     Raises:
         JournalDamaged: they are not what `encode_events` returns.
+        JournalTooNew: a newer program has written them.
     """
     try:
         version, checksum = _HEAD.unpack_from(data)
-        if version != VERSION:
-            raise JournalDamaged(f"the events have version {version}, and this program knows version {VERSION}")
-        if crc32(memoryview(data)[_HEAD.size :]) != checksum:
+        if _checksum(version, memoryview(data)[_HEAD.size :]) != checksum:
             raise JournalDamaged("the checksum of the events differs")
+        if version != VERSION:
+            raise JournalTooNew(version)
         return _Decoder(data).events()
     except (StructError, ValueError, IndexError) as error:
         raise JournalDamaged(f"the events cannot be decoded: {error}") from error
+
+
+def _checksum(version: int, body: bytes | memoryview) -> int:
+    return crc32(body, crc32(bytes([version])))
 
 
 def _optional(values: Iterable[int | None]) -> list[int]:

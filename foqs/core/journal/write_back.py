@@ -54,7 +54,7 @@ class WriteBackChoice:
         found = [] if self._due_position is None else dirty_items.oldest(most, self._due_position)
         if len(found) < least:
             known = set(found)
-            ended = [number for number in dirty_items.oldest_ended(least) if number not in known]
+            ended = [number for number in dirty_items.ended(least) if number not in known]
             found += ended[: least - len(found)]
         return found
 

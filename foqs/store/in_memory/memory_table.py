@@ -22,6 +22,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.row_filter import RowFilter
 from foqs.core.timing.due_timers import TimerEntry
+from foqs.store.journal_payloads import payload_at
 from foqs.store.port import DueRow, IdPage, IdRange, LeaseEnd, TopicCount
 from foqs.store.row_columns import MUTABLE_COLUMNS
 from foqs.store.sql_rows import FENCE_COLUMNS, lease_columns
@@ -269,7 +270,7 @@ class ShardTables:
     def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
         """See `Store.journal_payloads`."""
         return {
-            each: self.journal[each.position].payloads[0][each.offset : each.offset + each.payload_bytes]
+            each: payload_at(each, self.journal[each.position].payloads[0])
             for each in places
             if each.position in self.journal
         }

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from foqs.core.journal.dirty_items import DirtyItems
-from foqs.core.journal.journal_bytes import JournalDamaged, decode_events
+from foqs.core.journal.journal_bytes import JournalDamaged, JournalTooNew, decode_events
 from foqs.core.journal.journal_positions import JournalPositions
 from foqs.core.journal.journal_replay import JournalReplay
 from foqs.store.port import Store, StoreUnusable
@@ -26,7 +26,7 @@ async def replay_journal(store: Store) -> tuple[DirtyItems, JournalPositions]:
 
     Raises:
         StoreLost: the database cannot be reached.
-        StoreUnusable: the journal is damaged.
+        StoreUnusable: the journal is damaged, or a newer program has written it.
     """
     replay, positions = JournalReplay(), JournalPositions()
     first = await store.journal_floor()
@@ -42,5 +42,7 @@ async def replay_journal(store: Store) -> tuple[DirtyItems, JournalPositions]:
             first = (position[0], position[1] + 1)
         place = "the journal"
         return replay.finish(), positions
+    except JournalTooNew as too_new:
+        raise StoreUnusable(f"{place} cannot be read: {too_new}") from too_new
     except JournalDamaged as damaged:
         raise StoreUnusable(f"{place} is damaged: {damaged}; restore the shard's tables from a backup") from damaged

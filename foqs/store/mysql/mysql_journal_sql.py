@@ -20,10 +20,10 @@ from foqs.core.flush.journal_rows import (
     pack_position,
     unpack_position,
 )
+from foqs.store.journal_payloads import lacks_a_part, payload_at
 from foqs.store.mysql.mysql_driver import Result
 from foqs.store.mysql.mysql_protocol import BoundStatement
 from foqs.store.mysql.mysql_values import bind
-from foqs.store.port import StoreUnusable
 
 EVENTS_PART_BYTES: Final = 64 << 10
 PAYLOADS_PART_BYTES: Final = 1 << 20
@@ -116,7 +116,7 @@ def decode_events(found: Result, parts_max: int) -> tuple[list[PositionedEvents]
 
 def _events_of(number: int, parts: Sequence[tuple[int, bytes]]) -> bytes:
     if [part for part, _ in parts] != [*range(1 - len(parts), 1)]:
-        raise _lacks_a_part(number)
+        raise lacks_a_part(unpack_position(number))
     return b"".join([content for _, content in parts])
 
 
@@ -133,7 +133,7 @@ def decode_payloads(places: Sequence[PayloadPlace], results: Sequence[Result]) -
     """Decode payloads from the results of `payload_parts` of each range of `payload_ranges`, in its order.
 
     Raises:
-        StoreUnusable: a part of a row is missing.
+        StoreUnusable: a part of a row is missing, or a place is beyond its row.
     """
     contents: dict[Position, tuple[int, bytes]] = {}
     for position, found in zip(payload_ranges(places), results, strict=True):
@@ -141,27 +141,17 @@ def decode_payloads(places: Sequence[PayloadPlace], results: Sequence[Result]) -
             start = at = found.rows[0][0]
             for part, content in found.rows:
                 if part != at:
-                    raise _lacks_a_part(pack_position(position))
+                    raise lacks_a_part(position)
                 at += len(content)
             contents[position] = (start, b"".join([content for _, content in found.rows]))
-    payloads: dict[PayloadPlace, bytes] = {}
-    for place in places:
-        if place.position in contents:
-            start, content = contents[place.position]
-            payload = content[place.offset - start : place.offset - start + place.payload_bytes]
-            if len(payload) < place.payload_bytes:
-                raise _lacks_a_part(pack_position(place.position))
-            payloads[place] = payload
-    return payloads
+    return {
+        place: payload_at(place, content, start)
+        for place in places
+        if place.position in contents
+        for start, content in [contents[place.position]]
+    }
 
 
 def _split(content: bytes, length: int) -> list[bytes]:
     """Return the content in pieces, at least one."""
     return [content[at : at + length] for at in range(0, len(content), length)] or [b""]
-
-
-def _lacks_a_part(number: int) -> StoreUnusable:
-    epoch, flush = unpack_position(number)
-    return StoreUnusable(
-        f"the journal row of epoch {epoch}, flush {flush} lacks a part; restore the shard's tables from a backup"
-    )

@@ -67,10 +67,10 @@ PAUSE_S: Final = 0.005
 INSERT_ROW_COUNTS: Final = (100, 50, *range(32, 0, -1))
 """The numbers of rows of the INSERT statements, each prepared by a writer when first needed. Up to 32 rows are one
 statement, because the server replies to each statement separately and each reply wakes the host."""
-PREPARED_STATEMENTS_MAX: Final = len(INSERT_ROW_COUNTS) + 1
-"""The most statements that a shard's writer prepares: the INSERTs and the fence."""
-PREPARED_STATEMENTS_IN_BULK: Final = 2
-"""The statements that it prepares if the server executes in bulk: the INSERT of one row, and the fence."""
+PREPARED_STATEMENTS_MAX: Final = len(INSERT_ROW_COUNTS) + 2
+"""The most statements that a shard's writer prepares: the INSERTs, the fence and the row of the journal."""
+PREPARED_STATEMENTS_IN_BULK: Final = 3
+"""The statements that it prepares if the server executes in bulk: the INSERT of one row, the fence, and the row of the journal."""
 _INT64_MIN: Final = -(1 << 63)
 NOT_FILLED: Final = -1
 """The `timers_filled_to` of a shard whose timer table lacks entries."""

@@ -18,6 +18,7 @@ from foqs.core.flush.fence import Fence, Position
 from foqs.core.flush.journal_rows import PayloadPlace, PositionedEvents, pack_position, unpack_position
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
 from foqs.core.items.row_filter import RowFilter
+from foqs.store.journal_payloads import payload_at
 from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
 from foqs.store.sql_rows import id_page, lease_ends_of, order_keys_of, owner_of, row_of
 from foqs.store.sqlite import sqlite_sql as sql
@@ -233,11 +234,7 @@ def read_journal_payloads(db: sqlite3.Connection, places: Sequence[PayloadPlace]
         position: db.execute(sql.JOURNAL_PAYLOADS, (pack_position(position),)).fetchone()
         for position in dict.fromkeys(place.position for place in places)
     }
-    return {
-        place: values[0][place.offset : place.offset + place.payload_bytes]
-        for place in places
-        if (values := found[place.position]) is not None
-    }
+    return {place: payload_at(place, values[0]) for place in places if (values := found[place.position]) is not None}
 
 
 def _read_by_id(db: sqlite3.Connection, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from foqs.core.flush.journal_rows import JournalRow
+from foqs.core.journal import journal_bytes
 from foqs.core.journal.journal_bytes import encode_events
 from foqs.core.journal.journal_events import FlushEvents, change_of
 from foqs.store.in_memory.memory_store import MemoryDatabase
@@ -66,6 +67,22 @@ def test_damaged_row_is_named_and_nothing_is_recovered() -> None:
         await owned.write(journal_row=whole)
         await owned.write(journal_row=whole._replace(events=whole.events[:-1] + b"?"))
         with pytest.raises(StoreUnusable, match="the journal row of epoch 1, flush 2 is damaged"):
+            await replay_journal(owned.store)
+
+    run(story())
+
+
+def test_row_of_a_newer_program_is_not_called_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        owned = await owner()
+        monkeypatch.setattr(journal_bytes, "VERSION", 2)
+        await owned.write(journal_row=row_of(FlushEvents(added=[new_row(1)])))
+        monkeypatch.undo()
+        sentence = (
+            "the journal row of epoch 1, flush 1 cannot be read: its events have version 2, and this program knows "
+            "version 1: run the newer foqs that wrote it"
+        )
+        with pytest.raises(StoreUnusable, match=f"^{sentence}$"):
             await replay_journal(owned.store)
 
     run(story())

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
-from foqs.core.journal.journal_bytes import JournalDamaged, decode_events, encode_events
+from foqs.core.journal import journal_bytes
+from foqs.core.journal.journal_bytes import JournalDamaged, JournalTooNew, decode_events, encode_events
 from foqs.core.journal.journal_events import Base, FlushEvents, ItemChange, Rewrite
 
 NAMES = st.sampled_from(["orders", "größe", "", "x" * 200])
@@ -83,7 +84,11 @@ def test_missing_bytes_are_damage(events: FlushEvents, data: st.DataObject) -> N
         decode_events(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
 
 
-def test_events_of_another_version_are_refused() -> None:
+def test_events_of_a_newer_program_are_refused_and_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_bytes, "VERSION", 9)
     encoded = encode_events(FlushEvents(ended=[1]))
-    with pytest.raises(JournalDamaged, match="version 9"):
-        decode_events(b"\x09" + encoded[1:])
+    monkeypatch.undo()
+    with pytest.raises(
+        JournalTooNew, match="version 9, and this program knows version 1: run the newer foqs that wrote"
+    ):
+        decode_events(encoded)
