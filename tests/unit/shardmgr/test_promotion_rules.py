@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 
 from shardmgr.primary import LossPolicy, Primary, ReplicationPosition, ServerReport, greatest
-from shardmgr.promotion import Promotion, PromotionStep, SendCommand
+from shardmgr.promotion import Promotion, PromotionStep, SendCommand, ServerCommand, start_drain
 from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
-from tests.support.region_histories import RegionHistory, play
+from tests.support.region_histories import PromiseBroken, RegionHistory, play
 
 HISTORIES: Final = 60
 PLANTED_HISTORIES_MAX: Final = 2_000
@@ -163,6 +163,71 @@ def history_with(
         promoter_type = Promoter
 
     return History
+
+
+class TakesAnyServer(PlainHost):
+    """No identity: the host uses the server to which the name of the primary leads."""
+
+    def accepts(self, server: PlainServer) -> bool:
+        return True
+
+
+class SkipsFence(Promotion):
+    """A drain takes the position of a primary that still commits."""
+
+    def next_step(self) -> PromotionStep:
+        step = super().next_step()
+        if isinstance(step, SendCommand) and step.command is ServerCommand.MAKE_READ_ONLY:
+            report = replace(self._reports[step.server], is_read_only=True)
+            self._reports = {**self._reports, step.server: report}
+            return super().next_step()
+        return step
+
+
+def acknowledge_at_former_primary(history: RegionHistory) -> None:
+    """A host that has read the entry of the second term is led to the server of the first one, which is still open."""
+    world = history.world
+    world.servers["r2"].append(term=2)
+    world.servers["r2"].is_read_only = False
+    world.entry = Primary(2, "r2", LossPolicy.ASYNC, {"r3": ""})
+    host = history.hosts[2]
+    host.follow_entry()
+    host.connect("r1")
+    for step in (host.poll, host.begin_flush, host.poll):
+        step()
+    history.check_no_late_ack(set())
+
+
+def drain_beside_frozen_owner(history: RegionHistory) -> None:
+    """The owner does not give its shard back: its hand-over is overdue, and it goes on with the former entry."""
+    world, host = history.world, history.hosts[0]
+    host.connect("r1")
+    host.poll()
+    world.entry = start_drain(world.entry, "r2")
+    promoter = history.promoters[1]
+    promoter.shards_free = lambda: True
+    run = promoter.run()
+    for _ in range(600):
+        next(run)
+        host.begin_flush()
+        host.poll()
+        world.receive("r2")
+        world.servers["r2"].apply_next()
+        history.check()
+    assert world.entry.term == 2
+    assert world.told
+
+
+def test_host_does_not_use_the_server_of_another_term() -> None:
+    acknowledge_at_former_primary(history_with(policy=LossPolicy.ASYNC)(0))
+    with pytest.raises(PromiseBroken):
+        acknowledge_at_former_primary(history_with(host=TakesAnyServer, policy=LossPolicy.ASYNC)(0))
+
+
+def test_drain_loses_nothing_beside_an_owner_that_goes_on() -> None:
+    drain_beside_frozen_owner(history_with(policy=LossPolicy.ASYNC)(0))
+    with pytest.raises(PromiseBroken):
+        drain_beside_frozen_owner(history_with(SkipsFence, policy=LossPolicy.ASYNC)(0))
 
 
 PLANTED: Final[Mapping[str, tuple[type[RegionHistory], int]]] = {
