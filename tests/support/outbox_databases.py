@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import psycopg
 import pymysql
+import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -29,6 +30,9 @@ from perf.lib.servers import Postgres
 from tests.support.mariadb import MariaDb
 
 ORDER: Final = "INSERT INTO orders VALUES (17)"
+MARKS: Final = {"mariadb": pytest.mark.mysql, "mysql9": pytest.mark.mysql, "postgres": pytest.mark.postgres}
+DATABASES: Final = tuple(pytest.param(name, marks=MARKS.get(name, ())) for name in ("sqlite", *MARKS))
+"""The parameters of a test that runs on each database."""
 CONNECTIONS: Final = ("plain", "core", "orm", "async core", "async orm")
 
 
@@ -56,6 +60,10 @@ class Place:
         for statement in ("CREATE TABLE orders (id INT PRIMARY KEY)", *create_tables(self.dialect)):
             self.query(statement)
         return self
+
+
+MakePlace = Callable[[str], Place]
+"""Makes a new database of a kind, without tables."""
 
 
 def sqlite_place(folder: Path) -> Place:

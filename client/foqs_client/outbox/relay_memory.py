@@ -245,6 +245,11 @@ class RelayMemory:
         """The rows that the round deletes are gone. Its calls may be sent."""
         self._leaving = frozenset()
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether rows have outcomes that no round has written."""
+        return bool(self._answered or self._to_park)
+
     def _stamp(self, keys_until_ms: int) -> list[SendCall]:
         room = min(self._limits.stamp_rows_max, self._limits.in_flight_rows_max - len(self._sent))
         room_of_runs = room - min(len(self._loose), room // 2)  # many groups must not starve the other rows

@@ -66,7 +66,7 @@ ROW_OUTCOMES: Final[Mapping[tuple[SentState, Reply], RowOutcome]] = {
     (SentState.IN_DOUBT, Reply.UNKNOWN): RowOutcome.DOUBTED,
 }
 
-KEYS_UNTIL_FIELD: Final = "keys_until_ms"
+KEY_UNTIL_FIELD: Final = "key_until_ms"
 
 _REFUSED: Final = (InvalidArgument, KeyConflict, NotImplementedYet)
 
@@ -77,7 +77,7 @@ def reply_of(error: FoqsError | None) -> Reply:
         return Reply.WRITTEN
     if isinstance(error, UnknownOutcome):
         return Reply.UNKNOWN
-    if error.field == KEYS_UNTIL_FIELD:
+    if error.field is not None and error.field.endswith(KEY_UNTIL_FIELD):
         return Reply.LATER  # the key window was shortened; the next stamp has an end within it
     if isinstance(error, _REFUSED) or (isinstance(error, LimitExceeded) and error.retry_after_ms is None):
         return Reply.REFUSED

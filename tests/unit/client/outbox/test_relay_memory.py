@@ -179,7 +179,7 @@ def test_each_reply_to_each_state_has_an_outcome() -> None:
         (None, Reply.WRITTEN),
         (UnknownOutcome("x"), Reply.UNKNOWN),
         (InvalidArgument("x", field="items[0].topic"), Reply.REFUSED),
-        (InvalidArgument("x", field="keys_until_ms"), Reply.LATER),
+        (InvalidArgument("x", field="items[0].key_until_ms"), Reply.LATER),
         (KeyConflict("x"), Reply.REFUSED),
         (LimitExceeded("x", field="items[0].payload"), Reply.REFUSED),
         (LimitExceeded("x", field="items", retry_after_ms=1_000), Reply.LATER),

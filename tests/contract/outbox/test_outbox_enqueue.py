@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from functools import cache
-from itertools import count
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
 import pytest
@@ -20,24 +17,11 @@ from foqs_client import Item
 from foqs_client.outbox import NotInTransaction, alembic_tables, enqueue
 from foqs_client.outbox.new_rows import COLUMNS
 from foqs_client.outbox.outbox_sql import Dialect, create_tables, table_names
-from perf.lib.servers import Postgres
-from tests.support.mariadb import MariaDb
-from tests.support.outbox_databases import (
-    CONNECTIONS,
-    Place,
-    RolledBack,
-    Way,
-    mysql_place,
-    postgres_place,
-    running_postgres,
-    sqlite_place,
-)
+from tests.support.outbox_databases import CONNECTIONS, DATABASES, MARKS, MakePlace, RolledBack, Way
 
-_MARKS: Final = {"mariadb": pytest.mark.mysql, "mysql9": pytest.mark.mysql, "postgres": pytest.mark.postgres}
-DATABASES: Final = tuple(pytest.param(name, marks=_MARKS.get(name, ())) for name in ("sqlite", *_MARKS))
 WAYS: Final = (
     *(
-        pytest.param(name, connection, marks=_MARKS.get(name, ()), id=f"{name}, {connection}")
+        pytest.param(name, connection, marks=MARKS.get(name, ()), id=f"{name}, {connection}")
         for name in ("sqlite", "mariadb", "postgres")
         for connection in CONNECTIONS
     ),
@@ -58,30 +42,6 @@ FULL: Final = Item(
     trace_context=b"\x80",
 )
 LATER: Final = Item("t", deliver_after_ms=1_800_000_000_000)
-
-MakePlace = Callable[[str], Place]
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Callable[[], Postgres]]:
-    """A function that returns the test session's Postgres, which is started when first used."""
-    with ExitStack() as stack:
-        yield cache(lambda: stack.enter_context(running_postgres()))
-
-
-_names = count(1)
-
-
-@pytest.fixture
-def make_place(servers: Callable[[str], MariaDb], postgres: Callable[[], Postgres], tmp_path: Path) -> MakePlace:
-    """A function that returns a new database of a kind, without tables."""
-
-    def make(kind: str) -> Place:
-        if kind == "sqlite":
-            return sqlite_place(tmp_path)
-        return postgres_place(postgres(), f"user_{next(_names)}") if kind == "postgres" else mysql_place(servers(kind))
-
-    return make
 
 
 @pytest.mark.parametrize(("kind", "connection"), WAYS)

@@ -1,0 +1,334 @@
+"""The loop of a relay: it waits until it owns the outbox, then reads rows, stamps them, sends them and deletes them.
+
+Holds `Relay`. Always true: one task changes the memory, between its awaits, so a page is merged before the next round and a reply
+is applied between rounds; nothing of a round is sent before its COMMIT is answered; statements run in one thread. The queue is a
+port. Knows nothing of the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from foqs_client.errors import FoqsError
+from foqs_client.outbox.relay_memory import RelayLimits, RelayMemory, Round, SendCall
+from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTables, TablesUnavailable
+from foqs_client.outbox.row_outcome import reply_of
+
+log: Final = logging.getLogger("foqs.relay")
+
+T = TypeVar("T")
+
+WITHOUT_RUNS: Final = RelayLimits(run_rows_max=1)
+"""The limits as long as no host serves atomic calls: of each row group one row is in flight."""
+
+Answers = Mapping[int, FoqsError | None]
+"""For each row of a call, by id: None if the queue has it, else the error."""
+
+
+class SendQueue(Protocol):
+    """The queue as a relay needs it."""
+
+    async def keys_until_ms(self) -> int:
+        """Return the latest end that a key may have now. Raises FoqsError."""
+        ...
+
+    async def send(self, call: SendCall) -> Answers:
+        """Enqueue the rows of a call. What cannot be said is an `UnknownOutcome`."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class RelayPauses:
+    """How long a relay waits, in seconds.
+
+    Attributes:
+        takeover_s: a round number that is unchanged for so long has no living owner.
+        owner_read_s: between two looks at the owner row, while another relay owns it.
+        round_s: a living relay writes a round at least this often.
+        page_s, page_s_max: after an empty page, doubled up to the second.
+        again_s: before rows in doubt are sent again, parked rows are read again, or forgotten rows are swept.
+        sweep_s: between two sweeps that nothing asks for.
+        keys_s: how old the end of keys may be.
+        stop_s: how long a stop waits for replies.
+    """
+
+    takeover_s: float = 10.0
+    owner_read_s: float = 1.0
+    round_s: float = 2.0
+    page_s: float = 0.02
+    page_s_max: float = 0.5
+    again_s: float = 1.0
+    sweep_s: float = 300.0
+    keys_s: float = 30.0
+    stop_s: float = 30.0
+
+
+DEFAULT_PAUSES: Final = RelayPauses()
+
+
+class Relay:
+    """One relay of one outbox.
+
+    Args:
+        clock: monotonic, in seconds.
+
+    Attributes:
+        is_owner: whether it works on the outbox now.
+        sent_count: rows that the queue has answered with an id.
+    """
+
+    def __init__(
+        self,
+        tables: RelayTables,
+        queue: SendQueue,
+        pauses: RelayPauses = DEFAULT_PAUSES,
+        limits: RelayLimits = WITHOUT_RUNS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tables = tables
+        self._queue = queue
+        self._pauses = pauses
+        self._limits = limits
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "foqs-relay")
+        self._stop = asyncio.Event()
+        self._stop_s: float | None = None
+        """When a stop ends."""
+        self.is_owner = False
+        self.sent_count = 0
+
+    def stop(self) -> None:
+        """Stamp nothing more, and let `run` end when all that was sent is answered and deleted, or `stop_s` is over."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Relay until `stop`."""
+        try:
+            while (owner := await self._wait_for_turn()) is not None:
+                try:
+                    await self._own(owner)
+                except LostOwnership as error:
+                    log.warning("the relay no longer owns its outbox", extra={"reason": str(error)})
+                finally:
+                    self.is_owner = False
+        finally:
+            await self._call(self._tables.close)
+            self._thread.shutdown()
+
+    async def _wait_for_turn(self) -> OutboxOwner | None:
+        """Take the outbox over when its owner writes no more rounds. None: the relay was stopped before."""
+        seen, since_s = None, self._clock()
+        while not self._stop.is_set():
+            owner = await self._read_from(self._tables.read_owner)
+            if owner is None:
+                continue
+            if (owner.epoch, owner.round) != seen:
+                seen, since_s = (owner.epoch, owner.round), self._clock()
+            is_left = owner.epoch == 0 or self._clock() - since_s >= self._pauses.takeover_s
+            if is_left and await self._read_from(partial(self._tables.take_over, owner)):
+                return owner
+            await self._wait(min(self._pauses.owner_read_s, self._pauses.takeover_s))
+        return None
+
+    async def _own(self, owner: OutboxOwner) -> None:
+        """Work until the relay is stopped. Raises LostOwnership."""
+        stamped = await self._read_from(partial(self._tables.read_stamped, owner.state))
+        parked = await self._read_from(self._tables.read_parked)
+        if stamped is None or parked is None:
+            return
+        memory = RelayMemory(owner.state, stamped, parked, self._clock(), self._limits)
+        ownership = _Ownership(memory, self._pauses.page_s)
+        self.is_owner = True
+        try:
+            while not (self._stop.is_set() and ownership.is_done):
+                self._apply_answers(ownership)
+                has_found = not self._stop.is_set() and await self._read(ownership)
+                has_written = await self._write_round(ownership)
+                self._send_doubtful(ownership)
+                if has_found or has_written:
+                    ownership.pause_s = self._pauses.page_s
+                else:
+                    await self._pause(ownership)
+                if self._is_stop_over():
+                    return
+        finally:
+            for task in ownership.tasks:
+                task.cancel()
+            await asyncio.gather(*ownership.tasks, return_exceptions=True)
+
+    def _is_stop_over(self) -> bool:
+        """Whether a stop has waited long enough for what is not done."""
+        if not self._stop.is_set():
+            return False
+        if self._stop_s is None:
+            self._stop_s = self._clock() + self._pauses.stop_s
+        return self._clock() >= self._stop_s
+
+    # ---------------------------------------------------------------------- reads
+
+    async def _read(self, ownership: _Ownership) -> bool:
+        """Read a page, a sweep's page and then the gaps. Return whether there were new rows."""
+        memory, tables = ownership.memory, self._tables
+        self._begin_sweep(ownership)
+        has_found = False
+        if (
+            memory.wants_rows
+            and (page := await self._read_from(partial(tables.read_above, memory.read_to))) is not None
+        ):
+            memory.add_page(page, self._clock())
+            has_found = bool(page)
+        if memory.wants_rows and memory.swept_to is not None:
+            swept = await self._read_from(partial(tables.read_above, memory.swept_to, memory.read_to))
+            if swept is not None:
+                memory.add_swept(swept)
+                has_found |= bool(swept)
+        began_s, ranges = self._clock(), memory.gap_ranges
+        if ranges and (gaps := await self._read_from(partial(tables.read_ranges, ranges))) is not None:
+            memory.add_gap_rows(gaps[0], began_s, is_complete=gaps[1])
+        if self._clock() >= ownership.parked_s:
+            ownership.parked_s = self._clock() + self._pauses.again_s
+            parked = await self._read_from(tables.read_parked)
+            if parked is not None:
+                memory.on_parked_read(parked)
+        return has_found
+
+    def _begin_sweep(self, ownership: _Ownership) -> None:
+        memory, now_s = ownership.memory, self._clock()
+        is_wanted = memory.wants_sweep and now_s >= ownership.wanted_sweep_s
+        if memory.swept_to is None and (is_wanted or now_s >= ownership.sweep_s):
+            memory.begin_sweep()
+            ownership.sweep_s = now_s + self._pauses.sweep_s
+            ownership.wanted_sweep_s = now_s + self._pauses.again_s
+
+    # --------------------------------------------------------------------- rounds
+
+    async def _write_round(self, ownership: _Ownership) -> bool:
+        """Write the next round, if it has something to say, and send its calls. Return whether rows were in it."""
+        until_ms = None if self._stop.is_set() else await self._keys_until_ms(ownership)
+        round = ownership.memory.plan_round(until_ms)
+        if round.is_empty and self._clock() < ownership.round_s:
+            return False
+        await self._commit(round, ownership.reasons)
+        ownership.round_s = self._clock() + self._pauses.round_s
+        ownership.memory.on_round_committed()
+        ownership.reasons.clear()
+        self._start(ownership, round.calls)
+        return not round.is_empty
+
+    async def _commit(self, round: Round, reasons: Mapping[int, str]) -> None:
+        """Write a round, and repeat it until its outcome is known. Raises LostOwnership."""
+        while True:
+            try:
+                return await self._call(self._tables.commit_round, round, reasons)
+            except TablesUnavailable as error:
+                log.warning("the outbox' database does not answer", extra={"reason": str(error)})
+                if self._is_stop_over():
+                    raise LostOwnership("the relay was stopped while a round had no outcome") from None
+                await asyncio.sleep(self._pauses.again_s)
+
+    async def _keys_until_ms(self, ownership: _Ownership) -> int | None:
+        """Return the end of keys to stamp; None as long as the queue does not say it."""
+        now_s = self._clock()
+        if now_s >= ownership.keys_s:
+            ownership.keys_s = now_s + self._pauses.again_s
+            ownership.keys_until_ms = None
+            try:
+                ownership.keys_until_ms = await self._queue.keys_until_ms()
+                ownership.keys_s = now_s + self._pauses.keys_s
+            except FoqsError as error:
+                log.warning("the queue does not answer", extra={"reason": str(error)})
+        return ownership.keys_until_ms
+
+    # ---------------------------------------------------------------------- sends
+
+    def _start(self, ownership: _Ownership, calls: list[SendCall]) -> None:
+        for call in calls:
+            task = asyncio.ensure_future(self._send(ownership, call))
+            ownership.tasks.add(task)
+            task.add_done_callback(ownership.tasks.discard)
+
+    def _send_doubtful(self, ownership: _Ownership) -> None:
+        now_s = self._clock()
+        if now_s >= ownership.doubtful_s:
+            ownership.doubtful_s = now_s + self._pauses.again_s
+            self._start(ownership, ownership.memory.doubtful_calls())
+
+    async def _send(self, ownership: _Ownership, call: SendCall) -> None:
+        try:
+            answers = await self._queue.send(call)
+        except FoqsError as error:
+            answers = dict.fromkeys([row.id for row in call.rows], error)
+        ownership.answers.append(answers)
+        ownership.has_answers.set()
+
+    def _apply_answers(self, ownership: _Ownership) -> None:
+        ownership.has_answers.clear()
+        answers, ownership.answers = ownership.answers, []
+        for each in answers:
+            self.sent_count += sum([error is None for error in each.values()])
+            ownership.reasons.update({id: str(error) for id, error in each.items() if error is not None})
+            ownership.memory.on_replies({id: reply_of(error) for id, error in each.items()})
+
+    async def _pause(self, ownership: _Ownership) -> None:
+        """Wait for an answer, a stop, or the time of the next page."""
+        events = [ownership.has_answers] if self._stop.is_set() else [ownership.has_answers, self._stop]
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        await asyncio.wait(waits, timeout=ownership.pause_s, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        ownership.pause_s = min(2 * ownership.pause_s, self._pauses.page_s_max)
+
+    # ---------------------------------------------------------------- the database
+
+    async def _read_from(self, call: Callable[[], T]) -> T | None:
+        """Return what a call of the tables returns; None, after a pause, if the database does not answer."""
+        try:
+            return await self._call(call)
+        except TablesUnavailable as error:
+            log.warning("the outbox' database does not answer", extra={"reason": str(error)})
+            await self._wait(self._pauses.again_s)
+            return None
+
+    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for a stop, or this time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+
+@dataclass(slots=True)
+class _Ownership:
+    """What a relay knows while it owns the outbox. A time is the earliest one of the next thing of its kind.
+
+    Attributes:
+        reasons: why rows are parked by the next round, by id.
+    """
+
+    memory: RelayMemory
+    pause_s: float
+    answers: list[Answers] = field(default_factory=list)
+    has_answers: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    reasons: dict[int, str] = field(default_factory=dict)
+    keys_until_ms: int | None = None
+    keys_s: float = 0.0
+    round_s: float = 0.0
+    sweep_s: float = 0.0
+    wanted_sweep_s: float = 0.0
+    parked_s: float = 0.0
+    doubtful_s: float = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a stop has nothing to wait for: no reply, and none that no round has written."""
+        return not (self.tasks or self.answers or self.memory.has_answered)

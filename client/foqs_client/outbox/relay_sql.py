@@ -1,0 +1,53 @@
+"""The statements of a relay, each with its purpose. `{marks}` stands for markers in a list of ids.
+
+Always true: a round begins with the fence, and names rows by their primary keys only. A marker is `?`; `for_driver` gives those
+of another driver.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foqs_client.outbox.new_rows import COLUMNS
+from foqs_client.outbox.outbox_sql import Dialect, table_names
+
+_ROW: Final = ", ".join((*COLUMNS, "created_ms"))
+
+BEGIN: Final = {
+    Dialect.MYSQL: "START TRANSACTION",
+    Dialect.POSTGRES: "BEGIN",
+    Dialect.SQLITE: "BEGIN IMMEDIATE",  # it takes the lock at once: a later upgrade could fail for ever
+}
+SESSION: Final = {
+    # A delete of an id that is not there locks the gap under MySQL's default, in which users insert.
+    Dialect.MYSQL: ["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"],
+    Dialect.POSTGRES: ["SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"],
+    Dialect.SQLITE: ["PRAGMA busy_timeout = 5000"],
+}
+LOCK: Final = {Dialect.MYSQL: " FOR UPDATE", Dialect.POSTGRES: " FOR UPDATE", Dialect.SQLITE: ""}
+
+# Who owns the outbox.
+READ_OWNER: Final = "SELECT epoch, nonce, round, state FROM {relay} WHERE one = 1"
+FIRST_OWNER: Final = "INSERT INTO {relay} (one, epoch, nonce, round, state) VALUES (1, 0, '', 0, ?)"
+TAKE_OVER: Final = "UPDATE {relay} SET epoch = epoch + 1, nonce = ?, round = 0 WHERE one = 1 AND epoch = ?"
+
+# What a relay reads.
+READ_ABOVE: Final = f"SELECT id, {_ROW} FROM {{outbox}} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"  # noqa: S608
+READ_RANGES: Final = f"SELECT id, {_ROW} FROM {{outbox}} WHERE {{ranges}} ORDER BY id LIMIT ?"  # noqa: S608
+READ_IDS: Final = f"SELECT id, {_ROW} FROM {{outbox}} WHERE id IN ({{marks}})"  # noqa: S608
+READ_PARKED: Final = f"SELECT id, {_ROW}, may_be_queued, verdict FROM {{parked}} ORDER BY id"  # noqa: S608
+
+# A round.
+FENCE: Final = "UPDATE {relay} SET round = ?, state = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND round = ?"
+PARK: Final = (
+    f"INSERT INTO {{parked}} (id, {_ROW}, reason, may_be_queued) SELECT id, {_ROW}, ?, ? FROM {{outbox}} WHERE id = ?"  # noqa: S608
+)
+PARK_AGAIN: Final = "UPDATE {parked} SET verdict = NULL, reason = ?, may_be_queued = ? WHERE id = ?"
+DELETE_ROWS: Final = "DELETE FROM {outbox} WHERE id IN ({marks})"
+DELETE_PARKED: Final = "DELETE FROM {parked} WHERE id IN ({marks})"
+
+
+def for_driver(statement: str, prefix: str, marker: str, **parts: str) -> str:
+    """Return a statement with the names of the tables, and with the markers of a driver. Raises InvalidArgument."""
+    outbox, parked, relay, _ = table_names(prefix)
+    return statement.format(outbox=outbox, parked=parked, relay=relay, **parts).replace("?", marker)

@@ -1,0 +1,150 @@
+"""The loop of a relay: killed at each step, stopped, refused, and without its database."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foqs_client import Item
+from foqs_client.errors import FoqsError, InvalidArgument, Unavailable
+from foqs_client.outbox import enqueue
+from foqs_client.outbox.relay_loop import Relay
+from foqs_client.outbox.relay_memory import SendCall
+from foqs_client.outbox.relay_tables import RelayTables
+from tests.support.outbox_databases import Place, sqlite_place
+from tests.support.poll import eventually, until
+from tests.support.relay_process import QUICK, STEPS, FileQueue
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return sqlite_place(tmp_path).prepare()
+
+
+def add(place: Place, payloads: list[bytes], row_group: str | None = None, *, ends: bool = True) -> None:
+    """Write items in a transaction of a user, which commits if it `ends`, and rolls back otherwise."""
+    with closing(place.connect(False)) as connection:
+        enqueue(connection, [Item("t", payload) for payload in payloads], row_groups=[row_group] * len(payloads))
+        connection.commit() if ends else connection.rollback()
+
+
+def left(place: Place) -> int:
+    return int(place.query("SELECT (SELECT COUNT(*) FROM foqs_outbox) + (SELECT COUNT(*) FROM foqs_parked)")[0][0])
+
+
+@pytest.mark.process
+def test_relays_that_are_killed_at_each_step_send_each_committed_row_once(place: Place, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.relay_process",
+        str(tmp_path / "user.db"),
+        str(tmp_path / "queue.db"),
+    ]
+    expected: list[bytes] = []
+    for step, times in STEPS:
+        payloads = [f"{step} {times} {number}".encode() for number in range(3)]
+        add(place, payloads[:2], "group")
+        add(place, [b"rolled back"], ends=False)
+        add(place, payloads[2:])
+        expected += payloads
+        assert subprocess.run([*command, step, str(times)], timeout=60).returncode == -signal.SIGKILL, step
+    with subprocess.Popen(command) as relay:
+        until(lambda: left(place) == 0, "the outbox is empty")
+        relay.terminate()
+        assert relay.wait(60) == 0
+
+    with closing(FileQueue(tmp_path / "queue.db")) as queue:
+        found = queue.payloads()
+    assert sorted(found) == sorted(expected)
+    grouped = [payload for payload in expected if not payload.endswith(b" 2")]
+    assert [payload for payload in found if payload in grouped] == grouped
+
+
+class ScriptedQueue:
+    """A queue that answers each row with the next error that its payload has, and then takes it."""
+
+    def __init__(self, errors: Mapping[bytes, list[FoqsError]]) -> None:
+        self.errors = errors
+        self.taken: list[bytes] = []
+
+    async def keys_until_ms(self) -> int:
+        return 1
+
+    async def send(self, call: SendCall) -> Mapping[int, FoqsError | None]:
+        answers: dict[int, FoqsError | None] = {}
+        for row in call.rows:
+            assert isinstance(row.item, Item)
+            errors = self.errors.get(row.item.payload)
+            answers[row.id] = errors.pop(0) if errors else None
+            if answers[row.id] is None:
+                self.taken.append(row.item.payload)
+        return answers
+
+
+def run_until(place: Place, queue: Any, is_done: Callable[[], bool], connect: Callable[[], Any] | None = None) -> Relay:
+    """Run a relay until this is so after an answer of the queue or a look at the tables, and stop it."""
+    tables = RelayTables(connect or (lambda: place.connect(True)), place.dialect, "a" * 32)
+    relay = Relay(tables, queue, QUICK)
+
+    async def ask() -> bool:
+        return is_done()
+
+    async def run() -> None:
+        running = asyncio.ensure_future(relay.run())
+        await eventually(ask, "the relay is done")
+        relay.stop()
+        await running
+
+    asyncio.run(run())
+    return relay
+
+
+def test_a_refused_row_is_parked_with_its_reason_and_holds_its_group_until_it_is_resent(place: Place) -> None:
+    queue = ScriptedQueue({b"bad": [InvalidArgument("too odd")], b"later": [Unavailable("not now")] * 2})
+    add(place, [b"bad", b"behind"], "group")
+    add(place, [b"later"])
+    run_until(place, queue, lambda: b"later" in queue.taken and len(place.query("SELECT 1 FROM foqs_parked")) == 1)
+
+    assert queue.taken == [b"later"]
+    assert place.query("SELECT payload, reason, may_be_queued FROM foqs_parked") == [
+        (b"bad", "INVALID_ARGUMENT: too odd", 0)
+    ]
+    with closing(place.connect(True)) as connection:
+        connection.execute("UPDATE foqs_parked SET verdict = 'resend'")
+    run_until(place, queue, lambda: left(place) == 0)
+    assert queue.taken == [b"later", b"bad", b"behind"]
+
+
+def test_a_relay_outlasts_a_database_that_does_not_answer(place: Place) -> None:
+    add(place, [b"1", b"2"])
+    queue = ScriptedQueue({})
+    failures = iter([sqlite3.OperationalError("down")] * 4)
+
+    def connect() -> Any:
+        for error in failures:
+            raise error
+        return place.connect(True)
+
+    relay = run_until(place, queue, lambda: left(place) == 0, connect)
+
+    assert relay.sent_count == 2
+    assert queue.taken == [b"1", b"2"]
+
+
+def test_a_stop_leaves_no_row_that_was_sent(place: Place) -> None:
+    add(place, [b"%d" % number for number in range(600)])
+    queue = ScriptedQueue({})
+    run_until(place, queue, lambda: len(queue.taken) >= 500)
+
+    assert left(place) == 600 - len(queue.taken)
+    assert b'"stamps":[]' in place.query("SELECT state FROM foqs_relay")[0][0]

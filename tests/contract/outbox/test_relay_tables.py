@@ -1,0 +1,248 @@
+"""A relay's reads, rounds and fence over real tables: whatever dies between two steps, each committed row is sent once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import pytest
+
+from foqs_client import Item
+from foqs_client.outbox import enqueue
+from foqs_client.outbox.relay_memory import RelayMemory, Round, SendCall
+from foqs_client.outbox.relay_state import RelayState, Stamp
+from foqs_client.outbox.relay_tables import PAGE_ROWS, LostOwnership, RelayTables, TablesUnavailable
+from foqs_client.outbox.row_groups import OutboxRow
+from foqs_client.outbox.row_outcome import Reply
+from foqs_contract.key_slots import key_slot_of
+from tests.support.outbox_databases import DATABASES, MakePlace, Place
+
+FIRST, SECOND = "1" * 32, "2" * 32
+KEYS_UNTIL_MS: Final = 1_000
+
+
+@pytest.fixture(params=DATABASES)
+def place(request: pytest.FixtureRequest, make_place: MakePlace) -> Place:
+    return make_place(request.param).prepare()
+
+
+def relay(place: Place, nonce: str = FIRST) -> RelayTables:
+    return RelayTables(lambda: place.connect(True), place.dialect, nonce)
+
+
+def owning(place: Place, nonce: str = FIRST) -> RelayTables:
+    tables = relay(place, nonce)
+    assert tables.take_over(tables.read_owner())
+    return tables
+
+
+def add(
+    place: Place, items: Sequence[Item], row_groups: Sequence[str | None] | None = None, *, ends: bool = True
+) -> None:
+    """Write items in a transaction of a user, which commits if it `ends`, and rolls back otherwise."""
+    with closing(place.connect(False)) as connection:
+        enqueue(connection, items, row_groups=row_groups)
+        connection.commit() if ends else connection.rollback()
+
+
+def test_one_of_two_relays_takes_over_and_the_other_ones_rounds_change_nothing(place: Place) -> None:
+    add(place, [Item("t")])
+    old, new, late = relay(place, FIRST), relay(place, SECOND), relay(place, "3" * 32)
+    owner = old.read_owner()
+    assert (owner.epoch, owner.round, owner.state) == (0, 0, RelayState())
+    assert old.take_over(owner)
+    old.commit_round(Round(state=RelayState(7)))
+    owner = new.read_owner()
+
+    assert new.take_over(owner)
+    assert not late.take_over(owner)
+    with pytest.raises(LostOwnership):
+        old.commit_round(Round(deleted=[1]))
+    assert len(new.read_above(0)) == 1
+    assert new.read_owner().state == RelayState(7)
+    for each in (old, new, late):
+        each.close()
+
+
+def test_pages_ranges_and_stamps_find_committed_rows_by_id(place: Place) -> None:
+    add(place, [Item("t")] * (PAGE_ROWS + 1))
+    with closing(owning(place)) as tables:
+        page = tables.read_above(0)
+        ids = [row.id for row in page]
+        assert len(ids) == PAGE_ROWS
+        assert ids == sorted(ids)
+        assert [row.id for row in tables.read_above(ids[-1])] == [ids[-1] + 1]
+        assert tables.read_above(0, to=ids[0]) == page[:1]
+
+        assert tables.read_ranges([]) == ([], True)
+        assert tables.read_ranges([(ids[1], ids[1]), (ids[3], ids[4])]) == ([page[1], page[3], page[4]], True)
+        many = [(id, id) for id in [*ids, ids[-1] + 1]]
+        assert tables.read_ranges(many) == (page, False)
+        stamps = (Stamp(9, (ids[0], ids[-1], 10**9)),)
+        assert sorted(row.id for row in tables.read_stamped(RelayState(stamps=stamps))) == [ids[0], ids[-1]]
+
+
+def test_an_item_follows_from_its_row_alone(place: Place) -> None:
+    items = [Item("t", b"\0\xff", metadata=b"m", delay_ms=5_000, trace_context=b"\x80"), Item("t", idempotency_key="k")]
+    add(place, [*items, Item("t"), Item("t")], [None, None, "a", "a"])
+    with closing(owning(place)) as tables:
+        found = [row.item for row in tables.read_above(0)]
+        assert found == [row.item for row in tables.read_above(0)]
+    created_ms = place.query("SELECT created_ms FROM foqs_outbox ORDER BY id")[0][0]
+    delayed, keyed, *grouped = [item for item in found if isinstance(item, Item)]
+
+    assert (delayed.payload, delayed.metadata, delayed.trace_context) == (b"\0\xff", b"m", b"\x80")
+    assert (delayed.delay_ms, delayed.deliver_after_ms) == (None, created_ms + 5_000)
+    assert keyed.idempotency_key == "k"
+    keys = [(item.idempotency_key or "").encode() for item in grouped]
+    assert len(set(keys)) == 2
+    assert len(set(map(key_slot_of, keys))) == 1
+
+
+def test_a_round_deletes_parks_and_keeps_its_state_as_one(place: Place) -> None:
+    add(place, [Item("t", b"payload")] * 3)
+    with closing(owning(place)) as tables:
+        first, second, third = tables.read_above(0)
+        parked = OutboxRow(second.id, item=second.item, may_be_queued=True)
+        tables.commit_round(Round(deleted=[first.id], parked=[parked], state=RelayState(third.id)), {second.id: "bad"})
+
+        assert tables.read_above(0) == [third]
+        [row] = tables.read_parked()
+        assert (row.row.id, row.row.item, row.row.may_be_queued, row.verdict) == (second.id, second.item, True, None)
+        assert place.query("SELECT reason FROM foqs_parked") == [("bad",)]
+        place_verdict(place)
+        assert tables.read_parked()[0].verdict == "resend"
+
+        tables.commit_round(Round(parked=[parked]), {second.id: "again"})
+        assert tables.read_parked()[0].verdict is None
+        tables.commit_round(Round(deleted=[second.id]))
+        assert tables.read_parked() == []
+        assert tables.read_owner().round == 3
+
+
+def place_verdict(place: Place) -> None:
+    with closing(place.connect(True)) as connection:
+        connection.cursor().execute("UPDATE foqs_parked SET verdict = 'resend'")
+
+
+class _BreakingCursor:
+    """A cursor of a connection that breaks at a COMMIT, before or after it is carried out."""
+
+    def __init__(self, cursor: Any, breaks: list[str]) -> None:
+        self._cursor = cursor
+        self._breaks = breaks
+
+    def execute(self, statement: str, values: Any) -> None:
+        if statement == "COMMIT" and self._breaks:
+            when = self._breaks.pop()
+            if when == "after":
+                self._cursor.execute(statement, values)
+            raise ConnectionResetError(when)
+        self._cursor.execute(statement, values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
+class _BreakingConnection:
+    def __init__(self, connection: Any, breaks: list[str]) -> None:
+        self._connection = connection
+        self._breaks = breaks
+
+    def cursor(self) -> _BreakingCursor:
+        return _BreakingCursor(self._connection.cursor(), self._breaks)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_round_whose_commit_is_not_answered_is_written_once(place: Place, when: str) -> None:
+    add(place, [Item("t")] * 2)
+    breaks: list[str] = []
+    tables = RelayTables(lambda: _BreakingConnection(place.connect(True), breaks), place.dialect, FIRST)
+    with closing(tables):
+        assert tables.take_over(tables.read_owner())
+        first, second = tables.read_above(0)
+        round = Round(deleted=[first.id], state=RelayState(second.id))
+        breaks.append(when)
+        with pytest.raises(TablesUnavailable):
+            tables.commit_round(round)
+        tables.commit_round(round)
+
+        assert tables.read_owner().round == 1
+        assert tables.read_above(0) == [second]
+        tables.commit_round(Round(deleted=[second.id]))
+        assert tables.read_above(0) == []
+
+
+class KeyQueue:
+    """A queue that remembers all keys."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self._keys: set[str | None] = set()
+
+    def enqueue(self, call: SendCall) -> dict[int, Reply]:
+        for row in call.rows:
+            assert isinstance(row.item, Item)
+            if row.item.idempotency_key not in self._keys:
+                self._keys.add(row.item.idempotency_key)
+                self.payloads.append(row.item.payload)
+        return dict.fromkeys([row.id for row in call.rows], Reply.WRITTEN)
+
+
+def steps(tables: RelayTables, queue: KeyQueue) -> Iterator[str]:
+    """Relay until nothing is left, and name each step after it is done. Its caller may stop anywhere."""
+    owner = tables.read_owner()
+    yield "read the owner"
+    assert tables.take_over(owner)
+    yield "took over"
+    memory = RelayMemory(owner.state, tables.read_stamped(owner.state), tables.read_parked(), 0.0)
+    memory.begin_sweep()
+    while True:
+        page = tables.read_above(memory.read_to)
+        memory.add_page(page, 0.0)
+        if memory.swept_to is not None:
+            memory.add_swept(tables.read_above(memory.swept_to, memory.read_to))
+        found, is_complete = tables.read_ranges(memory.gap_ranges)
+        memory.add_gap_rows(found, 0.0, is_complete=is_complete)
+        yield "read"
+        round = memory.plan_round(KEYS_UNTIL_MS)
+        tables.commit_round(round)
+        yield "committed a round"
+        memory.on_round_committed()
+        calls = [*memory.doubtful_calls(), *round.calls]
+        for call in calls:
+            replies = queue.enqueue(call)
+            yield "sent"
+            memory.on_replies(replies)
+        if round.is_empty and not calls and memory.swept_to is None and not memory.wants_sweep:
+            return
+        if memory.wants_sweep:
+            memory.begin_sweep()
+
+
+def test_each_committed_row_is_sent_once_wherever_its_relays_die(place: Place) -> None:
+    queue, killed_after, expected = KeyQueue(), set(), []
+    for count in range(24):
+        payloads = [b"%d.%d" % (count, place) for place in range(2)]
+        add(place, [Item("t", payload) for payload in payloads], ["a", None])
+        add(place, [Item("t", b"rolled back")], ends=False)
+        expected += payloads
+        with closing(relay(place, f"{count:032x}")) as tables:
+            for step, name in enumerate(steps(tables, queue)):
+                if step == count % 8:
+                    killed_after.add(name)
+                    break
+    with closing(relay(place, SECOND)) as tables:
+        for _ in steps(tables, queue):
+            pass
+        assert tables.read_above(0) == []
+        assert tables.read_owner().state.stamps == ()
+
+    assert sorted(queue.payloads) == sorted(expected)
+    grouped = [payload for payload in queue.payloads if payload.endswith(b".0")]
+    assert grouped == sorted(grouped, key=lambda payload: int(payload[:-2]))
+    assert killed_after == {"read the owner", "took over", "read", "committed a round", "sent"}
