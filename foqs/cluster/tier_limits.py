@@ -70,7 +70,7 @@ class TierLimits:
     # ------------------------------------------------------------- the exchange
 
     def namespace_reports(self) -> list[Any]:
-        """Return this host's reports to a peer: a `NamespaceReport` for each namespace in use."""
+        """Return a `NamespaceReport` for each namespace in use at this host, and record that they were reported."""
         now_s = self._stopwatch_s()
         reports: list[Any] = []
         for namespace, settings in self._limited().items():

@@ -72,7 +72,7 @@ class DeadLetters:
         return ttypes.Nack(id=raw_id(delivery.id), token=delivery.token, dead=True, metadata=metadata)
 
     def _origin(self, redrive: Redrive, delivery: Any) -> bytes | None:
-        """Return the metadata of a dead letter; None if another producer's metadata must stay."""
+        """Return the origin as metadata of a dead letter; None if the item has metadata of its producer, which stays."""
         if not origin.may_be_replaced(delivery.metadata):
             return None
         before = origin.decode(delivery.metadata, redrive.source)

@@ -289,8 +289,10 @@ class QueueActions:
         queue = requested_queue(request)
         await self._directory.find(queue)
         keys = request.parameters.texts("TagKeys")
-        if not keys:
-            raise invalid_value("Tag keys must be between 1 and 128 characters in length.")
+        if not keys:  # SQS says this also of no key at all
+            raise invalid_value(
+                f"Tag keys must be between 1 and {queue_attributes.TAG_KEY_CHARS_MAX} characters in length."
+            )
         await self._update(
             request,
             queue,

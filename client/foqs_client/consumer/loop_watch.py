@@ -97,7 +97,7 @@ class LoopWatch:
 
     def _log_blocked(self, task: asyncio.Task[Any]) -> None:
         jobs = [job for running in self.running for job, other in list(running.items()) if other is task]
-        what = "a task that is no handler's" if not jobs else f"the handler of item {jobs[0].id} of {jobs[0].topic}"
+        what = "a task that is not a handler" if not jobs else f"the handler of item {jobs[0].id} of {jobs[0].topic}"
         log.warning(
             "the event loop has run nothing else for about %g s because of %s, at %s: other handlers stand still and "
             "leases are not renewed; make the handler a plain function, which runs in a thread, or await what blocks",

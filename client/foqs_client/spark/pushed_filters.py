@@ -32,7 +32,7 @@ class Comparison:
 
     @property
     def values(self) -> Sequence[Any] | None:
-        """The values that the column may have; None for another kind."""
+        """The values that the column may have, if the kind is In, EqualTo or EqualNullSafe; else None."""
         if self.kind == "In":
             return [value for value in self.value if value is not None]
         return [self.value] if self.kind in ("EqualTo", "EqualNullSafe") else None

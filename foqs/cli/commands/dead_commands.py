@@ -93,7 +93,7 @@ def dead_redrive(
     from foqs_client import ItemFilter
 
     if bool(ids) + (topic is not None) + everything != 1:
-        raise click.UsageError("Name items by their IDs, or give --topic, or --all.")
+        raise click.UsageError("Give one of these, and only one: IDs of items, --topic, --all.")
     if ids:
         refuse_bulk_options(how)
         apply_to_ids(session, ids, lambda client, part: client.redrive(part), "ready")

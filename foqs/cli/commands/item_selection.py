@@ -59,7 +59,7 @@ def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
         only = ItemFilter(topic, list(states) or None, priority_min, priority_max, older_ms, newer_ms)
         selections = bool(ids) + everything + (only != ItemFilter())
         if selections != 1:
-            raise click.UsageError("Name items by their IDs, or by options such as --topic, or give --all.")
+            raise click.UsageError("Give one of these, and only one: IDs of items, options such as --topic, --all.")
         if ids:
             refuse_bulk_options(how)
         command(*args, ids=ids, only=only, how=how, **options)

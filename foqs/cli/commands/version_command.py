@@ -25,9 +25,9 @@ EXTRAS_SHOWN: Final = ("server", "spark")
 @click.option("--all", "everything", is_flag=True, help="Also Python, dependencies, contract, tables and documents.")
 @output_option
 def version_(everything: bool, form: Format) -> None:
-    """Show the version of foqs and of everything that it works with.
+    """Show the version of foqs, and with --all of everything that it works with.
 
-    Schema versions are those of the tables that this program makes; foqs doctor shows those that a database has.
+    With --all, schema versions are those of the tables that this program makes; foqs doctor shows those that a database has.
     """
     show_fields(dict(_versions(everything)), form)
 

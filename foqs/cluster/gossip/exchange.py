@@ -54,7 +54,7 @@ class LimitReports(Protocol):
     """The reports on the use of limits; `foqs.cluster.tier_limits.TierLimits` makes them."""
 
     def namespace_reports(self) -> Sequence[Any]:
-        """Return a `NamespaceReport` for each namespace in use at this host."""
+        """Return a `NamespaceReport` for each namespace in use at this host, and record that they were reported."""
         ...
 
     def on_namespace_reports(self, peer: Peer, received: Sequence[Any]) -> None:

@@ -287,7 +287,7 @@ def _driver_error(error: Exception, timeout_text: str) -> ServerError | MysqlLin
 
 
 def _unreached_reason(cause: BaseException | None) -> str:
-    """Return why the server was not reached, which the driver's text leaves out."""
+    """Return `: ` and why the server was not reached, which the driver's text leaves out; empty if it is unknown."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f": its certificate is not accepted: {cause.verify_message}"
     if isinstance(cause, ssl.SSLError):

@@ -81,5 +81,5 @@ def test_task_that_blocks_the_event_loop_is_named_by_its_place(lines: Lines) -> 
         await runner.close()
 
     run(main())
-    assert "because of a task that is no handler's" in lines.text
+    assert "because of a task that is not a handler" in lines.text
     assert "in part" in lines.text
