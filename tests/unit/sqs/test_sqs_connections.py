@@ -89,6 +89,16 @@ class Port:
         async with server:
             yield int(server.sockets[0].getsockname()[1])
 
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Listen, and open one connection, which is closed at the end."""
+        async with self.listening() as number:
+            reader, writer = await connect(number)
+            try:
+                yield reader, writer
+            finally:
+                writer.close()
+
 
 async def connect(port: int, source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
@@ -109,13 +119,11 @@ def test_an_idle_connection_does_not_hold_up_the_stop() -> None:
     async def main() -> None:
         port = Port()
         port.service.answer.set()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(REQUEST)
             assert b"200 OK" in await reader.readuntil(b"{}")
             await port.listener.stop(asyncio.get_running_loop().time() + 3_600)
             assert await read_to_end(reader) == b""
-            writer.close()
 
     story(main())
 
@@ -124,8 +132,7 @@ def test_a_port_that_stops_closes_each_connection_after_its_next_reply() -> None
     async def main() -> None:
         port = Port()
         port.service.answer.set()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(REQUEST)
             await reader.readuntil(b"{}")
             port.listener.close_after_replies()
@@ -133,7 +140,6 @@ def test_a_port_that_stops_closes_each_connection_after_its_next_reply() -> None
             last = await read_to_end(reader)
             assert b"Connection: close" in last
             assert last.endswith(b"{}")
-            writer.close()
 
     story(main())
 
@@ -141,8 +147,7 @@ def test_a_port_that_stops_closes_each_connection_after_its_next_reply() -> None
 def test_a_request_in_flight_is_answered_before_the_stop_ends() -> None:
     async def main() -> None:
         port = Port()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(REQUEST)
             await port.service.called.wait()
             stopping = asyncio.ensure_future(port.listener.stop(asyncio.get_running_loop().time() + 3_600))
@@ -150,7 +155,6 @@ def test_a_request_in_flight_is_answered_before_the_stop_ends() -> None:
             port.service.answer.set()
             await stopping
             assert (await read_to_end(reader)).endswith(b"{}")
-            writer.close()
 
     story(main())
 
@@ -159,14 +163,12 @@ def test_a_request_in_flight_is_answered_before_the_stop_ends() -> None:
 def test_a_request_in_flight_ends_at_the_deadline(left_s: float) -> None:
     async def main() -> None:
         port = Port()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(REQUEST)
             await port.service.called.wait()
             await port.listener.stop(asyncio.get_running_loop().time() + left_s)
             assert await read_to_end(reader) == b""
             await port.service.cancelled.wait()
-            writer.close()
 
     story(main())
 
@@ -252,14 +254,12 @@ def test_small_bodies_need_no_room() -> None:
 def test_a_body_with_a_forged_signature_is_not_held_until_the_reply() -> None:
     async def main() -> None:
         port = Port()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(post(LONG, authorization="forged"))
             await port.service.called.wait()
             assert port.listener.unproved.amount == port.listener.budget.reserved_bytes == 0
             port.service.answer.set()
             assert b"InvalidSignatureException" in await read_to_end(reader)
-            writer.close()
 
     story(main())
 
@@ -268,8 +268,7 @@ def test_a_reply_is_unsent_only_if_its_client_has_disconnected() -> None:
     async def main() -> None:
         port = Port()
         port.service.answer.set()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(REQUEST)
             await reader.readuntil(b"{}")
             assert port.service.unsent == 0
@@ -278,7 +277,6 @@ def test_a_reply_is_unsent_only_if_its_client_has_disconnected() -> None:
             writer.write(REQUEST)
             assert await read_to_end(reader) == b""
             assert port.service.unsent == 1
-            writer.close()
 
     story(main())
 
@@ -291,8 +289,7 @@ def test_the_messages_of_replies_that_are_not_written_yet_have_room_or_are_refus
         held[0].reserve_reply(100 << 20)
         assert budget.reserved_bytes == budget.bytes_max // 2, "the largest receive has room"
         service.received_bytes = (budget.bytes_max - budget.reserved_bytes) // MESSAGE_COPIES - 7
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(post(7, 0) + b"receive")
             await service.called.wait()
             assert budget.reserved_bytes == budget.bytes_max - 7
@@ -302,7 +299,6 @@ def test_the_messages_of_replies_that_are_not_written_yet_have_room_or_are_refus
             service.answer.set()
             assert (await reader.readuntil(b"re")).startswith(b"HTTP/1.1 200")
             await soon(lambda: budget.reserved_bytes == budget.bytes_max // 2)
-            writer.close()
         for each in held:
             each.release()
         assert budget.reserved_bytes == 0
@@ -320,8 +316,7 @@ def is_half_closed(port: Port) -> bool:
 def test_a_client_that_sends_no_more_gets_its_reply(is_early: bool, size: int) -> None:
     async def main() -> None:
         port = Port()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(post(size))
             if is_early:
                 writer.write_eof()
@@ -331,7 +326,6 @@ def test_a_client_that_sends_no_more_gets_its_reply(is_early: bool, size: int) -
                 await soon(lambda: is_half_closed(port))
             port.service.answer.set()
             assert (await read_to_end(reader)).endswith(b"xx")
-            writer.close()
 
     story(main())
 
@@ -342,8 +336,7 @@ def test_a_receive_of_a_client_that_sends_no_more_is_cancelled(is_early: bool) -
 
     async def main() -> None:
         port = Port()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(post(7, 0) + b"receive")
             if is_early:
                 writer.write_eof()
@@ -352,7 +345,6 @@ def test_a_receive_of_a_client_that_sends_no_more_is_cancelled(is_early: bool) -
                 writer.write_eof()
             await port.service.cancelled.wait()
             assert await read_to_end(reader) == b""
-            writer.close()
 
     story(main())
 
@@ -361,12 +353,10 @@ def test_a_receive_of_a_client_that_sends_no_more_is_cancelled(is_early: bool) -
 def test_a_connection_ends_at_once_with_a_client_that_has_no_complete_request(sent: bytes) -> None:
     async def main() -> None:
         port = Port()
-        async with port.listening() as number:
-            reader, writer = await connect(number)
+        async with port.connection() as (reader, writer):
             writer.write(sent)
             writer.write_eof()
             assert await read_to_end(reader) == b""
             await soon(lambda: not len(port.listener.connections))
-            writer.close()
 
     story(main())
