@@ -1,0 +1,231 @@
+"""Random histories of groups: calls, the time, reads that take long, refused flushes, and owners that are replaced.
+
+`play` returns the first difference between what an owner does and what the rows demand, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from foqs.core.items.item import State
+from tests.support.plain_groups import PlainGroupOwner, PlainItem, Table, line_of, offer_of
+
+OwnerFactory = Callable[[Table, int | None, int, int], PlainGroupOwner]
+
+GROUPS: Final = ("a", "b", "c", "d")
+STEPS: Final = 60
+LIMITS: Final = (None, 1, 1, 1, 2, 3)
+
+
+class Difference(Exception):
+    """The owner breaks a rule."""
+
+
+class History:
+    """One run of an owner type. `now` only orders items: time passes by events."""
+
+    def __init__(self, seed: int, make_owner: OwnerFactory) -> None:
+        self.random = Random(seed)
+        self.make_owner = make_owner
+        self.table: Table = {}
+        self.limit = self.random.choice(LIMITS)
+        self.bounds = self.random.choice(((9, 9), (2, 9), (9, 1), (2, 1)))
+        self.owner = make_owner(self.table, self.limit, *self.bounds)
+        self.now = 100
+        self.next_number = 1
+        self.pending: list[list[int]] = []
+        """Reservations whose leases wait for a flush."""
+        self.excess: dict[str, int] = {}
+        """Leases of a group that a former, higher limit allowed."""
+
+    # -------------------------------------------------------------------- steps
+
+    def step(self) -> None:
+        self.now += 1
+        steps: tuple[tuple[int, Callable[[], None]], ...] = (
+            (6, self.enqueue),
+            (8, self.reserve),
+            (7, self.flush_leases),
+            (1, self.give_back),
+            (5, self.settle_some),
+            (2, self.extend_some),
+            (2, self.pass_time),
+            (2, self.administer),
+            (4, self.read),
+            (2, self.set_limit),
+            (1, self.purge),
+            (1, self.replace_owner),
+        )
+        self.random.choices([each for _, each in steps], [weight for weight, _ in steps])[0]()
+        self.check_limit()
+
+    def enqueue(self) -> None:
+        state = self.random.choice((State.READY, State.READY, State.DEFERRED))
+        after = self.now + self.random.choice((-30, 0, 0, 20))
+        priority = self.random.choice((0, 0, 0, -1))
+        group = self.random.choice(GROUPS)
+        self.commit({self.next_number: PlainItem(self.next_number, group, priority, after, state)})
+        self.next_number += 1
+
+    def reserve(self) -> None:
+        run_max = self.random.choice((1, 1, 3))
+        taken = self.owner.reserve_best(run_max)
+        if not taken:
+            return
+        if taken[0] not in self.table:
+            raise Difference(f"reserved {taken}, which have no row")
+        group = self.table[taken[0]].group
+        others = [n for numbers in self.pending for n in numbers if n in self.table and self.table[n].group == group]
+        allowed = offer_of(line_of(self.rows_of(group)), others, self.limit, run_max if self.limit == 1 else 1)
+        if taken != allowed[: len(taken)]:
+            raise Difference(f"reserved {taken} of {group}, where the rows allow {allowed}")
+        self.pending.append(taken)
+
+    def flush_leases(self) -> None:
+        if self.pending:
+            numbers = self.pending.pop(self.random.randrange(len(self.pending)))
+            rows = [self.table.get(number) for number in numbers]
+            self.commit(
+                {
+                    row.number: replace(row, state=State.LEASED, attempt=row.attempt + 1, token=self.now)
+                    for row in rows
+                    if row is not None and row.state is State.READY
+                },
+                numbers,
+            )
+
+    def give_back(self) -> None:
+        if self.pending:
+            self.owner.give_back(self.pending.pop())
+
+    def settle_some(self) -> None:
+        for row in self.some(State.LEASED):
+            kind = self.random.choice(("ack", "ack", "ack", "nack", "back off", "release", "dead", "end"))
+            if kind == "release":
+                self.commit({row.number: replace(row, state=State.READY, attempt=row.attempt - 1)})
+            elif kind == "ack":
+                self.commit({row.number: None})
+            else:
+                state = {"back off": State.DEFERRED, "dead": State.DEAD}.get(kind, State.READY)
+                self.commit({row.number: replace(row, state=state)})
+
+    def extend_some(self) -> None:
+        """An extension of a lease that has ended. Without a limit the item is leased again, else it is refused."""
+        for row in self.some(State.READY):
+            if row.token and row.number not in self.owner.reserved and self.extends_ended_leases(self.limit):
+                self.commit({row.number: replace(row, state=State.LEASED)})
+
+    def extends_ended_leases(self, limit: int | None) -> bool:
+        return limit is None
+
+    def pass_time(self) -> None:
+        for row in self.some(State.DEFERRED):
+            self.commit({row.number: replace(row, state=State.READY)})
+
+    def administer(self) -> None:
+        for row in self.some(*State):
+            kind = self.random.choice(("cancel", "priority", "redrive", "defer"))
+            if kind == "cancel":
+                self.commit({row.number: None})
+            elif kind == "priority":
+                self.commit({row.number: replace(row, priority=self.random.choice((-2, 0, 1)))})
+            elif kind == "redrive" and row.state is State.DEAD:
+                self.commit({row.number: replace(row, state=State.READY, attempt=0, after=self.now)})
+            elif kind == "defer" and row.state is State.READY and not row.attempt:
+                self.commit({row.number: replace(row, state=State.DEFERRED, after=self.now + 9)})
+
+    def read(self) -> None:
+        """Begin a read, or end one that may have begun long ago."""
+        reads = self.owner.reads
+        if reads and self.random.random() < 0.6:
+            self.owner.finish_read(self.random.choice(reads))
+        elif len(reads) < 3:
+            self.owner.start_read(of_all=not self.owner.has_all and self.random.random() < 0.3)
+
+    def set_limit(self) -> None:
+        self.limit = self.random.choice(LIMITS)
+        self.owner.set_limit(self.limit)
+        self.excess = {group: self.busy(group) for group in GROUPS}
+
+    def purge(self) -> None:
+        if self.random.random() < 0.4:
+            self.commit(dict.fromkeys(self.table))
+
+    def replace_owner(self) -> None:
+        """Another host takes over. What the former owner had reserved was never written, or its fence matches nothing."""
+        if self.random.random() < 0.5:
+            return
+        self.owner = self.make_owner(self.table, self.limit, *self.bounds)
+        self.pending = []
+
+    # ------------------------------------------------------------------- checks
+
+    def commit(self, changes: Mapping[int, PlainItem | None], leased: list[int] | None = None) -> None:
+        self.owner.commit(changes, leased or ())
+
+    def some(self, *states: State) -> list[PlainItem]:
+        rows = [row for row in self.table.values() if row.state in states]
+        return self.random.sample(rows, 1) if rows else []
+
+    def rows_of(self, group: str) -> list[PlainItem]:
+        return [row for row in self.table.values() if row.group == group]
+
+    def busy(self, group: str) -> int:
+        """Return the leases of a group, and the reservations that may become leases."""
+        leased = {row.number for row in self.rows_of(group) if row.state is State.LEASED}
+        pending = {number for numbers in self.pending for number in numbers if number in self.table}
+        return len(leased | {number for number in pending if self.table[number].group == group})
+
+    def check_limit(self) -> None:
+        """A group has at most its limit of leases; a run of a strict group, which one flush leased, counts as one."""
+        if self.limit is None:
+            return
+        for group in GROUPS:
+            tokens = [row.token for row in self.rows_of(group) if row.state is State.LEASED]
+            leases = len(set(tokens)) if self.limit == 1 else len(tokens)
+            if leases > max(self.limit, self.excess.get(group, 0)):
+                raise Difference(f"{group} has {leases} leases, and its limit is {self.limit}")
+
+    def check_rest(self) -> None:
+        """When all reads have ended and all reservations are settled, the best item that the rows allow is offered."""
+        for numbers in self.pending:
+            self.owner.give_back(numbers)
+        self.pending = []
+        owner = self.owner
+        for _ in range(50):
+            for each in list(owner.reads):
+                owner.finish_read(each)
+            if owner.wanted:
+                owner.start_read(of_all=False)
+            elif not owner.heads() and not owner.has_all:
+                owner.start_read(of_all=True)
+            else:
+                break
+        for name, group in owner.groups.items():
+            line = line_of(self.rows_of(name)).items()
+            known = {n: (place, key) for n, (place, key) in line if key <= group.boundaries[place]}
+            if group.line != known:
+                raise Difference(f"{name} is known as {group.line}, and is {known}")
+        best = [
+            (self.table[offer[0]].key, name)
+            for name in GROUPS
+            if (offer := offer_of(line_of(self.rows_of(name)), (), self.limit))
+        ]
+        heads = owner.heads()
+        if min(best, default=None) != (heads[0] if heads else None):
+            raise Difference(f"offers {heads[:1]}, where the rows allow {sorted(best)[:1]}")
+
+
+def play(seed: int, make_owner: OwnerFactory, history_type: type[History] = History) -> str | None:
+    """Play one history. Return what is wrong, or None."""
+    history = history_type(seed, make_owner)
+    try:
+        for _ in range(STEPS):
+            history.step()
+        history.check_rest()
+    except Difference as difference:
+        return f"seed {seed}: {difference}"
+    return None
