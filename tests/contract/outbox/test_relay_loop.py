@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +150,39 @@ def test_a_stop_leaves_no_row_that_was_sent(place: Place) -> None:
 
     assert left(place) == 600 - len(queue.taken)
     assert b'"stamps":[]' in place.query("SELECT state FROM foqs_relay")[0][0]
+
+
+def test_two_relays_that_take_over_from_each_other_send_each_row_once_and_in_order(
+    place: Place, tmp_path: Path
+) -> None:
+    expected = [b"%d" % number for number in range(40)]
+    owners: set[str] = set()
+
+    async def run(queue: FileQueue) -> None:
+        pauses = replace(QUICK, takeover_s=1.0)
+        # An idle owner writes a round every two seconds, and the other one waits for one second only.
+        relays = {
+            name: Relay(RelayTables(lambda: place.connect(True), place.dialect, name * 32), queue, pauses)
+            for name in "ab"
+        }
+
+        async def is_sent(count: int) -> bool:
+            owners.update(name for name, relay in relays.items() if relay.is_owner)
+            return len(queue.payloads()) >= count
+
+        async def is_left_by_both() -> bool:
+            await is_sent(0)
+            return left(place) == 0 and len(owners) == 2
+
+        running = [asyncio.ensure_future(relay.run()) for relay in relays.values()]
+        for first in range(0, len(expected), 4):
+            add(place, expected[first : first + 4], "group")
+            await eventually(partial(is_sent, first + 1), "a row is sent")
+        await eventually(is_left_by_both, "the outbox is empty, and each relay has owned it")
+        for relay in relays.values():
+            relay.stop()
+        await asyncio.gather(*running)
+
+    with closing(FileQueue(tmp_path / "queue.db")) as queue:
+        asyncio.run(run(queue))
+        assert queue.payloads() == expected
