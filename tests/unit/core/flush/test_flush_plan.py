@@ -70,13 +70,14 @@ def a_table(draw: st.DrawFn) -> dict[int, Row]:
     table = {}
     for number in draw(st.sets(st.sampled_from(IDS), max_size=15)):
         expires_at_ms = draw(st.none() | moments)
+        state = draw(st.sampled_from(State))
         table[number] = make_row(
             number,
             namespace=draw(st.sampled_from("nm")),
             topic=draw(st.sampled_from("tu")),
-            state=draw(st.sampled_from(State)),
+            state=state,
             deliver_after_ms=draw(moments),
-            due_ms=draw(st.none() | moments),
+            due_ms=draw(moments if state is State.LEASED else st.none() | moments),  # a lease has an end
             ttl_ms=None if expires_at_ms is None else 700,
             expires_at_ms=expires_at_ms,
             lease_ms=draw(st.sampled_from([500, 900])),
