@@ -210,8 +210,8 @@ def test_a_locked_table_stops_one_shard_and_does_not_affect_the_other(tmp_path: 
     with Trial(tmp_path / "host", mariadb, options=PATIENT) as trial:
         trial.play(locked)
         assert trial.codes <= {"UNAVAILABLE"}
-        assert "shard 0: the breaker is open" in trial.host.log
-        assert "shard 1: the breaker" not in trial.host.log
+        assert "shard 0: the circuit breaker is open" in trial.host.log
+        assert "shard 1: the circuit breaker" not in trial.host.log
 
 
 def test_a_lock_on_the_owner_row_stops_one_shard_and_does_not_affect_the_other(
@@ -229,8 +229,8 @@ def test_a_lock_on_the_owner_row_stops_one_shard_and_does_not_affect_the_other(
     with Trial(tmp_path / "host", mariadb, options=LESS_PATIENT) as trial:
         trial.play(locked)
         assert trial.codes <= {"UNAVAILABLE"}
-        assert "shard 0: the breaker is open" in trial.host.log
-        assert "shard 1: the breaker" not in trial.host.log
+        assert "shard 0: the circuit breaker is open" in trial.host.log
+        assert "shard 1: the circuit breaker" not in trial.host.log
 
 
 def test_deadlocks_are_retried_without_an_error_to_any_caller(tmp_path: Path, mariadb: MariaDb) -> None:

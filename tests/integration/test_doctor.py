@@ -158,9 +158,9 @@ def test_a_server_with_too_few_prepared_statements_is_reported_with_the_number(p
     with setting(place.server, "max_prepared_stmt_count", "3", "16382"):
         code, rows = examine(place.environment)
         assert (code, rows["Prepared"]["state"]) == (0, "warning")
-        assert "is 3, but the writers of these shards prepare up to 4" in rows["Prepared"]["found"]
-        assert "set it to 4" in rows["Prepared"]["remedy"]
-    with setting(place.server, "max_prepared_stmt_count", "4", "16382"):
+        assert "is 3, but the writers of these shards prepare up to 6" in rows["Prepared"]["found"]
+        assert "set it to 6" in rows["Prepared"]["remedy"]
+    with setting(place.server, "max_prepared_stmt_count", "6", "16382"):
         _, rows = examine(place.environment)
         assert rows["Prepared"]["state"] == "ok"
 
@@ -341,7 +341,7 @@ def test_an_unusable_catalog_is_reported_and_not_changed(folder: Path) -> None:
     path.write_text(good.replace('"0-1022/2"', '"0-1020/2"'))
     code, rows = examine(on_files(folder))
     assert (code, rows["Catalog"]["state"]) == (0, "warning")
-    assert "1 key slots" in rows["Catalog"]["found"]
+    assert "1 key slot of tier" in rows["Catalog"]["found"]
 
 
 def test_a_catalog_that_cannot_be_replaced_is_reported(folder: Path) -> None:
