@@ -63,6 +63,6 @@ def prefetch_beyond_reservation() -> None:
 
 BUGS: Final[Mapping[str, Bug]] = {
     "cached-row-reserves-nothing": Bug(cached_row_reserves_nothing, (18,), 20, first_seed=18),
-    "older-longer-payloads-ignored": Bug(older_longer_payloads_ignored, (18,), first_seed=8),
+    "older-longer-payloads-ignored": Bug(older_longer_payloads_ignored, (18,), 40, first_seed=30),
     "prefetch-beyond-reservation": Bug(prefetch_beyond_reservation, (18,)),
 }
