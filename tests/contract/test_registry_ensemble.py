@@ -57,13 +57,14 @@ async def _frozen(follower: ZooKeeper, folder: str, leader: KazooClient) -> dict
         for number in range(CLIENTS)
     }
     frozen = asyncio.Event()
-    not_before_ms = boot_ms() + 3 * TICK_MS
     try:
         for name, registry in registries.items():
             await registry.open()
             await registry.announce(folder, name, b"")
-            _freeze_after_heartbeat(registry, follower, not_before_ms, frozen)
         gone = _watch(leader, f"/foqs/{folder}")
+        not_before_ms = boot_ms() + 3 * TICK_MS
+        for registry in registries.values():
+            _freeze_after_heartbeat(registry, follower, not_before_ms, frozen)
         await frozen.wait()
         until_ms = {name: registry.alive_until_ms for name, registry in registries.items()}
         ended_ms = {name: await at for name, at in gone.items()}
