@@ -54,7 +54,7 @@ async def enqueue_async(
     prefix: str = DEFAULT_PREFIX,
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> list[str]:
-    """Do the same as `enqueue` with an AsyncConnection, an AsyncSession or an async_scoped_session of SQLAlchemy."""
+    """Do the same as `enqueue` with an AsyncConnection or an AsyncSession of SQLAlchemy."""
     if not hasattr(connection, "run_sync"):
         raise InvalidArgument(
             f"{type(connection).__qualname__} is no asynchronous connection of SQLAlchemy; "

@@ -1,7 +1,7 @@
 """The rows that an enqueue adds to an outbox: their columns, checked.
 
-Holds `new_rows`. Always true: a row that a host would refuse as it is, is refused here, in the
-user's transaction, and not parked later; each row has a random name of its own, of which
+Holds `new_rows`. Always true: a row with a field that every host refuses is refused here, in the user's
+transaction; the limits of a namespace are checked by the host only. Each row has a random name of its own, of which
 its idempotency key is made. Pure, but for that name.
 """
 

@@ -1,6 +1,6 @@
 """Reads beside the flushes of a shard with a journal: rows, with the memory of the owner laid over them.
 
-Each result is the state of one moment during the call, the end of its last read of the tables. A row
+Each page is the state of one moment, the end of its last read of the tables. A row
 that a flush wrote meanwhile is not judged by the page that may have missed it: the record of the read
 has it. Knows nothing of flushes.
 """
