@@ -41,6 +41,8 @@ class History:
         """Rows that were parked: operators decide about them."""
         self.may_double: set[int] = set()
         self.dropped: set[int] = set()
+        self.problem: str | None = None
+        """The last wrong thing that was seen on the way."""
         self.runs: list[tuple[PlainRelay, Iterator[None]]] = []
         self.nonces = 0
         self.at = 0
@@ -87,7 +89,8 @@ class History:
             next(self.runs[place][1])
         except StopIteration:
             del self.runs[place]
-        self.parked_once.update(self.event(parked) for parked in self.database.tables.parked.values())
+        for parked in self.database.tables.parked.values():
+            self.judge_parked(parked)
 
     def start_relay(self) -> None:
         """Start a relay, which takes over. A former one stays frozen for as long as it may."""
@@ -201,6 +204,8 @@ class History:
 
     def judge(self) -> str | None:
         """Return the first thing that is wrong with the items of the queue."""
+        if self.problem is not None:
+            return self.problem
         items = self.queue.items
         for event, written in self.written.items():
             count = items.count(event)
@@ -212,18 +217,31 @@ class History:
                 return f"{event} was committed, and it is not in the queue"
         return self._order()
 
+    def judge_parked(self, parked: Parked) -> None:
+        """Keep what is wrong with a row that is among the parked ones."""
+        event, queue = self.event(parked), self.queue
+        self.parked_once.add(event)
+        group = self.written[event].row_group
+        causes = {other for other in queue.refusals if other == event or (group and self.written[other].row_group == group)}
+        if not causes:
+            self.problem = f"{event} is parked, and no row of its group was refused"
+        is_said = parked.row.may_be_queued or parked.verdict is not None or self.with_failovers
+        if event in queue.items and not is_said:
+            self.problem = f"{event} is parked as one that is not in the queue, and it is there"
+
     def _order(self) -> str | None:
         last: dict[str, list[Written]] = {}
-        for event in self.queue.items:
+        for event in dict.fromkeys(self.queue.items):
             written = self.written[event]
-            if written.row_group is None or event in self.parked_once:
+            if written.row_group is None or event in self.dropped:
                 continue
             if written.committed_s - written.begun_s >= LIMITS.gap_keep_s:
                 continue
             earlier = last.setdefault(written.row_group, [])
             assert written.committed_at is not None
             for other in earlier:
-                if written.committed_at < other.begun_at:
+                are_decided = event in self.parked_once and other.event in self.parked_once
+                if written.committed_at < other.begun_at and not are_decided:
                     return f"{event} is after {other.event} in group {written.row_group}, which began after its commit"
             earlier.append(written)
         return None

@@ -107,6 +107,8 @@ class PlainQueue:
     items: list[int] = field(default_factory=list)
     keys: dict[int, int] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
+    refusals: set[int] = field(default_factory=set)
+    """All that were refused at some time, or whose key had ended."""
     checks_ends: bool = True
     keys_are_ids: bool = False
 
@@ -120,15 +122,23 @@ class PlainQueue:
         bad = {id for id, event in events.items() if event in self.refused}
         if self.is_down or (self.checks_ends and call.keys_until_ms > self.now_ms + self.window_ms):
             return dict.fromkeys(events, Reply.LATER)
+        self.refusals.update(events[id] for id in bad)
         if call.is_atomic and bad:
             return {id: Reply.REFUSED if id in bad else Reply.LATER for id in events}
+        known = [id for id, event in events.items() if self._is_known(id, event)]
+        if call.is_atomic and known and len(known) < len(events):
+            return dict.fromkeys(events, Reply.PARTLY_KNOWN)
         return {id: Reply.REFUSED if id in bad else self._insert(id, event, call) for id, event in events.items()}
+
+    def _is_known(self, id: int, event: int) -> bool:
+        return self.keys.get(id if self.keys_are_ids else event, 0) > self.now_ms
 
     def _insert(self, id: int, event: int, call: SendCall) -> Reply:
         key = id if self.keys_are_ids else event
-        if self.keys.get(key, 0) > self.now_ms:
+        if self._is_known(id, event):
             return Reply.WRITTEN
         if self.checks_ends and self.now_ms >= call.keys_until_ms:
+            self.refusals.add(event)
             return Reply.ENDED
         self.keys[key] = self.now_ms + self.window_ms
         self.items.append(event)
@@ -217,7 +227,8 @@ class PlainRelay:
             yield
         self.read_gaps(memory)
         yield
-        memory.on_parked_read(parked_rows(self.database.tables))
+        if self.rng.random() < 0.5:
+            memory.on_parked_read(parked_rows(self.database.tables))
 
     def read_gaps(self, memory: RelayMemory) -> None:
         found = self.rows_in(memory.gap_ranges)

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeVar
 from foqs_client.errors import FoqsError
 from foqs_client.outbox.relay_memory import RelayLimits, RelayMemory, Round, SendCall
 from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTables, TablesUnavailable
-from foqs_client.outbox.row_outcome import reply_of
+from foqs_client.outbox.row_outcome import replies_of
 
 log: Final = logging.getLogger("foqs.relay")
 
@@ -266,16 +266,16 @@ class Relay:
             answers = await self._queue.send(call)
         except FoqsError as error:
             answers = dict.fromkeys([row.id for row in call.rows], error)
-        ownership.answers.append(answers)
+        ownership.answers.append((call, answers))
         ownership.has_answers.set()
 
     def _apply_answers(self, ownership: _Ownership) -> None:
         ownership.has_answers.clear()
         answers, ownership.answers = ownership.answers, []
-        for each in answers:
+        for call, each in answers:
             self.sent_count += sum([error is None for error in each.values()])
             ownership.reasons.update({id: str(error) for id, error in each.items() if error is not None})
-            ownership.memory.on_replies({id: reply_of(error) for id, error in each.items()})
+            ownership.memory.on_replies(replies_of(each, is_atomic=call.is_atomic))
 
     async def _pause(self, ownership: _Ownership) -> None:
         """Wait for an answer, a stop, or the time of the next page."""
@@ -316,7 +316,7 @@ class _Ownership:
 
     memory: RelayMemory
     pause_s: float
-    answers: list[Answers] = field(default_factory=list)
+    answers: list[tuple[SendCall, Answers]] = field(default_factory=list)
     has_answers: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     reasons: dict[int, str] = field(default_factory=dict)

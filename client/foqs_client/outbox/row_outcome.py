@@ -34,6 +34,8 @@ class Reply(enum.Enum):
     """This send wrote nothing, and the row as it is will not be accepted."""
     ENDED = enum.auto()
     """This send wrote nothing, and the shard does not remember whether an earlier one did."""
+    PARTLY_KNOWN = enum.auto()
+    """This send wrote nothing: the shard remembers the keys of some rows of the atomic call, and not of all."""
     UNKNOWN = enum.auto()
     """No answer, or one that says that the outcome is unknown."""
 
@@ -58,11 +60,13 @@ ROW_OUTCOMES: Final[Mapping[tuple[SentState, Reply], RowOutcome]] = {
     (SentState.IN_FLIGHT, Reply.LATER): RowOutcome.FORGOTTEN,
     (SentState.IN_FLIGHT, Reply.REFUSED): RowOutcome.PARKED,
     (SentState.IN_FLIGHT, Reply.ENDED): RowOutcome.FORGOTTEN,  # it was sent late; the next stamp has a later end
+    (SentState.IN_FLIGHT, Reply.PARTLY_KNOWN): RowOutcome.DOUBTED,  # one by one, each row learns what is so of it
     (SentState.IN_FLIGHT, Reply.UNKNOWN): RowOutcome.DOUBTED,
     (SentState.IN_DOUBT, Reply.WRITTEN): RowOutcome.DONE,
     (SentState.IN_DOUBT, Reply.LATER): RowOutcome.DOUBTED,  # it says nothing of the earlier send
     (SentState.IN_DOUBT, Reply.REFUSED): RowOutcome.PARKED_IN_DOUBT,
     (SentState.IN_DOUBT, Reply.ENDED): RowOutcome.PARKED_IN_DOUBT,
+    (SentState.IN_DOUBT, Reply.PARTLY_KNOWN): RowOutcome.DOUBTED,
     (SentState.IN_DOUBT, Reply.UNKNOWN): RowOutcome.DOUBTED,
 }
 
@@ -71,8 +75,18 @@ KEY_UNTIL_FIELD: Final = "key_until_ms"
 _REFUSED: Final = (InvalidArgument, KeyConflict, NotImplementedYet)
 
 
-def reply_of(error: FoqsError | None) -> Reply:
-    """Return the reply that an outcome of one item stands for. None: it has an id."""
+def replies_of(answers: Mapping[int, FoqsError | None], *, is_atomic: bool) -> dict[int, Reply]:
+    """Return the replies that the outcomes of one call stand for, by id. None: the row has an id.
+
+    Args:
+        is_atomic: the rows were to be written as a whole or not at all.
+    """
+    if is_atomic and any(isinstance(error, KeyConflict) for error in answers.values()):
+        return dict.fromkeys(answers, Reply.PARTLY_KNOWN)
+    return {id: _reply_of(error) for id, error in answers.items()}
+
+
+def _reply_of(error: FoqsError | None) -> Reply:
     if error is None:
         return Reply.WRITTEN
     if isinstance(error, UnknownOutcome):

@@ -18,7 +18,7 @@ from foqs_client.errors import (
 from foqs_client.outbox.relay_memory import ParkedRow, RelayLimits, RelayMemory, Round
 from foqs_client.outbox.relay_state import RelayState, Stamp
 from foqs_client.outbox.row_groups import OutboxRow
-from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, SentState, reply_of
+from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, SentState, replies_of
 
 UNTIL_MS = 1_000
 
@@ -188,7 +188,21 @@ def test_each_reply_to_each_state_has_an_outcome() -> None:
     ],
 )
 def test_an_error_stands_for_a_reply(error: FoqsError | None, reply: Reply) -> None:
-    assert reply_of(error) is reply
+    assert replies_of({1: error}, is_atomic=False) == {1: reply}
+
+
+def test_a_run_of_which_some_keys_are_remembered_is_sent_again_one_by_one() -> None:
+    memory = new_memory()
+    memory.add_page(rows((1, "a"), (2, "a")), 0.0)
+    commit(memory)
+    replies = replies_of({1: KeyConflict("x"), 2: Unavailable("x")}, is_atomic=True)
+
+    for id in (1, 2):
+        memory.on_replies(replies)
+        assert [row.id for call in memory.doubtful_calls() for row in call.rows] == [id]
+        replies = {id: Reply.WRITTEN}
+    memory.on_replies(replies)
+    assert commit(memory).deleted == [1, 2]
 
 
 def test_rows_behind_one_in_doubt_take_no_room_and_are_found_when_the_doubt_ends() -> None:

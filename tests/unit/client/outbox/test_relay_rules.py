@@ -175,6 +175,12 @@ def test_a_refusal_that_ends_a_doubt_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert _find(PlainRelay) is not None
 
 
+def test_a_run_that_is_parked_because_some_keys_are_remembered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROW_OUTCOMES, (SentState.IN_FLIGHT, Reply.PARTLY_KNOWN), RowOutcome.PARKED)
+
+    assert "no row of its group was refused" in (_find(PlainRelay, with_failovers=True) or "")
+
+
 class NamesKeysById(PlainRelay):
     """The key of a row is made of its id, which is given out again after a failover."""
 
