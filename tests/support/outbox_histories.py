@@ -222,7 +222,9 @@ class History:
         event, queue = self.event(parked), self.queue
         self.parked_once.add(event)
         group = self.written[event].row_group
-        causes = {other for other in queue.refusals if other == event or (group and self.written[other].row_group == group)}
+        causes = {
+            other for other in queue.refusals if other == event or (group and self.written[other].row_group == group)
+        }
         if not causes:
             self.problem = f"{event} is parked, and no row of its group was refused"
         is_said = parked.row.may_be_queued or parked.verdict is not None or self.with_failovers

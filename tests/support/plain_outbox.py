@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, Final
 
@@ -89,7 +89,7 @@ class PlainDatabase:
         tables.round, tables.state = number, round.state.encode()
         for row in round.parked:
             if tables.rows.pop(row.id, None) is not None or row.id in tables.parked:
-                tables.parked[row.id] = Parked(replace(row, is_parked=False))
+                tables.parked[row.id] = Parked(row)
         for id in round.deleted:
             tables.rows.pop(id, None)
             tables.parked.pop(id, None)
@@ -210,7 +210,7 @@ class PlainRelay:
     def take_over(self, state: RelayState, tables: Tables) -> RelayMemory:
         ids = {id for stamp in state.stamps for id in stamp.ids}
         stamped = [tables.rows[id] for id in ids if id in tables.rows]
-        stamped += [replace(tables.parked[id].row, is_parked=True) for id in ids if id in tables.parked]
+        stamped += [tables.parked[id].row for id in ids if id in tables.parked]
         return self.memory_type(state, stamped, parked_rows(tables), self.clock[0], self.limits)
 
     def read(self, memory: RelayMemory) -> Iterator[None]:

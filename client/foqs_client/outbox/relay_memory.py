@@ -15,7 +15,7 @@ from typing import Final
 
 from foqs_client.outbox.gaps import Gaps, IdRange, missing_between
 from foqs_client.outbox.relay_state import RelayState, Stamp
-from foqs_client.outbox.row_groups import OutboxRow, RowGroups
+from foqs_client.outbox.row_groups import OutboxRow, RowGroups, first_of_groups
 from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, RowOutcome, SentState
 
 
@@ -31,7 +31,7 @@ class RelayLimits:
         gaps_max: gaps that are read.
         gap_keep_s: how long a gap is read.
         held_groups_max: row groups that are held one by one.
-        parked_rows_max: with this number of parked rows, nothing is stamped.
+        parked_rows_max: with this number of parked rows, only resent ones are stamped.
     """
 
     stamp_rows_max: int = 500
@@ -123,7 +123,10 @@ class RelayMemory:
         self._answered: set[int] = set()
         """Rows that the next round deletes."""
         self._to_park: list[OutboxRow] = []
-        self._parked: dict[int, OutboxRow] = {}
+        self._parked: dict[int, str | None] = {}
+        """The group of each parked row. It is one until it is dropped or in the queue, whatever is resent."""
+        self._resent: dict[int, OutboxRow] = {}
+        """Parked rows that wait, because an operator said that they are to be sent."""
         self._leaving: frozenset[int] = frozenset()
         """Rows that the round under way deletes."""
         self._are_rows_forgotten = True
@@ -132,9 +135,7 @@ class RelayMemory:
             self._add_parked(each.row)
         until_ms = {id: stamp.keys_until_ms for stamp in state.stamps for id in stamp.ids}
         for row in stamped:
-            if row.is_parked:
-                self._remove_parked(row.id)
-            self._add_sent(row, SentState.IN_DOUBT, until_ms[row.id])
+            self._add_sent([row], SentState.IN_DOUBT, until_ms[row.id])
 
     # --------------------------------------------------------------------- reads
 
@@ -237,7 +238,7 @@ class RelayMemory:
         parked, self._to_park = self._to_park, []
         self._leaving = frozenset(deleted)
         calls: list[SendCall] = []
-        if keys_until_ms is not None and len(self._parked) < self._limits.parked_rows_max:
+        if keys_until_ms is not None:
             calls = self._stamp(keys_until_ms)
         return Round(deleted, parked, RelayState(self._read_to, tuple(self._gaps.ranges), self._stamps()), calls)
 
@@ -252,17 +253,29 @@ class RelayMemory:
 
     def _stamp(self, keys_until_ms: int) -> list[SendCall]:
         room = min(self._limits.stamp_rows_max, self._limits.in_flight_rows_max - len(self._sent))
+        resent = self._take_resent(room)
+        self._add_sent(resent, SentState.IN_FLIGHT, keys_until_ms)  # so no run of their groups goes beside them
+        room = 0 if len(self._parked) >= self._limits.parked_rows_max else room - len(resent)
         room_of_runs = room - min(len(self._loose), room // 2)  # many groups must not starve the other rows
         runs = self._groups.take_runs(room_of_runs, self._limits.run_rows_max)
         room -= sum(map(len, runs))
         loose = [self._loose.pop(id) for id in sorted(self._loose)[:room]]
-        alone = [*loose, *(run[0] for run in runs if len(run) == 1)]
+        alone = [*resent, *loose, *(run[0] for run in runs if len(run) == 1)]
         calls = [SendCall(tuple(run), keys_until_ms, is_atomic=True) for run in runs if len(run) > 1]
         if alone:
             calls.append(SendCall(tuple(alone), keys_until_ms))
-        for row in [row for call in calls for row in call.rows]:
-            self._add_sent(row, SentState.IN_FLIGHT, keys_until_ms)
+        self._add_sent([*loose, *(row for run in runs for row in run)], SentState.IN_FLIGHT, keys_until_ms)
         return calls
+
+    def _take_resent(self, rows_max: int) -> list[OutboxRow]:
+        """Remove and return the next resent rows: the first of each group of which none is sent."""
+        free = [
+            row for row in self._resent.values() if row.row_group is None or not self._groups.is_sent(row.row_group)
+        ]
+        taken = first_of_groups(free)[: max(0, rows_max)]
+        for row in taken:
+            del self._resent[row.id]
+        return taken
 
     def _stamps(self) -> tuple[Stamp, ...]:
         ids_by_end: dict[int, list[int]] = {}
@@ -272,13 +285,11 @@ class RelayMemory:
 
     def doubtful_calls(self) -> list[SendCall]:
         """Return the rows in doubt that may be sent again: the first of each group, one by one. No stamp is needed."""
-        first: dict[str, OutboxRow] = {}
-        found: list[OutboxRow] = []
-        for row, state in sorted(self._sent.values(), key=lambda sent: sent[0].id):
-            group = row.row_group
-            is_first = group is None or first.setdefault(group, row) is row
-            if is_first and state is SentState.IN_DOUBT and row.id not in self._asked:
-                found.append(row)
+        found = [
+            row
+            for row in first_of_groups([row for row, _ in self._sent.values()])
+            if self._sent[row.id][1] is SentState.IN_DOUBT and row.id not in self._asked
+        ]
         self._asked.update([row.id for row in found])
         by_end: dict[int, list[OutboxRow]] = {}
         for row in found:
@@ -299,6 +310,7 @@ class RelayMemory:
                 case RowOutcome.DONE:
                     self._remove_sent(row)
                     self._answered.add(id)
+                    self._remove_parked(id)
                 case RowOutcome.FORGOTTEN:
                     self._remove_sent(row)
                     self._forget(row)
@@ -310,9 +322,9 @@ class RelayMemory:
                     self._park(row, may_be_queued=True)
 
     def _forget(self, row: OutboxRow) -> None:
-        if row.is_parked:
-            self._add_parked(row)  # its verdict is read again
-        elif row.row_group is None:
+        if row.id in self._parked:
+            return  # its verdict is read again
+        if row.row_group is None:
             self._are_rows_forgotten = True
         else:
             self._groups.hold(row.row_group)
@@ -330,7 +342,7 @@ class RelayMemory:
         for each in [row, *behind]:
             parked = replace(each, may_be_queued=may_be_queued if each is row else True)
             self._to_park.append(parked)
-            self._add_parked(parked)
+            self._add_parked(each)
         for each in [row, *behind]:
             self._remove_sent(each)
 
@@ -345,34 +357,33 @@ class RelayMemory:
         for each in parked:
             row = each.row
             if not self._is_known(row.id):
-                self._add_parked(row)  # it was to be sent again, and its group was held meanwhile
-            if each.verdict == "resend" and row.id in self._parked and row.id not in kept:
-                self._remove_parked(row.id)
-                resent = replace(row, is_parked=True)
-                if row.row_group is None:
-                    self._loose[row.id] = resent
-                else:
-                    self._groups.add_waiting(row.row_group, resent)
+                self._add_parked(row)  # by an operator
+            if each.verdict == "resend" and row.id in self._parked and row.id not in self._sent and row.id not in kept:
+                self._resent[row.id] = row
 
     def _add_parked(self, row: OutboxRow) -> None:
-        self._parked[row.id] = row
+        if row.id in self._parked:
+            return
+        self._parked[row.id] = row.row_group
         if row.row_group is not None:
             self._groups.park(row.row_group, row.id)
 
     def _remove_parked(self, id: int) -> None:
-        row = self._parked.pop(id)
-        if row.row_group is not None:
-            self._groups.unpark(row.row_group, id)
+        self._resent.pop(id, None)
+        group = self._parked.pop(id, None)
+        if group is not None:
+            self._groups.unpark(group, id)
 
     # ------------------------------------------------------------------ sent rows
 
-    def _add_sent(self, row: OutboxRow, state: SentState, keys_until_ms: int) -> None:
-        self._sent[row.id] = row, state
-        self._keys_until_ms[row.id] = keys_until_ms
-        if row.row_group is not None:
-            self._groups.add_sent(row.row_group)
-            if state is SentState.IN_DOUBT:
-                self._groups.add_doubt(row.row_group)
+    def _add_sent(self, rows: Iterable[OutboxRow], state: SentState, keys_until_ms: int) -> None:
+        for row in rows:
+            self._sent[row.id] = row, state
+            self._keys_until_ms[row.id] = keys_until_ms
+            if row.row_group is not None:
+                self._groups.add_sent(row.row_group)
+                if state is SentState.IN_DOUBT:
+                    self._groups.add_doubt(row.row_group)
 
     def _doubt(self, row: OutboxRow, state: SentState) -> None:
         self._sent[row.id] = row, SentState.IN_DOUBT

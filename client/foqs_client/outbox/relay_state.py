@@ -28,7 +28,7 @@ class RelayState:
     Attributes:
         read_to: all ids up to here were read, but for gaps.
         gaps: ids up to `read_to` that were not seen.
-        stamps: by the number of the round that wrote them.
+        stamps: one for each end of keys, with all rows that have it.
     """
 
     read_to: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs_client.outbox import relay_sql
@@ -94,7 +94,7 @@ class RelayTables:
             part = ids[start : start + PAGE_ROWS]
             rows += map(outbox_row, self._query(relay_sql.READ_IDS, part, marks=self._marks(part)))
         stamped = set(ids)
-        return rows + [replace(each.row, is_parked=True) for each in self.read_parked() if each.row.id in stamped]
+        return rows + [each.row for each in self.read_parked() if each.row.id in stamped]
 
     # ---------------------------------------------------------------------- reads
 

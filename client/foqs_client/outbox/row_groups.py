@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -22,15 +23,20 @@ class OutboxRow:
     Attributes:
         row_group: rows of one group are sent in order; None: it has no order.
         item: what is sent; the core does not read it.
-        is_parked: it is in the table of parked rows, and an operator said that it is to be sent.
         may_be_queued: an earlier send of it was never answered.
     """
 
     id: int
     row_group: str | None = None
     item: object = field(default=None, compare=False)
-    is_parked: bool = False
     may_be_queued: bool = False
+
+
+def first_of_groups(rows: Iterable[OutboxRow]) -> list[OutboxRow]:
+    """Return the first row of each group, and all rows without one, by id."""
+    first: dict[str, OutboxRow] = {}
+    ordered = sorted(rows, key=_BY_ID)
+    return [row for row in ordered if row.row_group is None or first.setdefault(row.row_group, row) is row]
 
 
 class RowGroups:
@@ -143,6 +149,10 @@ class RowGroups:
     def add_sent(self, group: str) -> None:
         self._sent[group] += 1
 
+    def is_sent(self, group: str) -> bool:
+        """Whether a row of the group was sent and has no outcome."""
+        return self._sent[group] > 0
+
     def remove_sent(self, group: str) -> None:
         self._sent[group] -= 1
         if not self._sent[group]:
@@ -158,11 +168,10 @@ class RowGroups:
         self._doubted[group] -= 1
         if not self._doubted[group]:
             del self._doubted[group]
-            if group not in self._parked:
-                self._release_behind(group)
+            self._release_behind(group)
 
     def park(self, group: str, id: int) -> None:
-        """Hold the rows of the group behind a parked one."""
+        """Hold the rows of the group behind a parked one, until it is dropped or in the queue."""
         insort(self._parked.setdefault(group, []), id)
         waiting = self._forget_waiting(group)
         if any(row.id > id for row in waiting):
@@ -172,7 +181,7 @@ class RowGroups:
                 self.add_waiting(group, row)
 
     def unpark(self, group: str, id: int) -> None:
-        """A parked row was dropped, or is sent. Rows behind it are found by the next sweep."""
+        """A parked row was dropped, or is in the queue. The next sweep finds the rows behind it."""
         parked = self._parked[group]
         parked.remove(id)
         if not parked:
@@ -181,6 +190,7 @@ class RowGroups:
             self._release_behind(group)
 
     def _release_behind(self, group: str) -> None:
+        """Leave the group to a sweep, if rows of it were forgotten. A row that is behind another one still is left again."""
         if group in self._behind:
             self._behind.discard(group)
             self.hold(group)

@@ -137,7 +137,52 @@ def test_a_resent_row_goes_before_the_rows_that_it_held() -> None:
 
     memory.on_parked_read([ParkedRow(OutboxRow(1, "a"), "resend")])
     sweep(memory, rows((2, "a")))
-    assert sent_ids(commit(memory)) == [[1, 2]]
+    memory.add_gap_rows((), 0.0, is_complete=False)  # all waiting rows are forgotten
+    sweep(memory, rows((2, "a")))
+    assert sent_ids(commit(memory)) == [[1]]
+    sweep(memory, rows((2, "a")))
+    assert commit(memory).is_empty
+    memory.on_replies({1: Reply.WRITTEN})
+    assert commit(memory).deleted == [1]
+    sweep(memory, rows((2, "a")))
+    assert sent_ids(commit(memory)) == [[2]]
+
+
+def test_a_resent_row_that_is_refused_again_holds_its_group_still() -> None:
+    memory = new_memory()
+    memory.on_parked_read([ParkedRow(OutboxRow(1, "a", may_be_queued=True), "resend")])
+    commit(memory)
+    memory.on_replies({1: Reply.LATER})
+    memory.on_parked_read([ParkedRow(OutboxRow(1, "a", may_be_queued=True), "resend")])
+    assert sent_ids(commit(memory)) == [[1]]
+    memory.on_replies({1: Reply.REFUSED})
+    memory.add_page(rows((2, "a")), 0.0)
+
+    round = commit(memory)
+    assert [(row.id, row.may_be_queued) for row in round.parked] == [(1, True)]
+    assert round.calls == []
+
+
+def test_resent_rows_of_a_group_go_one_by_one_in_order() -> None:
+    memory = new_memory()
+    parked = [ParkedRow(row, "resend") for row in rows((1, "a"), (2, "a"), (3, None))]
+    memory.on_parked_read(parked)
+
+    assert sent_ids(commit(memory)) == [[1, 3]]
+    memory.on_parked_read(parked)
+    assert commit(memory).is_empty
+    memory.on_replies({1: Reply.WRITTEN})
+    assert sent_ids(commit(memory)) == [[2]]
+
+
+def test_rows_below_a_parked_one_go_on_when_a_doubt_of_their_group_ends() -> None:
+    memory = RelayMemory(RelayState(10, (), (Stamp(77, (5,)),)), rows((5, "a")), [ParkedRow(OutboxRow(10, "a"))], 0.0)
+    sweep(memory, rows((6, "a"), (11, "a")))
+    memory.on_replies({5: Reply.WRITTEN})
+
+    assert memory.wants_sweep
+    sweep(memory, rows((6, "a"), (11, "a")))
+    assert sent_ids(commit(memory)) == [[6]]
 
 
 def test_a_key_that_ended_parks_a_row_in_doubt_and_those_behind_it() -> None:
@@ -159,13 +204,15 @@ def test_rows_that_find_no_room_are_left_to_a_sweep() -> None:
     assert sent_ids(commit(memory)) == [[2, 3]]
 
 
-def test_with_too_many_parked_rows_nothing_is_stamped() -> None:
+def test_with_too_many_parked_rows_only_resent_ones_are_stamped() -> None:
     parked = [ParkedRow(OutboxRow(1)), ParkedRow(OutboxRow(2))]
     memory = RelayMemory(RelayState(), (), parked, 0.0, RelayLimits(parked_rows_max=2))
     memory.add_page(rows((3, None)), 0.0)
 
     assert commit(memory).calls == []
-    memory.on_parked_read(parked[:1])
+    memory.on_parked_read([parked[0], ParkedRow(OutboxRow(2), "resend")])
+    assert sent_ids(commit(memory)) == [[2]]
+    memory.on_replies({2: Reply.WRITTEN})
     assert sent_ids(commit(memory)) == [[3]]
 
 

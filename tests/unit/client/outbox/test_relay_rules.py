@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from foqs_client.outbox.relay_memory import RelayMemory, Round, SendCall
+from foqs_client.outbox.relay_memory import ParkedRow, RelayMemory, Round, SendCall
 from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, RowOutcome, SentState
 from tests.support.outbox_histories import play
@@ -123,6 +123,22 @@ class HoldsNoGroupAfterTakeover(RelayMemory):
         self._groups._are_all_held = False
 
 
+class ReleasesResentRows(RelayMemory):
+    """Rows behind a parked one are sent when an operator resends it, and not when it is in the queue."""
+
+    def on_parked_read(self, parked: Sequence[ParkedRow]) -> None:
+        super().on_parked_read(parked)
+        for row in self._resent.values():
+            if row.row_group is not None and row.id in self._groups._parked.get(row.row_group, ()):
+                self._groups.unpark(row.row_group, row.id)
+
+    def _remove_parked(self, id: int) -> None:
+        group = self._parked.get(id)
+        if group is not None and id not in self._groups._parked.get(group, ()):
+            self._parked[id] = None
+        super()._remove_parked(id)
+
+
 class NeverSweeps(RelayMemory):
     """What was forgotten is found by nobody."""
 
@@ -161,7 +177,14 @@ def _find(relay: type[PlainRelay], *, with_failovers: bool = False) -> str | Non
         SendsBesideUnreadGapRows,
         *map(
             _with_memory,
-            [EndsGapsUnread, SendsLateRowsBeforeTheSweep, HoldsNoGroupAfterTakeover, NeverSweeps, ForgetsDoubts],
+            [
+                EndsGapsUnread,
+                SendsLateRowsBeforeTheSweep,
+                HoldsNoGroupAfterTakeover,
+                ReleasesResentRows,
+                NeverSweeps,
+                ForgetsDoubts,
+            ],
         ),
     ],
 )
