@@ -10,8 +10,11 @@ from typing import Final
 
 from foqs_client.outbox.new_rows import COLUMNS
 from foqs_client.outbox.outbox_sql import Dialect, table_names
+from foqs_client.outbox.relayed_items import READ_COLUMNS
 
-_ROW: Final = ", ".join((*COLUMNS, "created_ms"))
+_READ: Final = ", ".join(READ_COLUMNS)
+_KEPT: Final = ", ".join(("id", *COLUMNS, "created_ms"))
+"""What a parked row keeps."""
 
 BEGIN: Final = {
     Dialect.MYSQL: "START TRANSACTION",
@@ -32,15 +35,15 @@ FIRST_OWNER: Final = "INSERT INTO {relay} (one, epoch, nonce, round, state) VALU
 TAKE_OVER: Final = "UPDATE {relay} SET epoch = epoch + 1, nonce = ?, round = 0 WHERE one = 1 AND epoch = ?"
 
 # What a relay reads.
-READ_ABOVE: Final = f"SELECT id, {_ROW} FROM {{outbox}} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"  # noqa: S608
-READ_RANGES: Final = f"SELECT id, {_ROW} FROM {{outbox}} WHERE {{ranges}} ORDER BY id LIMIT ?"  # noqa: S608
-READ_IDS: Final = f"SELECT id, {_ROW} FROM {{outbox}} WHERE id IN ({{marks}})"  # noqa: S608
-READ_PARKED: Final = f"SELECT id, {_ROW}, may_be_queued, verdict FROM {{parked}} ORDER BY id"  # noqa: S608
+READ_ABOVE: Final = f"SELECT {_READ} FROM {{outbox}} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"  # noqa: S608
+READ_RANGES: Final = f"SELECT {_READ} FROM {{outbox}} WHERE {{ranges}} ORDER BY id LIMIT ?"  # noqa: S608
+READ_IDS: Final = f"SELECT {_READ} FROM {{outbox}} WHERE id IN ({{marks}})"  # noqa: S608
+READ_PARKED: Final = f"SELECT {_READ}, may_be_queued, verdict FROM {{parked}} ORDER BY id"  # noqa: S608
 
 # A round.
 FENCE: Final = "UPDATE {relay} SET round = ?, state = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND round = ?"
 PARK: Final = (
-    f"INSERT INTO {{parked}} (id, {_ROW}, reason, may_be_queued) SELECT id, {_ROW}, ?, ? FROM {{outbox}} WHERE id = ?"  # noqa: S608
+    f"INSERT INTO {{parked}} ({_KEPT}, reason, may_be_queued) SELECT {_KEPT}, ?, ? FROM {{outbox}} WHERE id = ?"  # noqa: S608
 )
 PARK_AGAIN: Final = "UPDATE {parked} SET verdict = NULL, reason = ?, may_be_queued = ? WHERE id = ?"
 DELETE_ROWS: Final = "DELETE FROM {outbox} WHERE id IN ({marks})"

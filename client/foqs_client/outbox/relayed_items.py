@@ -14,7 +14,7 @@ from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.types import Item
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 
-READ_COLUMNS: Final = ("id", *COLUMNS, "created_ms")
+READ_COLUMNS: Final = ("id", *COLUMNS)
 """What a relay reads of a row, in order."""
 
 
@@ -25,15 +25,13 @@ def outbox_row(values: Sequence[Any], *, may_be_queued: bool = False) -> OutboxR
 
 
 def _item(row: dict[str, Any]) -> Item:
-    after_ms = row["deliver_after_ms"]
-    if row["delay_ms"] is not None:
-        after_ms = row["created_ms"] + row["delay_ms"]  # a delay would begin anew with each send
     return Item(
         row["topic"],
         bytes(row["payload"]),
         priority=row["priority"],
         metadata=bytes(row["metadata"] or b""),
-        deliver_after_ms=after_ms,
+        delay_ms=row["delay_ms"],
+        deliver_after_ms=row["deliver_after_ms"],
         lease_ms=row["lease_ms"],
         ttl_ms=row["ttl_ms"],
         at_most_once=bool(row["at_most_once"]),
