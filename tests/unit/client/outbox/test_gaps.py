@@ -49,6 +49,15 @@ def test_what_is_left_of_a_gap_keeps_its_age() -> None:
     assert gaps.ranges == []
 
 
+def test_ids_with_a_step_are_gaps_of_one_row_each_and_end_the_place_of_a_long_transaction() -> None:
+    gaps = Gaps(60.0, 1_000)
+    ids = range(10, 10 + 3 * 1_002, 3)
+    gaps.add(missing_between(3, ids), 0.0)  # the transaction of 7 has not ended
+
+    assert len(gaps.ranges) == 1_000
+    assert not any(first <= 7 <= last for first, last in gaps.ranges)
+
+
 def test_beyond_the_limit_the_oldest_gaps_end() -> None:
     gaps = Gaps(60.0, 2)
     gaps.add([(3, 3)], 1.0)
