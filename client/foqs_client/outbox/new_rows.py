@@ -1,8 +1,9 @@
 """The rows that an enqueue adds to an outbox: their columns, checked.
 
 Holds `new_rows`. Always true: a row with a field that every host refuses is refused here, in the user's
-transaction; the limits of a namespace are checked by the host only. Each row has a random name of its own, of which
-its idempotency key is made. Pure, but for that name.
+transaction; each row has a random name of its own, of which its idempotency key is made. Pure, but for that name.
+Knows no namespace and no clock: a lease above `lease_ms_max`, or a TTL that ends before `deliver_after_ms`, is found by
+the host, and the row is parked.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ ENQUEUE_ROWS_MAX: Final = 10_000
 """Rows of one enqueue."""
 PAYLOAD_BYTES_MAX: Final = 10_240
 """What a namespace allows unless it is set."""
-_NAME_BYTES_MAX: Final = 255
-_TRACE_CONTEXT_BYTES_MAX: Final = 512
-_TIME_MS_MAX: Final = 253_402_300_799_999
-_I32_MAX: Final = (1 << 31) - 1
+NAME_BYTES_MAX: Final = 255
+TRACE_CONTEXT_BYTES_MAX: Final = 512
+TIME_MS_MAX: Final = 253_402_300_799_999
+I32_MAX: Final = (1 << 31) - 1
 
 COLUMNS: Final = (
     "event_id",
@@ -43,12 +44,12 @@ COLUMNS: Final = (
 """What an enqueue gives. The database gives the others."""
 
 _NUMBERS: Final = (
-    ("priority", -_I32_MAX - 1, _I32_MAX),
-    ("delay_ms", 0, _TIME_MS_MAX),
-    ("deliver_after_ms", -_TIME_MS_MAX, _TIME_MS_MAX),
-    ("lease_ms", 1, _TIME_MS_MAX),
-    ("ttl_ms", 1, _TIME_MS_MAX),
-    ("attempts_max", 0, _I32_MAX),
+    ("priority", -I32_MAX - 1, I32_MAX),
+    ("delay_ms", 0, TIME_MS_MAX),
+    ("deliver_after_ms", -TIME_MS_MAX, TIME_MS_MAX),
+    ("lease_ms", 1, TIME_MS_MAX),
+    ("ttl_ms", 1, TIME_MS_MAX),
+    ("attempts_max", 0, I32_MAX),
 )
 
 
@@ -83,7 +84,7 @@ def _new_row(item: Item, row_group: str | None, place: int, payload_bytes_max: i
     _check_bytes(item.payload, payload_bytes_max, f"{path}.payload")
     _check_bytes(item.metadata, METADATA_BYTES_CEILING, f"{path}.metadata")
     if item.trace_context is not None:
-        _check_bytes(item.trace_context, _TRACE_CONTEXT_BYTES_MAX, f"{path}.trace_context")
+        _check_bytes(item.trace_context, TRACE_CONTEXT_BYTES_MAX, f"{path}.trace_context")
     if item.idempotency_key is not None:
         _check_name(item.idempotency_key, f"{path}.idempotency_key")
     for name, low, high in _NUMBERS:
@@ -121,8 +122,15 @@ def _new_row(item: Item, row_group: str | None, place: int, payload_bytes_max: i
 
 
 def _check_name(name: str, field: str) -> None:
-    if not isinstance(name, str) or not name or "\0" in name or len(name.encode()) > _NAME_BYTES_MAX:
-        raise InvalidArgument(f"{name!r} is not 1 to {_NAME_BYTES_MAX} bytes of text without NUL", field=field)
+    if not (isinstance(name, str) and name and "\0" not in name and _is_short_text(name)):
+        raise InvalidArgument(f"{name!r} is not 1 to {NAME_BYTES_MAX} bytes of text without NUL", field=field)
+
+
+def _is_short_text(name: str) -> bool:
+    try:
+        return len(name.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:  # of a lone surrogate
+        return False
 
 
 def _check_bytes(data: bytes, bytes_max: int, field: str) -> None:

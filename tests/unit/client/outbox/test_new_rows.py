@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.core.items import item, validation
+from foqs.core.items.idempotency_keys import KEY_BYTES_MAX
 from foqs_client import Item
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_client.outbox import enqueue
+from foqs_client.outbox import new_rows as new_rows_module
 from foqs_client.outbox.new_rows import COLUMNS, ENQUEUE_ROWS_MAX, new_rows
 
 
@@ -20,6 +24,7 @@ from foqs_client.outbox.new_rows import COLUMNS, ENQUEUE_ROWS_MAX, new_rows
         ({"topic": ""}, "topic"),
         ({"topic": "ü" * 128}, "topic"),
         ({"topic": "a\0b"}, "topic"),
+        ({"topic": "\udc80"}, "topic"),
         ({"payload": "text"}, "payload"),
         ({"payload": b"x" * 10_241}, "payload"),
         ({"metadata": b"x" * 1_025}, "metadata"),
@@ -64,6 +69,13 @@ def test_a_row_has_a_random_name_and_the_columns_that_the_outbox_has() -> None:
 def test_too_many_items_are_refused() -> None:
     with pytest.raises(LimitExceeded):
         new_rows([Item("t")] * (ENQUEUE_ROWS_MAX + 1), None, 10_240)
+
+
+def test_the_limits_are_those_of_a_host() -> None:
+    assert new_rows_module.NAME_BYTES_MAX == validation.NAME_BYTES_MAX == KEY_BYTES_MAX
+    assert new_rows_module.TRACE_CONTEXT_BYTES_MAX == item.TRACE_CONTEXT_BYTES_MAX
+    assert new_rows_module.TIME_MS_MAX == item.TIME_MS_MAX
+    assert NamespaceSettings().payload_bytes_max == new_rows_module.PAYLOAD_BYTES_MAX
 
 
 def test_a_connection_of_another_kind_is_refused_with_the_kinds_that_are_known() -> None:
