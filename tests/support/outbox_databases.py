@@ -149,7 +149,7 @@ class Way:
                 enqueue(connection, items)
         elif self.connection in ("core", "orm"):
             engine = sa.create_engine(self.place.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-            with engine.connect() as connection:
+            with engine.connect() if self.connection == "core" else Session(engine) as connection:
                 enqueue(connection, items)
         else:
             asyncio.run(self._write_autocommit_async(items))
@@ -187,5 +187,5 @@ class Way:
 
     async def _write_autocommit_async(self, items: Sequence[Item]) -> None:
         engine = create_async_engine(self.place.async_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        async with engine.connect() as connection:
+        async with engine.connect() if self.connection == "async core" else AsyncSession(engine) as connection:
             await enqueue_async(connection, items)

@@ -5,7 +5,7 @@ Example:
     from foqs_client.outbox import alembic_tables
 
     def upgrade() -> None:
-        alembic_tables.create(op)
+        alembic_tables.create(op, version=1)
 
     def downgrade() -> None:
         alembic_tables.drop(op)
@@ -17,16 +17,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from foqs_client.outbox.outbox_sql import DEFAULT_PREFIX, create_tables, dialect_named, drop_tables, table_names
+from foqs_client.errors import InvalidArgument
+from foqs_client.outbox.outbox_sql import (
+    DEFAULT_PREFIX,
+    TABLES_VERSION,
+    create_tables,
+    dialect_named,
+    drop_tables,
+    table_names,
+)
 
 
-def create(op: Any, prefix: str = DEFAULT_PREFIX) -> None:
-    """Create the tables that are missing. `op` is `alembic.op`."""
+def create(op: Any, *, version: int, prefix: str = DEFAULT_PREFIX) -> None:
+    """Create the tables that are missing, as they are in a version.
+
+    Args:
+        op: `alembic.op`.
+        version: a revision creates the same tables for ever; a later release adds a version with its changes.
+
+    Raises:
+        InvalidArgument: this release does not know the version, or the prefix is no name of a table.
+    """
+    if version != TABLES_VERSION:
+        raise InvalidArgument(
+            f"this release knows version {TABLES_VERSION} of the tables, and not {version!r}; give version={TABLES_VERSION}",
+            field="version",
+        )
     for statement in create_tables(dialect_named(op.get_context().dialect.name), prefix):
         op.execute(statement)
 
 
-def drop(op: Any, prefix: str = DEFAULT_PREFIX) -> None:
+def drop(op: Any, *, prefix: str = DEFAULT_PREFIX) -> None:
     """Drop the tables, with all rows that were not enqueued yet."""
     for statement in drop_tables(prefix):
         op.execute(statement)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foqs_client.errors import InvalidArgument
 from foqs_client.outbox.new_rows import PAYLOAD_BYTES_MAX, new_rows
 from foqs_client.outbox.outbox_sql import DEFAULT_PREFIX
-from foqs_client.outbox.user_connections import insert_rows
+from foqs_client.outbox.user_connections import insert_rows, run_blocking
 from foqs_client.types import Item
 
 
@@ -30,7 +29,7 @@ def enqueue(
         connection: of SQLAlchemy (Connection, Session, scoped_session), sqlite3, psycopg or PyMySQL.
         items: at most 10,000.
         row_groups: for each item, the group whose rows are enqueued in order; None: it has none.
-        prefix: begins the names of the outbox' tables.
+        prefix: begins the names of the outbox' tables. They are in the schema that the connection uses.
         payload_bytes_max: what the namespace allows.
 
     Returns:
@@ -38,7 +37,7 @@ def enqueue(
 
     Raises:
         InvalidArgument, LimitExceeded: an argument is wrong; `field` names it.
-        NotInTransaction: the connection commits each statement by itself.
+        NotInTransaction: the connection commits each statement, and no transaction is open.
     """
     rows = new_rows(items, row_groups, payload_bytes_max)
     if rows:
@@ -54,16 +53,9 @@ async def enqueue_async(
     prefix: str = DEFAULT_PREFIX,
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> list[str]:
-    """Do the same as `enqueue` with an AsyncConnection or an AsyncSession of SQLAlchemy."""
-    if not hasattr(connection, "run_sync"):
-        raise InvalidArgument(
-            f"{type(connection).__qualname__} is no asynchronous connection of SQLAlchemy; "
-            "one that blocks goes to enqueue",
-            field="connection",
-        )
+    """Do the same as `enqueue` with an AsyncConnection, an AsyncSession or an async_scoped_session of SQLAlchemy."""
 
     def enqueue_blocking(blocking: Any) -> list[str]:
         return enqueue(blocking, items, row_groups=row_groups, prefix=prefix, payload_bytes_max=payload_bytes_max)
 
-    names: list[str] = await connection.run_sync(enqueue_blocking)
-    return names
+    return await run_blocking(connection, enqueue_blocking)

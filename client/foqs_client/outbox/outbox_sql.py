@@ -23,6 +23,8 @@ class Dialect(enum.Enum):
 
 
 DEFAULT_PREFIX: Final = "foqs_"
+TABLES_VERSION: Final = 1
+"""The number of the last change of the tables."""
 _PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 _TYPES: Final = {
@@ -139,6 +141,7 @@ def outbox_table(prefix: str) -> str:
 def _check_prefix(prefix: str) -> None:
     if not _PREFIX.fullmatch(prefix):
         raise InvalidArgument(
-            f"{prefix!r} cannot begin a table's name; use a lower-case letter or _, then letters, digits and _, at most 31",
+            f"{prefix!r} cannot begin a table's name; use a lower-case letter or _, then letters, digits and _, at most 31; "
+            "the connection chooses the schema",
             field="prefix",
         )

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any, Final
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from sqlalchemy.dialects.sqlite import pysqlite
+from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from foqs_client import Item
-from foqs_client.outbox import NotInTransaction, alembic_tables, enqueue
+from foqs_client.errors import InvalidArgument
+from foqs_client.outbox import NotInTransaction, alembic_tables, enqueue, enqueue_async
 from foqs_client.outbox.new_rows import COLUMNS
-from foqs_client.outbox.outbox_sql import Dialect, create_tables, table_names
-from tests.support.outbox_databases import CONNECTIONS, DATABASES, MARKS, MakePlace, RolledBack, Way
+from foqs_client.outbox.outbox_sql import Dialect, table_names
+from tests.support.outbox_databases import CONNECTIONS, DATABASES, MARKS, ORDER, MakePlace, Place, RolledBack, Way
 
 WAYS: Final = (
     *(
@@ -79,12 +84,14 @@ def test_a_migration_of_alembic_creates_and_drops_the_tables(make_place: MakePla
     def tables() -> set[str]:
         return set(sa.inspect(engine).get_table_names())
 
-    def migrate(step: Callable[..., None]) -> None:
+    def migrate(step: Callable[..., None], **options: int) -> None:
         with engine.begin() as connection:
-            step(Operations(MigrationContext.configure(connection)), "shop_")
+            step(Operations(MigrationContext.configure(connection)), **options, prefix="shop_")
 
-    migrate(alembic_tables.create)
-    migrate(alembic_tables.create)
+    with pytest.raises(InvalidArgument, match="give version=1"):
+        migrate(alembic_tables.create, version=2)
+    migrate(alembic_tables.create, version=1)
+    migrate(alembic_tables.create, version=1)
     with engine.begin() as connection:
         enqueue(connection, [Item("t")], prefix="shop_")
     created_ms = place.query("SELECT created_ms FROM shop_outbox")[0][0]
@@ -96,12 +103,88 @@ def test_a_migration_of_alembic_creates_and_drops_the_tables(make_place: MakePla
     assert not {name for name in tables() if name.startswith("shop_")}
 
 
-def test_a_transaction_that_a_program_begins_by_itself_is_one() -> None:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for statement in create_tables(Dialect.SQLITE):
-            connection.execute(statement)
-        connection.execute("BEGIN")
-        enqueue(connection, [Item("t")])
-        connection.execute("ROLLBACK")
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_transaction_that_a_program_begins_by_itself_is_one(make_place: MakePlace, kind: str) -> None:
+    place = make_place(kind).prepare()
+    with closing(place.connect(True)) as connection:
+        for ends in (False, True):
+            with suppress(RolledBack), begun(place, connection):
+                enqueue(connection, [Item("t")])
+                assert place.query("SELECT id FROM foqs_outbox") == []
+                if not ends:
+                    raise RolledBack
+    assert place.query("SELECT COUNT(*) FROM foqs_outbox") == [(1,)]
 
-        assert connection.execute("SELECT COUNT(*) FROM foqs_outbox").fetchall() == [(0,)]
+
+@contextmanager
+def begun(place: Place, connection: Any) -> Iterator[None]:
+    """A transaction, begun as the error of a connection that commits each statement says."""
+    if place.dialect is Dialect.POSTGRES:
+        with connection.transaction():
+            yield
+        return
+    connection.execute("BEGIN") if place.dialect is Dialect.SQLITE else connection.begin()
+    try:
+        yield
+    except RolledBack:
+        connection.rollback()
+        raise
+    connection.commit()
+
+
+def test_a_scoped_asynchronous_session_writes_in_its_transaction(make_place: MakePlace) -> None:
+    place = make_place("sqlite").prepare()
+
+    async def write() -> None:
+        engine = create_async_engine(place.async_url, poolclass=NullPool)
+        session = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+        await session.execute(sa.text(ORDER))
+        await enqueue_async(session, [Item("rolled back")])
+        await session.rollback()
+        await enqueue_async(session, [Item("t")])
+        await session.commit()
+        await session.remove()
+
+    asyncio.run(write())
+    assert place.query("SELECT topic FROM foqs_outbox") == [("t",)]
+    assert place.query("SELECT id FROM orders") == []
+
+
+class AutocommittingConnection(sqlite3.Connection):
+    """A connection of Python 3.12 that was opened with `autocommit=True`."""
+
+    autocommit = True
+
+
+def test_a_connection_of_sqlalchemy_whose_driver_commits_each_statement_is_refused() -> None:
+    engine = sa.create_engine("sqlite://", connect_args={"factory": AutocommittingConnection})
+
+    with engine.connect() as connection, pytest.raises(NotInTransaction, match="driver does not autocommit"):
+        enqueue(connection, [Item("t")])
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"), [(AttributeError, "install 2.0.43"), (NotImplementedError, "another driver")]
+)
+def test_a_dialect_that_does_not_detect_autocommit_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], remedy: str
+) -> None:
+    def detect(dialect: Any, connection: Any) -> bool:
+        raise error
+
+    monkeypatch.setattr(pysqlite.dialect, "detect_autocommit_setting", detect)
+
+    with sa.create_engine("sqlite://").connect() as connection, pytest.raises(InvalidArgument, match=remedy):
+        enqueue(connection, [Item("t")])
+
+
+def test_an_asynchronous_connection_of_psycopg_is_refused_with_the_remedy() -> None:
+    connection = psycopg.AsyncConnection.__new__(psycopg.AsyncConnection)  # without a server
+
+    with pytest.raises(InvalidArgument, match="AsyncConnection of SQLAlchemy to enqueue_async"):
+        enqueue(connection, [Item("t")])
+
+
+def test_a_connection_that_blocks_is_refused_by_the_asynchronous_enqueue() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(InvalidArgument, match="goes to enqueue"):
+        asyncio.run(enqueue_async(connection, [Item("t")]))

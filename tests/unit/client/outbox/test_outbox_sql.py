@@ -37,7 +37,7 @@ def test_sqlite_creates_the_tables_twice_and_gives_no_id_again() -> None:
     assert created_ms > 1_700_000_000_000
 
 
-@pytest.mark.parametrize("prefix", ["", "Foqs_", "a-b", "a" * 32, "x; DROP TABLE y"])
-def test_a_prefix_that_begins_no_name_is_refused(prefix: str) -> None:
+@pytest.mark.parametrize("prefix", ["", "Foqs_", "a-b", "a" * 32, "shop.foqs_", "x; DROP TABLE y"])
+def test_a_prefix_that_begins_no_name_or_names_a_schema_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidArgument, match="cannot begin a table's name"):
         create_tables(Dialect.SQLITE, prefix)
