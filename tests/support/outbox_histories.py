@@ -126,14 +126,14 @@ class History:
 
     def run_users(self) -> None:
         """Begin and end transactions while all relays stand still."""
-        for _ in range(self.rng.randrange(3, 12)):
+        for _ in range(self.rng.randrange(3, 25)):
             self.at += 1
             self.rng.choice(
                 (self.begin_transaction, self.end_transaction, self.end_transaction, self.advance_a_little)
             )()
 
     def advance_a_little(self) -> None:
-        self.advance(20)
+        self.advance(5)
 
     def advance(self, seconds: float) -> None:
         if self.with_failovers:

@@ -81,11 +81,11 @@ class SkipsGaps(PlainRelay):
 
 
 class ReadsGapsFirst(PlainRelay):
-    """Gaps are read before the page."""
+    """Gaps are read before the page, and time passes between the two."""
 
     def read(self, memory: RelayMemory) -> Iterator[None]:
         self.read_gaps(memory)
-        yield
+        yield from [None] * 10
         rows_in, self.rows_in = self.rows_in, lambda ranges: []  # type: ignore[method-assign]
         yield from super().read(memory)
         self.rows_in = rows_in  # type: ignore[method-assign]
