@@ -62,7 +62,7 @@ class SendCall:
 
 @dataclass(slots=True, frozen=True)
 class ParkedRow:
-    """A row that an operator decides. `verdict`: `resend`, or None as long as there is none."""
+    """A row that an operator decides. `verdict`: `resend`, or None as long as there is none; then the row has no item."""
 
     row: OutboxRow
     verdict: str | None = None

@@ -38,7 +38,8 @@ TAKE_OVER: Final = "UPDATE {relay} SET epoch = epoch + 1, nonce = ?, round = 0 W
 READ_ABOVE: Final = f"SELECT {_READ} FROM {{outbox}} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"  # noqa: S608
 READ_RANGES: Final = f"SELECT {_READ} FROM {{outbox}} WHERE {{ranges}} ORDER BY id LIMIT ?"  # noqa: S608
 READ_IDS: Final = f"SELECT {_READ} FROM {{outbox}} WHERE id IN ({{marks}})"  # noqa: S608
-READ_PARKED: Final = f"SELECT {_READ}, may_be_queued, verdict FROM {{parked}} ORDER BY id"  # noqa: S608
+READ_PARKED: Final = "SELECT id, row_group, may_be_queued FROM {parked} ORDER BY id"
+READ_RESENT: Final = f"SELECT {_READ}, may_be_queued, verdict FROM {{parked}} WHERE verdict IS NOT NULL"  # noqa: S608
 
 # A round.
 FENCE: Final = "UPDATE {relay} SET round = ?, state = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND round = ?"

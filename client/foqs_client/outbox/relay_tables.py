@@ -115,10 +115,14 @@ class RelayTables:
         return rows, True
 
     def read_parked(self) -> list[ParkedRow]:
-        """Return the parked rows, by id."""
+        """Return the parked rows, by id. Only those with a verdict have their items."""
+        resent = {
+            values[0]: ParkedRow(outbox_row(values, may_be_queued=bool(may_be_queued)), verdict)
+            for *values, may_be_queued, verdict in self._query(relay_sql.READ_RESENT)
+        }
         return [
-            ParkedRow(outbox_row(values, may_be_queued=bool(may_be_queued)), verdict)
-            for *values, may_be_queued, verdict in self._query(relay_sql.READ_PARKED)
+            resent.get(id) or ParkedRow(OutboxRow(id, row_group, may_be_queued=bool(may_be_queued)))
+            for id, row_group, may_be_queued in self._query(relay_sql.READ_PARKED)
         ]
 
     # --------------------------------------------------------------------- rounds
