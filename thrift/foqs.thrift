@@ -62,6 +62,8 @@ enum ErrorCode {
   NOT_IMPLEMENTED = 14,
   /** It may have been written, or may still be. Only this error can hide a write. */
   UNKNOWN_OUTCOME = 15,
+  /** The end of the item's key has passed, and the key is not remembered: an earlier enqueue may have made an item, this one did not. */
+  KEY_ENDED = 16,
 }
 
 /** The address of a host. */
@@ -155,6 +157,13 @@ struct NewItem {
    * second enqueue with the same idempotency key may have another one; the first one is kept.
    */
   13: optional binary trace_context,
+  /**
+   * The end of the idempotency key: a moment by the clock of its shard, in milliseconds since 1970-01-01 UTC. If the key
+   * is not remembered then, the result is KEY_ENDED and nothing is written, however late the call arrives. So all
+   * enqueues with one key and one end make at most one item. At most the namespace's key window after the enqueue is
+   * written; a later one is INVALID_ARGUMENT. It needs an idempotency_key, and does not say what the item is.
+   */
+  14: optional i64 key_until_ms,
 }
 
 /** A delivered item. */

@@ -94,6 +94,7 @@ def row_of_new_item() -> str:
 
 
 _KEY: Final = ("idempotency_key: bytes", "digest: bytes")
+_KEY_END: Final = ("key_until_ms: int | None = None",)
 _HISTORY: Final = ("state: State", "attempt: int", "ttl_remaining_ms: int | None")
 
 
@@ -135,9 +136,9 @@ def keyed_item_class() -> str:
     required = [_parameter(*each) for each in _given() if not each[2]]
     optional = [_parameter(*each) for each in _given() if each[2]]
     return (
-        _constructor([*required, *_KEY, *optional])
+        _constructor([*required, *_KEY, *optional, *_KEY_END])
         + _listed("        NewItem.__init__(", ["self", *[name for name, _, _ in _given()]], ")")
-        + _assignments(_KEY)
+        + _assignments([*_KEY, *_KEY_END])
         + "\n"
     )
 

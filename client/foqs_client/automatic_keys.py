@@ -67,6 +67,7 @@ class AutomaticKeys:
                 item.attempts_max,
                 f"{call}{place}",
                 item.trace_context,
+                item.key_until_ms,
             )
             if item.idempotency_key is None
             else item

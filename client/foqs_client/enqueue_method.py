@@ -59,9 +59,13 @@ class EnqueueMethod(ThriftMethod):
     def newest_part(self, request: Request) -> NewerPart | None:
         """See `ThriftMethod`. Most calls have no such item, so one pass finds out whether there is any."""
         enqueue: Any = request
-        if not [1 for item in enqueue.items if type(item) is not Item or item.trace_context is not None]:
+        if not [1 for item in enqueue.items if type(item) is not Item or _has_newer_field(item)]:
             return None
         return super().newest_part(request)
+
+
+def _has_newer_field(item: Item) -> bool:
+    return item.trace_context is not None or item.key_until_ms is not None
 
 
 def _joined_parts(request: _Enqueue) -> list[bytes] | None:
@@ -78,6 +82,7 @@ def _joined_parts(request: _Enqueue) -> list[bytes] | None:
         if not (
             type(item) is Item
             and item.delay_ms is item.deliver_after_ms is item.lease_ms is item.ttl_ms is item.attempts_max is None
+            and item.key_until_ms is None
             and item.at_most_once is False
         ):
             return None

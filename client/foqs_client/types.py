@@ -51,6 +51,9 @@ class Item:
             return the first id; the same key with another item is a `KeyConflict`.
         trace_context: the trace to which the item belongs, at most 512 bytes; a host returns
             it as it is. It never changes, and a repeat of the idempotency key may have another.
+        key_until_ms: the end of the idempotency key by the clock of its shard, in milliseconds
+            since 1970-01-01 UTC, at most the namespace's key window ahead. If the key is not
+            remembered then, the result is `KeyEnded`, and nothing is written.
     """
 
     topic: str
@@ -65,6 +68,7 @@ class Item:
     attempts_max: int | None = None
     idempotency_key: str | None = None
     trace_context: bytes | None = None
+    key_until_ms: int | None = None
 
     group: ClassVar[None] = None
     """The field `group` of the contract, which the codec reads. No host serves groups yet."""

@@ -37,6 +37,7 @@ class ErrorCode(enum.IntEnum):
     DEADLINE_EXCEEDED = 13
     NOT_IMPLEMENTED = 14
     UNKNOWN_OUTCOME = 15
+    KEY_ENDED = 16
 
 
 class FoqsError(Exception):
@@ -191,6 +192,13 @@ class KeyConflict(FoqsError):
     code = number.name
 
 
+class KeyEnded(FoqsError):
+    """The end of the item's key has passed. An earlier enqueue may have made an item; this one did not."""
+
+    number = ErrorCode.KEY_ENDED
+    code = number.name
+
+
 class DeadlineExceeded(FoqsError):
     """The call's time ended before anything was written."""
 
@@ -232,6 +240,7 @@ ERROR_BY_CODE: Final[dict[int, type[FoqsError]]] = {
         DeadlineExceeded,
         NotImplementedYet,
         UnknownOutcome,
+        KeyEnded,
     )
 }
 

@@ -22,6 +22,7 @@ from foqs.core.items.item import (
     SEQUENCE_BITS,
     SEQUENCE_MAX,
     SHARD_MAX,
+    TIME_MS_MAX,
     AbsoluteTimeItem,
     DeliveryPolicy,
     KeyedAbsoluteTimeItem,
@@ -114,7 +115,7 @@ def parse_new_items(
                 validation.check_trace_context(trace_context)
             if is_usual or (
                 raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.delivery_policy is None
-                and raw.attempts_max is None
+                and raw.attempts_max is raw.key_until_ms is None
             ):
                 if key is None:
                     items.append(
@@ -194,7 +195,12 @@ def _parse_new_item(
         metadata,
     )
     is_absolute = deliver_after_ms is not None and ttl_ms is not None
+    key_until_ms = raw.key_until_ms
+    if key_until_ms is not None:
+        validation.check_number(key_until_ms, 0, TIME_MS_MAX, "key_until_ms")
     if raw.idempotency_key is None:
+        if key_until_ms is not None:
+            raise InvalidArgument("an end of a key needs a key; give idempotency_key too", field="key_until_ms")
         return (AbsoluteTimeItem if is_absolute else NewItem)(*values, trace_context)
     key = validation.check_idempotency_key(raw.idempotency_key)
     assert raw.topic is not None
@@ -202,7 +208,7 @@ def _parse_new_item(
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
     requested = None if numbers.count(None) == len(numbers) else numbers
     digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, requested, settings.incarnation)
-    return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(*values, key, digest, trace_context)
+    return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(*values, key, digest, trace_context, key_until_ms)
 
 
 def parse_policy(value: int) -> DeliveryPolicy:

@@ -162,8 +162,7 @@ class FlushPlanner:
                 bytes_max = part.operation.read_bytes
                 payloads.update([(number, bytes_max) for number in part.numbers if number in payloads])
         own = batch.key_names() if with_own_idempotency_keys else []
-        key_names = own + batch.lookup_key_names() if batch.replay_lookups or batch.moves else own
-        return FlushReads(find, rows, payloads, key_names, bool(own))
+        return FlushReads(find, rows, payloads, own + batch.lookup_key_names(), bool(own))
 
     def plan(
         self,

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from foqs_client import FoqsError, InvalidArgument, Item, KeyConflict, LimitExceeded, NamespaceNotFound, NotFound
+from foqs_client import (
+    FoqsError,
+    InvalidArgument,
+    Item,
+    KeyConflict,
+    KeyEnded,
+    LimitExceeded,
+    NamespaceNotFound,
+    NotFound,
+)
 from tests.behaviour.sites import PAYLOAD_BYTES_MAX, SPAN_MS, Site, story
 
 ALL = 100
@@ -154,6 +164,19 @@ async def test_key_names_one_item_even_after_that_is_gone(site: Site) -> None:
     await site.client.ack([delivery])
     [third] = await site.client.enqueue([item])
     assert (third.require(), third.repeated) == (first.require(), True)
+
+
+@story
+async def test_after_the_end_of_its_key_an_item_is_a_repeat_or_is_not_written(site: Site) -> None:
+    item = Item(site.topic, b"one", idempotency_key=site.topic)
+    far_ms = 253_402_300_799_999
+    for until_ms, error, field in ((1, KeyEnded, None), (far_ms, InvalidArgument, "items[0].key_until_ms")):
+        [refused] = await site.client.enqueue([replace(item, key_until_ms=until_ms)])
+        assert isinstance(refused.error, error)
+        assert refused.error.field == field
+    [first] = await site.put(item)
+    [again] = await site.client.enqueue([replace(item, key_until_ms=1)])
+    assert (again.require(), again.repeated) == (first, True)
 
 
 @story

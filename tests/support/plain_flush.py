@@ -18,7 +18,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_diges
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, OrderKey, Row, State, pack_order_key
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs.store.sql_rows import lease_columns
-from foqs_contract.errors import KeyConflict
+from foqs_contract.errors import InvalidArgument, KeyConflict, KeyEnded
 from tests.support import builders
 
 
@@ -45,9 +45,9 @@ def make_item(**changes: Any) -> NewItem:
     return replace(item, **changes)
 
 
-def make_keyed_item(key: bytes, digest: bytes = b"one", **changes: Any) -> KeyedItem:
+def make_keyed_item(key: bytes, digest: bytes = b"one", key_until_ms: int | None = None, **changes: Any) -> KeyedItem:
     """Return an item like `make_item`, with an idempotency key."""
-    return KeyedItem(**asdict(make_item(**changes)), idempotency_key=key, digest=digest)
+    return KeyedItem(**asdict(make_item(**changes)), idempotency_key=key, digest=digest, key_until_ms=key_until_ms)
 
 
 def keys_of(numbers: Iterable[int]) -> list[OrderKey]:
@@ -139,6 +139,12 @@ def plain_flush(
                     part_results.append(record.item_id if record.digest == item.digest else KeyConflict(""))
                     continue
                 until_ms = context.now_ms + context.retry_policies[item.namespace].key_window_ms
+                if item.key_until_ms is not None and item.key_until_ms > until_ms:
+                    part_results.append(InvalidArgument("", field="key_until_ms"))
+                    continue
+                if item.key_until_ms is not None and item.key_until_ms <= context.now_ms:
+                    part_results.append(KeyEnded(""))
+                    continue
                 records[name] = IdempotencyKey(*name, number, item.digest, until_ms)
             rows[number] = above_watermark(new_row(item, number, inserts.operation.accepted_ms, context.now_ms))
             newly_ready.add(number)

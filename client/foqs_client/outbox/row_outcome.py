@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from foqs_client.errors import InvalidArgument, KeyConflict, LimitExceeded, NotImplementedYet, UnknownOutcome
+from foqs_client.errors import InvalidArgument, KeyConflict, KeyEnded, LimitExceeded, NotImplementedYet, UnknownOutcome
 from foqs_contract.errors import FoqsError
 
 
@@ -91,6 +91,8 @@ def _reply_of(error: FoqsError | None) -> Reply:
         return Reply.WRITTEN
     if isinstance(error, UnknownOutcome):
         return Reply.UNKNOWN
+    if isinstance(error, KeyEnded):
+        return Reply.ENDED
     if error.field is not None and error.field.endswith(KEY_UNTIL_FIELD):
         return Reply.LATER  # the key window was shortened; the next stamp has an end within it
     if isinstance(error, _REFUSED) or (isinstance(error, LimitExceeded) and error.retry_after_ms is None):

@@ -37,6 +37,7 @@ class ErrorCode(IntEnum):
     DEADLINE_EXCEEDED = 13
     NOT_IMPLEMENTED = 14
     UNKNOWN_OUTCOME = 15
+    KEY_ENDED = 16
 
 
 
@@ -479,6 +480,10 @@ class NewItem(object):
      - trace_context: The trace to which the item belongs, in any encoding: it is kept and returned as given, and never changes. At most
     512 bytes; a longer one is INVALID_ARGUMENT. Empty is the same as missing. It does not say what the item is, so a
     second enqueue with the same idempotency key may have another one; the first one is kept.
+     - key_until_ms: The end of the idempotency key: a moment by the clock of its shard, in milliseconds since 1970-01-01 UTC. If the key
+    is not remembered then, the result is KEY_ENDED and nothing is written, however late the call arrives. So all
+    enqueues with one key and one end make at most one item. At most the namespace's key window after the enqueue is
+    written; a later one is INVALID_ARGUMENT. It needs an idempotency_key, and does not say what the item is.
 
     """
 
@@ -496,10 +501,11 @@ class NewItem(object):
         'idempotency_key',
         'group',
         'trace_context',
+        'key_until_ms',
     )
 
 
-    def __init__(self, topic=None, priority=None, payload=None, metadata=None, delay_ms=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, delivery_policy=None, attempts_max=None, idempotency_key=None, group=None, trace_context=None,):
+    def __init__(self, topic=None, priority=None, payload=None, metadata=None, delay_ms=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, delivery_policy=None, attempts_max=None, idempotency_key=None, group=None, trace_context=None, key_until_ms=None,):
         self.topic = topic
         self.priority = priority
         self.payload = payload
@@ -513,6 +519,7 @@ class NewItem(object):
         self.idempotency_key = idempotency_key
         self.group = group
         self.trace_context = trace_context
+        self.key_until_ms = key_until_ms
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -588,6 +595,11 @@ class NewItem(object):
                     self.trace_context = iprot.readBinary()
                 else:
                     iprot.skip(ftype)
+            elif fid == 14:
+                if ftype == TType.I64:
+                    self.key_until_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -649,6 +661,10 @@ class NewItem(object):
         if self.trace_context is not None:
             oprot.writeFieldBegin('trace_context', TType.STRING, 13)
             oprot.writeBinary(self.trace_context)
+            oprot.writeFieldEnd()
+        if self.key_until_ms is not None:
+            oprot.writeFieldBegin('key_until_ms', TType.I64, 14)
+            oprot.writeI64(self.key_until_ms)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -11286,6 +11302,7 @@ NewItem.thrift_spec = (
     (11, TType.STRING, 'idempotency_key', 'UTF8', None, ),  # 11
     (12, TType.STRING, 'group', 'UTF8', None, ),  # 12
     (13, TType.STRING, 'trace_context', 'BINARY', None, ),  # 13
+    (14, TType.I64, 'key_until_ms', None, None, ),  # 14
 )
 all_structs.append(Delivery)
 Delivery.thrift_spec = (

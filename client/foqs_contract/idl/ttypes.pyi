@@ -27,6 +27,7 @@ class ErrorCode(IntEnum):
     DEADLINE_EXCEEDED = 13
     NOT_IMPLEMENTED = 14
     UNKNOWN_OUTCOME = 15
+    KEY_ENDED = 16
 
 class DeliveryPolicy(IntEnum):
     AT_LEAST_ONCE = 1
@@ -96,7 +97,8 @@ class NewItem(_Struct):
     idempotency_key: bytes | None
     group: bytes | None
     trace_context: bytes | None
-    def __init__(self, topic: str | bytes | None = None, priority: int | None = None, payload: bytes | None = None, metadata: bytes | None = None, delay_ms: int | None = None, deliver_after_ms: int | None = None, lease_ms: int | None = None, ttl_ms: int | None = None, delivery_policy: int | None = None, attempts_max: int | None = None, idempotency_key: str | bytes | None = None, group: str | bytes | None = None, trace_context: bytes | None = None) -> None: ...
+    key_until_ms: int | None
+    def __init__(self, topic: str | bytes | None = None, priority: int | None = None, payload: bytes | None = None, metadata: bytes | None = None, delay_ms: int | None = None, deliver_after_ms: int | None = None, lease_ms: int | None = None, ttl_ms: int | None = None, delivery_policy: int | None = None, attempts_max: int | None = None, idempotency_key: str | bytes | None = None, group: str | bytes | None = None, trace_context: bytes | None = None, key_until_ms: int | None = None) -> None: ...
 
 class Delivery(_Struct):
     id: str | None

@@ -162,9 +162,19 @@ class Batch:
         ]
 
     def lookup_key_names(self) -> list[KeyName]:
-        """Return the idempotency keys that must be read: of its replay lookups and moves. A key may occur twice."""
+        """Return the idempotency keys that must be read. A key may occur twice.
+
+        They are those of its replay lookups and moves, and of inserts some of whose keys have an end: an item whose end is
+        over writes no row, so the database would not refuse it when the key is remembered.
+        """
         names = [name for part in self.replay_lookups for name in part.operation.key_names(part.start, part.stop)]
         names += [(part.operation.namespace, move_key(number)) for part in self.moves for number in part.numbers]
+        names += [
+            (part.operation.namespace, key)
+            for part in self.inserts
+            if part.operation.has_key_ends
+            for key in part.operation.idempotency_keys(part.start, part.stop)
+        ]
         return names
 
     def split(self) -> tuple[Batch, Batch]:

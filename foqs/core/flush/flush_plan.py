@@ -25,7 +25,7 @@ from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
 from foqs.core.items.item_with_history import restored_row
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs.core.timing.due_timers import DueTimers, TimerEntry, timer_entry
-from foqs_contract.errors import KeyConflict
+from foqs_contract.errors import FoqsError, InvalidArgument, KeyConflict, KeyEnded
 
 FindRow = Callable[[int], Row | None]
 
@@ -436,7 +436,7 @@ def _add_idempotency_keys_if_all_new(
     new = plan.idempotency_keys.setdefault(namespace, {})
     names = operation.idempotency_keys(part.start, part.stop)
     distinct = set(names)
-    if idempotency_keys or len(distinct) < len(names) or not distinct.isdisjoint(new):
+    if idempotency_keys or operation.has_key_ends or len(distinct) < len(names) or not distinct.isdisjoint(new):
         return False
     until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
     digests = operation.digests(part.start, part.stop)
@@ -448,7 +448,7 @@ def _add_idempotency_keys_if_all_new(
 def _add_idempotency_keys(
     part: Part[Inserts], context: FlushContext, idempotency_keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
 ) -> list[Any]:
-    """Add the keys that are free. Return None for each of them; else the number of the key's first item, or a conflict."""
+    """Add the keys that are free. Return None for each of them; else the number of the key's first item, or an error."""
     operation = part.operation
     namespace = operation.namespace
     new = plan.idempotency_keys.setdefault(namespace, {})
@@ -456,18 +456,34 @@ def _add_idempotency_keys(
     policy = context.retry_policies[namespace]
     until_ms = context.now_ms + policy.key_window_ms
     names, digests = operation.idempotency_keys(part.start, part.stop), operation.digests(part.start, part.stop)
+    ends = operation.key_ends(part.start, part.stop)
     results: list[Any] = []
-    for key, number, digest in zip(names, part.numbers, digests, strict=True):
+    for key, number, digest, end_ms in zip(names, part.numbers, digests, ends, strict=True):
         old = idempotency_keys.get((namespace, key))
         record = new.get(key) or replaced.get(key)
         if record is None and old is not None and _is_in_use(old, context, policy.incarnation):
             record = old
-        if record is None:
+        if record is None and end_ms is not None and not context.now_ms < end_ms <= until_ms:
+            results.append(_key_end_error(end_ms, context.now_ms, until_ms))
+        elif record is None:
             (new if old is None else replaced)[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
             results.append(None)
         else:
             results.append(_repeat_result(record, digest, plan))
     return results
+
+
+def _key_end_error(end_ms: int, now_ms: int, until_ms: int) -> FoqsError:
+    """Return the error of a new key with this end. Else its record could end before it, and a second item be written."""
+    if end_ms > until_ms:
+        return InvalidArgument(
+            f"this is {end_ms - now_ms} ms ahead; the namespace's key window is {until_ms - now_ms} ms; give an earlier end",
+            field="key_until_ms",
+        )
+    return KeyEnded(
+        f"the end of this key passed {now_ms - end_ms} ms ago, and the key is not remembered; "
+        "an earlier enqueue may have made an item, this one did not"
+    )
 
 
 def _is_in_use(record: IdempotencyKey, context: FlushContext, incarnation: bytes) -> bool:

@@ -291,10 +291,11 @@ class Inserts(Operation):
         has_idempotency_keys: all items have idempotency keys; otherwise none has.
 
     Attributes:
+        has_key_ends: some of the keys have an end.
         in_flight: counts the entries that have no result yet; None if they are not counted.
     """
 
-    __slots__ = ("accepted_ms", "has_idempotency_keys", "in_flight", "items")
+    __slots__ = ("accepted_ms", "has_idempotency_keys", "has_key_ends", "in_flight", "items")
 
     def __init__(
         self,
@@ -310,6 +311,7 @@ class Inserts(Operation):
         self.items = items
         self.accepted_ms = accepted_ms
         self.has_idempotency_keys = has_idempotency_keys
+        self.has_key_ends = has_idempotency_keys and any(end is not None for end in self.key_ends(0, len(items)))
         self.in_flight: InFlight | None = None
         self.bytes = self.size(0, len(items))
 
@@ -371,3 +373,7 @@ class Inserts(Operation):
     def digests(self, start: int, stop: int) -> list[bytes]:
         """Return the digests of these entries. Only if `has_idempotency_keys`."""
         return [item.digest for item in cast("Sequence[KeyedItem]", self.items[start:stop])]
+
+    def key_ends(self, start: int, stop: int) -> list[int | None]:
+        """Return the ends of the keys of these entries. Only if `has_idempotency_keys`."""
+        return [item.key_until_ms for item in cast("Sequence[KeyedItem]", self.items[start:stop])]

@@ -266,10 +266,14 @@ class NewItem:
 
 @dataclass(slots=True)
 class KeyedItem(NewItem):
-    """A new item with an idempotency key, and with the digest of the item as the caller gave it."""
+    """A new item with an idempotency key, and with the digest of the item as the caller gave it.
+
+    `key_until_ms`: the end of the key, by the clock of its shard; None: it has none.
+    """
 
     idempotency_key: bytes
     digest: bytes
+    key_until_ms: int | None
 
     # columns: begin keyed item
     def __init__(
@@ -288,6 +292,7 @@ class KeyedItem(NewItem):
         idempotency_key: bytes,
         digest: bytes,
         trace_context: bytes | None = None,
+        key_until_ms: int | None = None,
     ) -> None:
         NewItem.__init__(
             self,
@@ -306,6 +311,7 @@ class KeyedItem(NewItem):
         )
         self.idempotency_key = idempotency_key
         self.digest = digest
+        self.key_until_ms = key_until_ms
 
     # columns: end
 

@@ -38,6 +38,7 @@ OTHER_ITEMS = st.builds(
     at_most_once=st.booleans(),
     attempts_max=NUMBERS,
     trace_context=st.none() | st.binary(max_size=9),
+    key_until_ms=NUMBERS,
 )
 BAD_ITEMS: tuple[Any, ...] = (
     Item(5),  # type: ignore[arg-type]

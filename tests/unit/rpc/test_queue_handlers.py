@@ -104,6 +104,8 @@ def test_a_name_is_kept_exactly(topic: str) -> None:
         ({"idempotency_key": "é" * 128, "ttl_ms": 5}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
         ({"idempotency_key": "a\0b"}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
         ({"trace_context": b"x" * 513}, ErrorCode.INVALID_ARGUMENT, "trace_context"),
+        ({"key_until_ms": 5}, ErrorCode.INVALID_ARGUMENT, "key_until_ms"),
+        ({"key_until_ms": -1, "idempotency_key": "k"}, ErrorCode.INVALID_ARGUMENT, "key_until_ms"),
         ({"group": "g"}, ErrorCode.NOT_IMPLEMENTED, "group"),
         ({"group": "g", "ttl_ms": 5, "idempotency_key": "k"}, ErrorCode.NOT_IMPLEMENTED, "group"),
     ],
@@ -135,6 +137,8 @@ def test_error_of_a_large_payload_states_the_limit() -> None:
         ({"trace_context": b"t", "ttl_ms": 5}, {"trace_context": b"t"}),
         ({"trace_context": b"t", "ttl_ms": 5, "idempotency_key": "k"}, {"trace_context": b"t"}),
         ({"trace_context": b""}, {"trace_context": None}),
+        ({"key_until_ms": 5, "idempotency_key": "k"}, {"key_until_ms": 5, "trace_context": None}),
+        ({"key_until_ms": 5, "ttl_ms": 5, "idempotency_key": "k", "deliver_after_ms": 1}, {"key_until_ms": 5}),
         ({"delivery_policy": 2, "attempts_max": 7}, {"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 7}),
     ],
 )

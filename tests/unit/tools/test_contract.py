@@ -16,14 +16,14 @@ def test_the_contract_can_be_read_by_every_recorded_version() -> None:
 
 def test_recorded_form_is_read_back_equal() -> None:
     assert contract_tool.parse_recorded(contract_tool.render_recorded(RECORDED)) == RECORDED
-    assert len(RECORDED.structs["NewItem"]) == 13
+    assert len(RECORDED.structs["NewItem"]) == 14
     assert RECORDED.methods["ack"] == "1: AckRequest request -> OutcomesReply, throws 1: CallFailed failed"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("13: optional binary trace_context,\n}", "13: optional binary trace_context,\n 14: required i64 cost,\n}", "NewItem.cost: a new field must be optional"),
+        ("14: optional i64 key_until_ms,\n}", "14: optional i64 key_until_ms,\n 15: required i64 cost,\n}", "NewItem.cost: a new field must be optional"),
         ("  2: optional i64 token,\n", "", "Delivery.token: field 2 was removed"),
         ("3: optional string topic,\n  4: optional i32 priority,", "3: optional string topic,\n  4: optional i64 priority,", "Delivery.priority: field 4 was 'optional i32 priority' and is now 'optional i64 priority'"),
         ("  8: optional i64 lease_remaining_ms,\n", "  8: optional string owner_name,\n", "Delivery.lease_remaining_ms: field 8 was"),
@@ -43,8 +43,8 @@ def test_planted_mistake_is_refused_with_the_name_of_the_field(old: str, new: st
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("13: optional binary trace_context,\n}", "13: optional binary trace_context,\n 14: optional i64 cost,\n}"),
-        ("  UNKNOWN_OUTCOME = 15,", "  UNKNOWN_OUTCOME = 15,\n  TOO_OLD = 16,"),
+        ("14: optional i64 key_until_ms,\n}", "14: optional i64 key_until_ms,\n 15: optional i64 cost,\n}"),
+        ("  KEY_ENDED = 16,", "  KEY_ENDED = 16,\n  TOO_OLD = 17,"),
         ("/** One outcome for each", "struct NewReply { 1: optional i64 items, }\n/** One outcome for each"),
         (
             "  /** Explains why",

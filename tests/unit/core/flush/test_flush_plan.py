@@ -18,7 +18,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_diges
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition
 from foqs.core.timing.due_timers import DueTimers, TimerEntry, timer_entry
-from foqs_contract.errors import KeyConflict, RateLimited, StaleLease
+from foqs_contract.errors import InvalidArgument, KeyConflict, KeyEnded, RateLimited, StaleLease
 from tests.support.plain_flush import (
     is_same_result,
     keys_after,
@@ -33,8 +33,9 @@ from tests.support.plain_intake import Caller, whole
 
 NOW = 1_000_000
 TOKEN = 42
+KEY_WINDOW_MS = 700
 POLICIES = {
-    name: RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=700)
+    name: RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=KEY_WINDOW_MS)
     for name in "nm"
 }
 CONTEXT = FlushContext(NOW, NOW, TOKEN, POLICIES)
@@ -122,6 +123,7 @@ def a_new_item(draw: st.DrawFn, namespace: str) -> NewItem:
 
 
 some_keys = st.sampled_from([b"j", b"k", b"l"])
+some_key_ends = st.none() | moments | st.sampled_from([NOW + KEY_WINDOW_MS, NOW + KEY_WINDOW_MS + 1])
 some_digests = st.sampled_from([b"one", b"two"])
 some_move_keys = st.sampled_from(IDS).map(move_key)
 some_move_digests = st.sampled_from("tv").map(lambda topic: move_digest(topic, b""))
@@ -172,7 +174,13 @@ def a_batch(draw: st.DrawFn) -> Batch:
         keyed = draw(st.booleans())
         if keyed:
             items = [
-                KeyedItem(**asdict(item), idempotency_key=draw(some_keys), digest=draw(some_digests)) for item in items
+                KeyedItem(
+                    **asdict(item),
+                    idempotency_key=draw(some_keys),
+                    digest=draw(some_digests),
+                    key_until_ms=draw(some_key_ends),
+                )
+                for item in items
             ]
         inserts = Inserts(namespace, items, first, 0, None, has_idempotency_keys=keyed)
         start = draw(st.integers(0, len(items) - 1))
@@ -458,6 +466,29 @@ def test_a_key_record_counts_until_its_time() -> None:
     assert isinstance(results[3], KeyConflict)
     assert (list(plan.idempotency_keys["n"]), list(plan.idempotency_keys_replaced["n"])) == ([b"new"], [b"over"])
     assert plan.idempotency_keys_replaced["n"][b"over"].item_id == FIRST_NEW + 1
+
+
+def test_a_new_key_with_an_end_is_written_only_before_it_and_a_remembered_one_is_a_repeat_after_it() -> None:
+    ends = {b"over": NOW, b"next": NOW + 1, b"last": NOW + KEY_WINDOW_MS, b"late": NOW + KEY_WINDOW_MS + 1}
+    found = {("n", b"known"): IdempotencyKey("n", b"known", 7, b"one", NOW + 1)}
+    operation = keyed(
+        make_keyed_item(b"known", key_until_ms=NOW - 1),
+        *(make_keyed_item(key, key_until_ms=end_ms) for key, end_ms in ends.items()),
+    )
+    batch = batch_of(operation)
+
+    assert batch.lookup_key_names() == [("n", key) for key in (b"known", *ends)]
+    plan = plan_flush(batch, chain_finders({}), CONTEXT, timers(), found)
+    [(_, (known, over, *written, late))] = plan.results
+    assert (known, written) == (7, [None, None])
+    assert isinstance(over, KeyEnded)
+    assert isinstance(late, InvalidArgument)
+    assert late.field == "key_until_ms"
+    assert list(plan.idempotency_keys["n"]) == [b"next", b"last"]
+
+
+def test_keys_without_ends_are_not_read() -> None:
+    assert batch_of(keyed(make_keyed_item(b"k"))).lookup_key_names() == []
 
 
 def test_a_key_in_use_at_the_first_attempt_of_a_flush_stays_in_use_for_later_attempts() -> None:
