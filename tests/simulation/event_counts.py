@@ -28,7 +28,7 @@ from foqs.shard.owned_store import ShardLost
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
 from foqs.store.port import IdempotencyKeyExists
-from foqs_contract.errors import FoqsError, KeyConflict
+from foqs_contract.errors import FoqsError, KeyConflict, KeyEnded
 from tests.simulation.planting import wrap
 
 NAMES: Final = (
@@ -48,6 +48,7 @@ NAMES: Final = (
     "keys taken",
     "keys repeated",
     "keys in conflict",
+    "keys ended",
     "keys used again",
     "breakers opened",
     "breakers half-open",
@@ -167,6 +168,7 @@ def _plan_flush(original: Callable[..., FlushPlan]) -> Callable[..., FlushPlan]:
         insert_results, move_results = _results_of(Inserts, plan), _results_of(Moves, plan)
         COUNTS["keys repeated"] += sum(type(result) is int for result in insert_results)
         COUNTS["keys in conflict"] += sum(type(result) is KeyConflict for result in insert_results)
+        COUNTS["keys ended"] += sum(type(result) is KeyEnded for result in insert_results)
         moved = {new.id for _, new in plan.moved}
         replaced = [record for records in plan.idempotency_keys_replaced.values() for record in records.values()]
         COUNTS["keys used again"] += sum(record.item_id not in moved for record in replaced)

@@ -10,7 +10,7 @@ from foqs.core.flush import flush_plan
 from foqs.core.flush.batch import Part
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.flush.flush_plan import FindRow, FlushPlan
-from foqs.core.flush.operation import Acks
+from foqs.core.flush.operation import Acks, Inserts
 from foqs.core.items import life
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import OrderKey, Row, State, TopicName
@@ -120,6 +120,15 @@ def key_window_at_the_retry() -> None:
     original: Callable[..., bool] = plant(flush_plan, "_is_in_use", counts)
 
 
+def key_ends_ignored() -> None:
+    """A key whose end is over and that is forgotten is given to a second item."""
+
+    def key_ends(self: Inserts, start: int, stop: int) -> list[int | None]:
+        return [None] * (stop - start)
+
+    plant(Inserts, "key_ends", key_ends)
+
+
 def failed_looks_forgotten() -> None:
     """A look that fails is repeated for the first of its ranges only."""
 
@@ -134,6 +143,7 @@ def failed_looks_forgotten() -> None:
 BUGS: Final[Mapping[str, Bug]] = {
     "acks-of-other-namespaces": Bug(acks_of_other_namespaces, (17,)),
     "key-window-at-the-retry": Bug(key_window_at_the_retry, (3,), first_seed=7),
+    "key-ends-ignored": Bug(key_ends_ignored, (3,)),
     "failed-looks-forgotten": Bug(failed_looks_forgotten, (10, 11)),
     "lost-reply-as-unwritten": Bug(lost_reply_as_unwritten, (2, 16)),
     "refills-ignore-purges": Bug(refills_ignore_purges, (13,), seed_count=32, first_seed=17),

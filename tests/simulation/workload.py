@@ -300,10 +300,10 @@ class Run:
         await Trespasser(owner, stranger, rng, TOPICS, self._call).work(lambda: not self._working)
 
     async def _repeat(self) -> None:
-        """Run a client that repeats keys when their windows end."""
+        """Run a client that repeats keys before and after their windows end."""
         client = self._recording("repeater", "default", PRODUCER)
         rng = Random(f"{self._rng.random()}/repeater")
-        repeater = KeyRepeater(client, rng, TOPICS, KEY_WINDOW_MS / 1_000, self._call)
+        repeater = KeyRepeater(client, rng, TOPICS, KEY_WINDOW_MS / 1_000, self.cluster.clock.wall_ms, self._call)
         await repeater.work("repeater", lambda: not self._working)
 
     def _count_call(self) -> None:
