@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from shardmgr.model import Unknown
+
 
 class PrimaryState(enum.Enum):
     """How far the primary of a database is from being replaced."""
@@ -60,6 +62,20 @@ def greatest(positions: Iterable[ReplicationPosition]) -> ReplicationPosition | 
 
 
 @dataclass(slots=True, frozen=True)
+class DatabaseServer:
+    """A server of a database, as all hosts know it. Its address is in the configuration of each host.
+
+    Attributes:
+        server_id: the number that its configuration file sets; no two servers of a cluster have the same.
+        unknown: the fields that a newer version has written; they are kept.
+    """
+
+    region: str
+    server_id: int
+    unknown: Unknown = field(default_factory=dict, hash=False)
+
+
+@dataclass(slots=True, frozen=True)
 class Primary:
     """The entry of one database.
 
@@ -71,6 +87,8 @@ class Primary:
         position: once fenced, what the next primary must have applied.
         loss_accepted: an administrator has accepted that acknowledged transactions may be lost.
         has_served: hosts have used the server in this term. Until then the term has acknowledged nothing.
+        servers: all servers of the database by name.
+        unknown: the fields that a newer version has written; they are kept.
     """
 
     term: int
@@ -82,6 +100,8 @@ class Primary:
     position: ReplicationPosition | None = None
     loss_accepted: bool = False
     has_served: bool = True
+    servers: Mapping[str, DatabaseServer] = field(default_factory=dict, hash=False)
+    unknown: Unknown = field(default_factory=dict, hash=False)
 
 
 @dataclass(slots=True, frozen=True)
