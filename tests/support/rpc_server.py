@@ -22,12 +22,19 @@ from foqs.rpc.call import Handler
 from foqs.rpc.client_connection import ClientConnection
 from foqs.rpc.host_service import host_service
 from foqs.rpc.messages import read_head
+from foqs.rpc.methods import RpcService
 from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.builders import rpc_limits
 from tests.support.poll import soon
+
+
+def service_of(queue: Queue, calls: Mapping[str, Handler] = MappingProxyType({}), *, seed: int = 1) -> RpcService:
+    """Return the service of a host that is alone, with one shard."""
+    identity = HostIdentity("127.0.0.1", 7411, 42, region="here")
+    return host_service(queue, StandaloneCluster(identity, queue.shard_statuses), random.Random(seed), calls)
 
 
 class ServedQueue:
@@ -61,13 +68,7 @@ async def serve_queue(
         context: serve TLS with this context; `failed` is called for each handshake that failed.
     """
     loop = asyncio.get_running_loop()
-    handlers = host_service(
-        queue,
-        StandaloneCluster(HostIdentity("127.0.0.1", 7411, 42, region="here"), queue.shard_statuses),
-        random.Random(1),
-        calls,
-    )
-    server = RpcServer(loop, handlers, limits or rpc_limits(reply_grace_ms=200), **more)
+    server = RpcServer(loop, service_of(queue, calls), limits or rpc_limits(reply_grace_ms=200), **more)
     acceptor = TlsAcceptor(server, context, failed) if context is not None else None
     listener = await loop.create_server(acceptor.connection if acceptor else server.connection, "127.0.0.1", port)
     try:
@@ -121,10 +122,14 @@ class RecordingTransport(asyncio.Transport):
         self.closed = "aborted"
 
 
-async def connect_in_memory(queue: Queue, limits: RpcLimits) -> tuple[ClientConnection, RecordingTransport]:
-    """A connection over a transport in memory."""
-    handlers = host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), random.Random(1))
-    connection, transport = RpcServer(asyncio.get_running_loop(), handlers, limits).connection(), RecordingTransport()
+def server_in_memory(queue: Queue, limits: RpcLimits) -> RpcServer:
+    """Return a server of the running loop, for transports in memory."""
+    return RpcServer(asyncio.get_running_loop(), service_of(queue), limits)
+
+
+def connect_to(server: RpcServer) -> tuple[ClientConnection, RecordingTransport]:
+    """Return a connection over a transport in memory."""
+    connection, transport = server.connection(), RecordingTransport()
     connection.connection_made(transport)
     return connection, transport
 

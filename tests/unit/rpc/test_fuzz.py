@@ -14,15 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.routing.port import HostIdentity, StandaloneCluster
-from foqs.rpc.host_service import host_service
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
 from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.malformed_requests import mutate
 from tests.support.requests import METHODS, Names, good
-from tests.support.rpc_server import call, enqueue, frame, head
+from tests.support.rpc_server import call, enqueue, frame, head, server_in_memory
 
 MUTATIONS = 4_000
 LIMITS = rpc_limits(frame_bytes_max=1 << 20)
@@ -88,9 +86,7 @@ def drive(streams: list[list[bytes]]) -> list[Sink]:
         loop = asyncio.get_running_loop()
         failures: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: failures.append(context))
-        server = RpcServer(
-            loop, host_service(FakeQueue(), StandaloneCluster(HostIdentity("h", 1, 1), list), random.Random(1)), LIMITS
-        )
+        server = server_in_memory(FakeQueue(), LIMITS)
         sinks = []
         for chunks in streams:
             sinks.append(await feed(server, chunks))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from hypothesis import strategies as st
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, State, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.port import RowView
-from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc import codec
 from foqs.rpc.call import ServerMethod
-from foqs.rpc.host_service import host_service
 from foqs.rpc.in_host_calls import InHostCall
 from foqs.rpc.messages import DecodeLimits, Decoder, bytes_spec, read_head
 from foqs_contract.call_table import CALLS
@@ -25,6 +22,7 @@ from foqs_contract.idl import Foqs, ttypes
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
 from tests.support.recorded_call import RecordedCall
 from tests.support.rpc_server import call as call_frame
+from tests.support.rpc_server import service_of
 from tests.support.thrift_structs import read
 
 ID = "3-8796093022209"
@@ -45,9 +43,7 @@ def serve(queue: FakeQueue, name: str, request: Any) -> Any:
     message = call_frame(name, request)[4:]
     head, _ = read_head(message)
     arguments = Decoder(DecodeLimits(1 << 24, 200_000)).decode(message, head, bytes_spec(getattr(Foqs, f"{name}_args")))
-    handlers = host_service(
-        queue, StandaloneCluster(HostIdentity("here", 7411, 42), queue.shard_statuses), random.Random(1)
-    )
+    handlers = service_of(queue)
     handlers.timeout_s(arguments.request)
     return ask(handlers.methods[name.encode()], arguments.request)
 
@@ -246,7 +242,7 @@ def test_bad_call_fails_and_does_not_reach_the_queue(name: str, request_: Any, c
 
 
 def test_every_method_of_the_contract_is_there_and_one_without_a_handler_is_not_implemented() -> None:
-    handlers = host_service(FakeQueue(), StandaloneCluster(HostIdentity("here", 7411, 42), list), random.Random(1))
+    handlers = service_of(FakeQueue())
     assert {name.decode() for name in handlers.methods} == set(CALLS)
     with pytest.raises(NotImplementedYet, match="bindTopic is not served by this version"):
         ask(handlers.methods[b"bindTopic"], ttypes.BindTopicRequest("default", "t"))
@@ -282,9 +278,7 @@ def test_a_bad_nack_is_refused_alone(entry: Any, code: ErrorCode, field: str) ->
 def test_jitter_is_drawn_for_each_nack_from_the_generator_given() -> None:
     def events(seed: int) -> list[float]:
         queue = FakeQueue()
-        handlers = host_service(
-            queue, StandaloneCluster(HostIdentity("here", 7411, 42), queue.shard_statuses), random.Random(seed)
-        )
+        handlers = service_of(queue, seed=seed)
         raw = [ttypes.Nack(b"3-%d" % (8796093022209 + n), 1) for n in range(3)]
         ask(handlers.methods[b"nack"], ttypes.NackRequest(b"default", raw))
         return [event.jitter for _, event in queue.calls[0][1]]  # type: ignore[attr-defined]
@@ -387,7 +381,7 @@ def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> N
 
 def test_items_that_are_not_utf8_are_logged_once_per_call() -> None:
     raw = [ttypes.NewItem(topic=b"\xff"), ttypes.NewItem(topic=b"\xfe"), ttypes.NewItem(topic=b"")]
-    handlers = host_service(FakeQueue(), StandaloneCluster(HostIdentity("here", 7411, 42), list), random.Random(1))
+    handlers = service_of(FakeQueue())
 
     method = handlers.methods[b"enqueue"]
     call = RecordedCall("enqueue", ttypes.EnqueueRequest(b"default", raw), method=method)
@@ -406,7 +400,7 @@ def test_wait_is_limited_by_the_timeout_and_by_the_host() -> None:
 
 
 def test_timeout_is_limited_by_the_host_and_has_a_default() -> None:
-    handlers = host_service(FakeQueue(), StandaloneCluster(HostIdentity("here", 7411, 42), list), random.Random(1))
+    handlers = service_of(FakeQueue())
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=10**15)) == 60.0
     assert handlers.timeout_s(ttypes.AckRequest()) == 10.0
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=1)) == 0.001

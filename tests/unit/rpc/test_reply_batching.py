@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from random import Random
 
 import pytest
 
 from foqs.queue.port import NOTHING_LEASED
-from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc import codec
 from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, ClientConnection
-from foqs.rpc.host_service import host_service
 from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
-from tests.support.rpc_server import RecordingTransport, call, connect_in_memory, enqueue, frame, head, parse_replies
+from tests.support.rpc_server import (
+    RecordingTransport,
+    call,
+    connect_to,
+    enqueue,
+    frame,
+    head,
+    parse_replies,
+    server_in_memory,
+)
 
 
 def dequeues(seqids: range) -> bytes:
@@ -34,7 +40,7 @@ async def connection_with_items(
 ) -> tuple[FakeQueue, ClientConnection, RecordingTransport]:
     """Return a connection to a queue with this many items; no reply is written yet."""
     queue = FakeQueue()
-    connection, transport = await connect_in_memory(queue, limits or rpc_limits())
+    connection, transport = connect_to(server_in_memory(queue, limits or rpc_limits()))
     connection.data_received(call("enqueue", enqueue(*["t"] * items, payload=payload)))
     await asyncio.sleep(0)
     transport.writes.clear()
@@ -62,7 +68,7 @@ def test_replies_of_one_turn_are_written_together_in_order() -> None:
 
 def test_write_replies_writes_the_pending_replies_of_all_connections() -> None:
     async def main() -> None:
-        server, lines = await two_that_wait()
+        server, lines = waiting(2, 2)
         for connection, transport in lines:
             next(iter(connection.calls)).reply(codec.dequeue_reply, NOTHING_LEASED)
             assert transport.writes == []
@@ -81,7 +87,7 @@ def test_failed_write_closes_its_connection_and_does_not_stop_other_writes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        server, lines = await two_that_wait()
+        server, lines = waiting(2, 2)
         (broken, broken_transport), (well, transport) = lines
 
         def write(data: bytes) -> None:
@@ -106,7 +112,7 @@ def test_transport_error_is_not_raised_to_the_code_that_replies(
     broken_call: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        _, connection, transport = await waiting(1)
+        _, [(connection, transport)] = waiting(1, 1)
 
         def refuse(*arguments: object) -> None:
             raise RuntimeError("the transport is broken")
@@ -128,7 +134,7 @@ def test_transport_error_is_not_raised_to_the_code_that_replies(
 
 def test_reply_is_sent_even_if_the_metrics_fail(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        server, connection, transport = await waiting(2)
+        server, [(connection, transport)] = waiting(1, 2)
 
         def observe(method: str, code: str, seconds: float) -> None:
             raise RuntimeError("the metrics are broken")
@@ -145,36 +151,14 @@ def test_reply_is_sent_even_if_the_metrics_fail(caplog: pytest.LogCaptureFixture
     run(main())
 
 
-async def waiting(calls: int) -> tuple[RpcServer, ClientConnection, RecordingTransport]:
-    """Return a connection with this number of waiting dequeues."""
+def waiting(connections: int, calls: int) -> tuple[RpcServer, list[tuple[ClientConnection, RecordingTransport]]]:
+    """Return a server, and connections that each have this number of waiting dequeues."""
     queue = FakeQueue()
     queue.gate = asyncio.Event()
-    server = RpcServer(
-        asyncio.get_running_loop(),
-        host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), Random(1)),
-        rpc_limits(),
-    )
-    connection, transport = server.connection(), RecordingTransport()
-    connection.connection_made(transport)
-    connection.data_received(dequeues(range(calls)))
-    return server, connection, transport
-
-
-async def two_that_wait() -> tuple[RpcServer, list[tuple[ClientConnection, RecordingTransport]]]:
-    """Two connections of one server, each with two dequeues that wait."""
-    queue = FakeQueue()
-    queue.gate = asyncio.Event()
-    server = RpcServer(
-        asyncio.get_running_loop(),
-        host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), Random(1)),
-        rpc_limits(),
-    )
-    lines = []
-    for _ in range(2):
-        connection, transport = server.connection(), RecordingTransport()
-        connection.connection_made(transport)
-        connection.data_received(dequeues(range(2)))
-        lines.append((connection, transport))
+    server = server_in_memory(queue, rpc_limits())
+    lines = [connect_to(server) for _ in range(connections)]
+    for connection, _ in lines:
+        connection.data_received(dequeues(range(calls)))
     return server, lines
 
 

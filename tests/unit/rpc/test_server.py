@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.routing.port import HostIdentity, StandaloneCluster
 from foqs.rpc.client_connection import WAIT_RETRY_AFTER_MS
-from foqs.rpc.host_service import host_service
 from foqs.rpc.messages import Decoder
 from foqs.rpc.peer_log import PeerLog
 from foqs.rpc.rpc_limits import RpcLimits
-from foqs.rpc.server import RpcServer
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
@@ -28,11 +24,12 @@ from tests.support.rpc_server import (
     RecordingTransport,
     ServedQueue,
     call,
-    connect_in_memory,
+    connect_to,
     enqueue,
     parse_replies,
     parse_reply,
     serve_queue,
+    server_in_memory,
 )
 from tests.support.virtual_time import run_virtual
 
@@ -522,15 +519,7 @@ def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcLi
     async def main() -> RecordingTransport:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        server = RpcServer(
-            loop,
-            host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), random.Random(1)),
-            limits,
-        )
-        transport = RecordingTransport()
-        connection = server.connection()
-        connection.connection_made(transport)
+        connection, transport = connect_to(server_in_memory(queue, limits))
         for step, step_s in enumerate(waited_s):
             if step < len(chunks):
                 connection.data_received(chunks[step])
@@ -569,7 +558,7 @@ def test_repeated_dequeue_is_decoded_once_and_a_different_one_again(
 
     async def main() -> None:
         queue = FakeQueue()
-        connection, _ = await connect_in_memory(queue, rpc_limits())
+        connection, _ = connect_to(server_in_memory(queue, rpc_limits()))
         again, other = call("dequeue", wants(1)), call("dequeue", wants(2))
         bad = again[:-10] + b"\x0b" + again[-9:]
         for frame in (again, again, other, again, bad, bad, again, call("dequeue", wants(1), compact=True)):
@@ -585,7 +574,7 @@ def test_repeated_dequeue_is_decoded_once_and_a_different_one_again(
 
 def test_a_connection_is_not_read_while_its_replies_wait() -> None:
     async def main() -> None:
-        connection, transport = await connect_in_memory(FakeQueue(), rpc_limits())
+        connection, transport = connect_to(server_in_memory(FakeQueue(), rpc_limits()))
         transport.unread_bytes = rpc_limits().write_buffer_bytes_max // 4 + 1
         connection.pause_writing()
         assert not transport.reading
@@ -599,7 +588,7 @@ def test_a_connection_is_not_read_while_its_replies_wait() -> None:
 def test_reply_beyond_the_write_buffer_closes_the_connection_and_releases_its_items() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        connection, transport = await connect_in_memory(queue, rpc_limits(write_buffer_bytes_max=1_000))
+        connection, transport = connect_to(server_in_memory(queue, rpc_limits(write_buffer_bytes_max=1_000)))
         connection.data_received(call("enqueue", enqueue("t")))
         await soon(lambda: transport.written != b"")
         before, transport.unread_bytes = transport.written, 1_001
@@ -618,15 +607,8 @@ def test_unread_replies_of_all_connections_have_a_limit() -> None:
 
     async def main() -> None:
         queue = FakeQueue()
-        handlers = host_service(
-            queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), random.Random(1)
-        )
-        server = RpcServer(asyncio.get_running_loop(), handlers, rpc_limits(in_flight_bytes_max=1 << 20))
-        connections = []
-        for _ in range(4):
-            connection, transport = server.connection(), RecordingTransport()
-            connection.connection_made(transport)
-            connections.append((connection, transport))
+        server = server_in_memory(queue, rpc_limits(in_flight_bytes_max=1 << 20))
+        connections = [connect_to(server) for _ in range(4)]
         first, _ = connections[0]
         first.data_received(call("enqueue", enqueue(*["t"] * 40, payload=b"x" * 10_000)))
         await soon(lambda: not first.calls)
@@ -649,7 +631,7 @@ def test_unread_replies_of_all_connections_have_a_limit() -> None:
 def test_calls_after_a_bad_frame_are_ignored() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        connection, transport = await connect_in_memory(queue, rpc_limits())
+        connection, transport = connect_to(server_in_memory(queue, rpc_limits()))
         connection.data_received(b"\xff\xff\xff\xff" + call("enqueue", enqueue("t")))
         connection.data_received(call("enqueue", enqueue("t")))
         for _ in range(3):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import pytest
 
-from foqs.routing.port import HostIdentity, StandaloneCluster
-from foqs.rpc.client_connection import SURPLUS_CONNECTION_S, ClientConnection
-from foqs.rpc.host_service import host_service
+from foqs.rpc.client_connection import SURPLUS_CONNECTION_S
 from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Item, Overloaded
@@ -20,7 +17,7 @@ from tests.support.aio import run
 from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.rpc_server import RecordingTransport, call, enqueue, parse_replies, serve_queue
+from tests.support.rpc_server import call, connect_to, enqueue, parse_replies, serve_queue, server_in_memory
 from tests.support.virtual_time import run_virtual
 
 ONE = rpc_limits(connections_max=1, reply_grace_ms=200)
@@ -32,16 +29,9 @@ def wants() -> Any:
 
 def full(queue: FakeQueue, limits: RpcLimits = ONE) -> RpcServer:
     """A server, of a loop without sockets, that has all the connections it may have."""
-    handlers = host_service(queue, StandaloneCluster(HostIdentity("h", 1, 1), queue.shard_statuses), random.Random(1))
-    server = RpcServer(asyncio.get_running_loop(), handlers, limits)
-    server.connection().connection_made(RecordingTransport())
+    server = server_in_memory(queue, limits)
+    connect_to(server)
     return server
-
-
-def one_more(server: RpcServer) -> tuple[ClientConnection, RecordingTransport]:
-    connection, transport = server.connection(), RecordingTransport()
-    connection.connection_made(transport)
-    return connection, transport
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -77,12 +67,12 @@ def test_calls_on_a_surplus_connection_are_overloaded_and_it_is_closed(compact: 
 def test_surplus_connections_over_their_limit_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         server = full(FakeQueue(), rpc_limits(connections_max=1, refusals_in_flight_max=2))
-        transports = [one_more(server)[1] for _ in range(4)]
+        transports = [connect_to(server)[1] for _ in range(4)]
         assert [transport.closed for transport in transports] == ["", "", "aborted", "aborted"]
         assert (len(server.connections), len(server.surplus_connections), server.refused_connection_count) == (1, 2, 4)
         for connection in list(server.surplus_connections):
             connection.connection_lost(None)
-        assert one_more(server)[1].closed == ""
+        assert connect_to(server)[1].closed == ""
 
     run(main())
     assert len(caplog.records) == 5
@@ -92,7 +82,7 @@ def test_surplus_connection_without_a_complete_call_is_closed_soon_and_holds_no_
     async def main() -> None:
         queue = FakeQueue()
         server = full(queue)
-        silent, half, reading_nothing = (one_more(server) for _ in range(3))
+        silent, half, reading_nothing = (connect_to(server) for _ in range(3))
         half[0].data_received((1_000_000).to_bytes(4, "big"))
         reading_nothing[1].unread_bytes = 100
         for _ in range(90):
@@ -112,7 +102,7 @@ def test_surplus_connection_without_a_complete_call_is_closed_soon_and_holds_no_
 def test_surplus_connection_that_keeps_calling_is_closed() -> None:
     async def main() -> None:
         server = full(FakeQueue())
-        connection, transport = one_more(server)
+        connection, transport = connect_to(server)
         calls = 0
         while not transport.closed:
             calls += 1
@@ -128,7 +118,7 @@ def test_surplus_connection_that_keeps_calling_is_closed() -> None:
 def test_surplus_connection_is_closed_soon_after_its_last_reply() -> None:
     async def main() -> None:
         server = full(FakeQueue())
-        connection, transport = one_more(server)
+        connection, transport = connect_to(server)
         connection.data_received(call("dequeue", wants(), 1))
         await asyncio.sleep(0.04)
         assert len(parse_replies(transport.written, "dequeue")) == 1
