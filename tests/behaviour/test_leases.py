@@ -207,6 +207,8 @@ async def test_an_item_that_is_given_up_is_dead_and_not_delivered_again(site: Si
     assert (view.state, view.payload, view.metadata, view.attempt) == ("dead", b"poison", b"why", 1)
     assert await site.client.dequeue({site.topic: 1}) == []
     assert [view.id for view in (await site.client.peek(site.topic, "dead")).items] == [id_]
+    [listed] = (await site.client.dead(site.topic, with_payload=True)).items
+    assert (listed.id, listed.payload, listed.dead_reason) == (id_, b"poison", "given up by its consumer in attempt 1")
 
 
 @story

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
-from foqs_client import InvalidArgument, Item, ItemFilter, ItemView, Nack
+from foqs_client import BulkPage, Change, InvalidArgument, Item, ItemCount, ItemFilter, ItemView, Nack
 from tests.behaviour.sites import Site, story
 
 STATES = ["ready", "deferred", "leased", "dead"]
@@ -177,15 +178,34 @@ async def test_several_topics_are_counted_and_changed_by_one_filter(site: Site) 
     only = ItemFilter(topics=topics[:2])
     assert (await site.client.count(only)).items == 4
     assert (await site.client.count(replace(only, age_min_ms=0))).items == 4
-    cursor: str | None = None
-    changed = 0
-    while True:
-        page = await site.client.cancel_matching(only, cursor=cursor)
-        changed, cursor = changed + page.changed, page.next_cursor
-        if cursor is None:
-            break
-    assert changed == 4
+    assert await changed_in_pages(lambda cursor: site.client.cancel_matching(only, cursor=cursor)) == 4
     assert (await site.client.count(ItemFilter(topics=topics))).items == 2
+
+
+async def changed_in_pages(change: Callable[[str | None], Awaitable[BulkPage]]) -> int:
+    """Change items page by page, and return how many were changed."""
+    page = await change(None)
+    changed = page.changed
+    while page.next_cursor is not None:
+        page = await change(page.next_cursor)
+        changed += page.changed
+    return changed
+
+
+@story
+async def test_items_are_updated_and_redriven_by_a_filter(site: Site) -> None:
+    await site.put(*(Item(site.topic, b"xy", 9) for _ in range(3)), Item(site.topic, b"xy", 11))
+    only = ItemFilter(site.topic, ["ready"], 9, 10, age_min_ms=0)
+    assert await site.client.count(only) == ItemCount(3, 6)
+    change = Change(1, delay_ms=0, metadata=b"m")
+    assert await changed_in_pages(lambda cursor: site.client.update_matching(only, change, 2, cursor)) == 3
+    updated = await site.get(3)
+    assert [(delivery.priority, delivery.metadata) for delivery in updated] == [(1, b"m")] * 3
+    for outcome in await site.client.nack([Nack(each.id, each.token, dead=True) for each in updated]):
+        outcome.require()
+    all_of_topic = ItemFilter(site.topic)
+    assert await changed_in_pages(lambda cursor: site.client.redrive_matching(all_of_topic, cursor=cursor)) == 3
+    assert (await site.client.count(ItemFilter(site.topic, ["ready"]))).items == 4
 
 
 @story

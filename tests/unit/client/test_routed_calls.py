@@ -17,7 +17,6 @@ from foqs_client import (
     InvalidArgument,
     Item,
     LimitExceeded,
-    Nack,
     NamespaceNotFound,
     NotFound,
     NotImplementedYet,
@@ -51,60 +50,6 @@ def recorded(opened: list[HostConnection]) -> Connect:
         return transport, connection
 
     return connect
-
-
-def test_item_passes_through_every_call() -> None:
-    async def main() -> None:
-        queue = FakeQueue()
-        async with serve_queue(queue) as host, Client(host.url) as client:
-            items = [Item("t", b"\x00\xff", priority=5, metadata=b"m"), Item("t", b"first", priority=-5), Item("u")]
-            ids = [result.require() for result in await client.enqueue(items)]
-            first, second, _ = await client.dequeue({"t": 5, "u": 1}, lease_ms=700, wait_ms=5)
-            assert (first.id, first.payload, first.priority, first.lease_remaining_ms) == (ids[1], b"first", -5, 700)
-            assert (second.payload, second.metadata, second.attempt, second.attempts_max) == (b"\x00\xff", b"m", 1, 0)
-            for outcomes in (
-                await client.extend([first, (second.id, second.token)], lease_ms=9),
-                await client.nack([Nack(first.id, first.token, delay_ms=4, metadata=b"n"), second]),
-                await client.nack([Nack(first.id, first.token, dead=True)]),
-                await client.release([first]),
-                await client.ack([first, (second.id, second.token)]),
-                await client.cancel([ids[2]]),
-            ):
-                for outcome in outcomes:
-                    outcome.require()
-            [again] = await client.ack([first])
-            assert again.already_gone
-            [unknown] = await client.nack([first])
-            with pytest.raises(NotFound):
-                unknown.require()
-            events = [[event for _, event in details] for name, details in queue.calls if name == "apply"]  # type: ignore[attr-defined]
-            assert [(event.token, event.lease_ms) for event in events[0]] == [(first.token, 9), (second.token, 9)]
-            assert [(event.delay_ms, event.metadata) for event in events[1]] == [(4, b"n"), (None, None)]
-            assert events[2][0].dead
-
-    run(main())
-
-
-def test_items_and_topics_can_be_read() -> None:
-    async def main() -> None:
-        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
-            [id_] = [r.require() for r in await client.enqueue([Item("a", b"xyz", delay_ms=50)])]
-            await client.enqueue([Item("b"), Item("b")])
-            page = await client.topics(limit=1, states=["ready", "deferred"])
-            assert ([(t.topic, t.deferred, t.ready) for t in page.topics], page.next_cursor) == ([("a", 1, 0)], "a")
-            page = await client.topics(cursor=page.next_cursor)
-            assert ([(t.topic, t.ready) for t in page.topics], page.next_cursor) == ([("b", 2)], None)
-            view = await client.item(id_, with_payload=True)
-            assert (view.id, view.state, view.due_in_ms, view.payload, view.at_most_once) == (
-                id_, "deferred", 50, b"xyz", False,
-            )  # fmt: skip
-            items = await client.peek("a", "deferred", limit=5)
-            assert [(view.payload, view.payload_bytes) for view in items.items] == [(None, 3)]
-            routing = await client.routing()
-            assert (routing.version, routing.hosts[0].host, routing.hosts[0].region) == (42, "127.0.0.1", "here")
-            assert next((s.shard, s.state, s.owner) for s in routing.shards) == (3, "owned", ("127.0.0.1", 7411))
-
-    run(main())
 
 
 @pytest.mark.parametrize(
