@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,12 +150,18 @@ def test_every_command_that_calls_a_host_is_in_the_table() -> None:
     assert found == set(TABLE) | UNTIL_STOPPED | SHOW_FINDINGS
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_help_has_an_example_and_the_options_of_a_call(run: Run, name: str) -> None:
-    shown = run(*name.split(), "--help").stdout
-    assert re.search(rf"\n +foqs {name}\b", shown)
-    for option in ("--address", "--namespace", "--output", "--timeout"):
-        assert option in shown
+def test_every_help_has_a_description_an_example_and_the_options_of_a_call(run: Run) -> None:
+    for path, command in commands(root):
+        name = " ".join(path)
+        result = run(*path, "--help")
+        assert (result.exit_code, bool(command.help)) == (0, True), name
+        if not path or not isinstance(command, click.Group):
+            assert "Example" in result.stdout, name
+        if name in TABLE:
+            assert re.search(rf"\n +foqs {name}\b", result.stdout), name
+            assert all(option in result.stdout for option in ("--address", "--namespace", "--output", "--timeout")), (
+                name
+            )
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
@@ -175,19 +182,19 @@ def test_json_output_is_the_only_text_on_standard_output(
         assert found
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (Unavailable("x", retry_after_ms=5), 1),
-        (InvalidArgument("x", field="f"), 2),
-        (Unreachable("x"), 3),
-        (NamespaceNotFound("x"), 4),
-    ],
-)
-@pytest.mark.parametrize("name", TABLE)
+FAILURES = [
+    (Unavailable("x", retry_after_ms=5), 1),
+    (InvalidArgument("x", field="f"), 2),
+    (Unreachable("x"), 3),
+    (NamespaceNotFound("x"), 4),
+]
+
+
+@pytest.mark.parametrize(("name", "failure"), [*zip(TABLE, cycle(FAILURES))])
 def test_failed_call_is_one_line_and_the_exit_code_of_its_error(
-    run: Run, client: FakeClient, tmp_path: Path, name: str, error: FoqsError, code: int
+    run: Run, client: FakeClient, tmp_path: Path, name: str, failure: tuple[FoqsError, int]
 ) -> None:
+    error, code = failure
     client.answers[TABLE[name][1]] = error
     result = ask(run, tmp_path, name, "-o", "json")
     assert result.exit_code == code

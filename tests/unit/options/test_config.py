@@ -43,18 +43,17 @@ def test_shipped_file_sets_every_option() -> None:
     assert {f"{section}.{key}" for section in raw for key in raw[section]} == {name for name, _ in every_option()}
 
 
-@pytest.mark.parametrize(("name", "field"), [pytest.param(*option, id=option[0]) for option in every_option()])
-def test_every_option_has_unit_reason_and_range(name: str, field: FieldInfo) -> None:
-    assert isinstance(field.json_schema_extra, dict)
-    unit = field.json_schema_extra["unit"]
-    assert unit
-    assert field.description
-    assert field.description.endswith(".")
-    if field.annotation is int:
-        assert len(field.metadata) == 2, "a number has a least and a greatest value"
-    for ending, wanted in (("_ms", "milliseconds"), ("_bytes", "bytes"), ("_items", "items")):
-        if ending in name.split(".")[1] and field.annotation is int:
-            assert unit == wanted
+def test_every_option_has_unit_reason_and_range() -> None:
+    for name, field in every_option():
+        assert isinstance(field.json_schema_extra, dict), name
+        unit = field.json_schema_extra["unit"]
+        assert unit, name
+        assert (field.description or "").endswith("."), name
+        if field.annotation is int:
+            assert len(field.metadata) == 2, f"{name}: a number has a least and a greatest value"
+        for ending, wanted in (("_ms", "milliseconds"), ("_bytes", "bytes"), ("_items", "items")):
+            if ending in name.split(".")[1] and field.annotation is int:
+                assert unit == wanted, name
 
 
 def test_every_metric_that_an_option_names_exists() -> None:

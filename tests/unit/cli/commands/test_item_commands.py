@@ -562,16 +562,6 @@ def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tup
             yield from commands(part, (*path, name))
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=" ".join(path)) for path, _ in commands(root)])
-def test_every_help_has_a_description(run: Callable[..., Result], path: tuple[str, ...]) -> None:
-    result = run(*path, "--help")
-    assert result.exit_code == 0
-    command = dict(commands(root))[path]
-    assert command.help
-    if not path or not isinstance(command, click.Group):
-        assert "Example" in result.stdout
-
-
 def test_version_is_that_of_the_package(run: Callable[..., Result]) -> None:
     assert run("--version").stdout.startswith("foqs 0.")
 
