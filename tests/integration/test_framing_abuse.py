@@ -6,18 +6,19 @@ import asyncio
 import logging
 import resource
 import struct
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 from thrift.Thrift import TApplicationException, TMessageType, TType
 
+from foqs.rpc.peer_log import PeerLog, peer_name
 from foqs_contract.errors import ErrorCode
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.rpc_server import RawConnection, ServedQueue, call, enqueue, frame, head, serve_queue
+from tests.support.rpc_server import RawConnection, call, enqueue, frame, head, serve_queue
 
 LIMITS = rpc_limits(stall_timeout_ms=300, reply_grace_ms=100)
 
@@ -57,48 +58,46 @@ CLOSED: dict[str, bytes] = {
     "silence": b"",
 }
 
-REFUSED: dict[str, tuple[str, bytes]] = {
-    "a truncated body": ("enqueue", frame(GOOD[:-5])),
-    "no body": ("enqueue", frame(head("enqueue"))),
-    "trailing bytes": ("enqueue", frame(GOOD + b"\0")),
-    "a request that is no struct": ("enqueue", frame(head("enqueue") + field(TType.I32, 1) + b"\0\0\0\1\0")),
-    "a field of the wrong type": (
-        "enqueue",
-        frame(head("enqueue") + REQUEST + NAMESPACE + field(TType.STRING, 2) + text(b"x") + b"\0\0"),
+REFUSED: dict[str, bytes] = {
+    "a truncated body": frame(GOOD[:-5]),
+    "no body": frame(head("enqueue")),
+    "trailing bytes": frame(GOOD + b"\0"),
+    "a request that is no struct": frame(head("enqueue") + field(TType.I32, 1) + b"\0\0\0\1\0"),
+    "a field of the wrong type": frame(
+        head("enqueue") + REQUEST + NAMESPACE + field(TType.STRING, 2) + text(b"x") + b"\0\0"
     ),
-    "a list of the wrong elements": (
-        "enqueue",
-        frame(head("enqueue") + REQUEST + NAMESPACE + field(TType.LIST, 2) + b"\x08" + b"\0\0\0\1\0\0\0\1\0\0"),
+    "a list of the wrong elements": frame(
+        head("enqueue") + REQUEST + NAMESPACE + field(TType.LIST, 2) + b"\x08" + b"\0\0\0\1\0\0\0\1\0\0"
     ),
-    "a list that claims 2^31 - 1 elements": (
-        "enqueue",
-        frame(head("enqueue") + REQUEST + field(TType.LIST, 2) + b"\x0c\x7f\xff\xff\xff" + b"\0" * 40),
+    "a list that claims 2^31 - 1 elements": frame(
+        head("enqueue") + REQUEST + field(TType.LIST, 2) + b"\x0c\x7f\xff\xff\xff" + b"\0" * 40
     ),
-    "a list that claims -1 elements": (
-        "enqueue",
-        frame(head("enqueue") + REQUEST + field(TType.LIST, 2) + b"\x0c\xff\xff\xff\xff" + b"\0" * 40),
+    "a list that claims -1 elements": frame(
+        head("enqueue") + REQUEST + field(TType.LIST, 2) + b"\x0c\xff\xff\xff\xff" + b"\0" * 40
     ),
-    "an unknown map that claims 2^31 - 1 entries": (
-        "enqueue",
-        frame(head("enqueue") + field(TType.MAP, 9) + b"\x0b\x0b\x7f\xff\xff\xff" + b"\0" * 40),
+    "an unknown map that claims 2^31 - 1 entries": frame(
+        head("enqueue") + field(TType.MAP, 9) + b"\x0b\x0b\x7f\xff\xff\xff" + b"\0" * 40
     ),
-    "a string that claims 2^31 - 1 bytes": (
-        "enqueue",
-        frame(head("enqueue") + REQUEST + field(TType.STRING, 1) + b"\x7f\xff\xff\xff" + b"a" * 40),
+    "a string that claims 2^31 - 1 bytes": frame(
+        head("enqueue") + REQUEST + field(TType.STRING, 1) + b"\x7f\xff\xff\xff" + b"a" * 40
     ),
-    "structs nested a hundred thousand deep": (
-        "enqueue",
-        frame(head("enqueue") + field(TType.STRUCT, 9) * 100_000 + b"\0" * 100_001),
+    "structs nested a hundred thousand deep": frame(
+        head("enqueue") + field(TType.STRUCT, 9) * 100_000 + b"\0" * 100_001
     ),
-    "lists nested a hundred thousand deep": (
-        "enqueue",
-        frame(head("enqueue") + field(TType.LIST, 9) + b"\x0f\0\0\0\1" * 100_000 + b"\x02\0\0\0\0\0"),
+    "lists nested a hundred thousand deep": frame(
+        head("enqueue") + field(TType.LIST, 9) + b"\x0f\0\0\0\1" * 100_000 + b"\x02\0\0\0\0\0"
     ),
-    "a type that does not exist": ("enqueue", frame(head("enqueue") + field(99, 9) + b"\0\0\0")),
-    "a namespace that is not UTF-8": (
-        "enqueue",
-        frame(head("enqueue") + REQUEST + field(TType.STRING, 1) + text(b"\xff\xfe") + b"\0\0"),
+    "a type that does not exist": frame(head("enqueue") + field(99, 9) + b"\0\0\0"),
+    "a namespace that is not UTF-8": frame(
+        head("enqueue") + REQUEST + field(TType.STRING, 1) + text(b"\xff\xfe") + b"\0\0"
     ),
+}
+
+
+OTHER_MESSAGES = {
+    "a call of no method": (TMessageType.CALL, "frobnicate", TApplicationException.UNKNOWN_METHOD),
+    "a reply": (TMessageType.REPLY, "ack", TApplicationException.INVALID_MESSAGE_TYPE),
+    "a oneway call": (TMessageType.ONEWAY, "ack", TApplicationException.INVALID_MESSAGE_TYPE),
 }
 
 
@@ -117,70 +116,75 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("foqs")]
 
 
-def abuse(bytes_: bytes, expect: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Send the bytes beside a good connection, and let `expect` check the reply."""
+def abuse(
+    streams: Mapping[str, bytes],
+    expect: Callable[[str, RawConnection], Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Send each stream on a connection of its own beside a good one, and let `expect` check the replies to each kind."""
 
-    async def main() -> None:
+    async def main() -> dict[str, str]:
         queue = FakeQueue()
         async with serve_queue(queue, LIMITS) as host:
+            host.server.peer_log = PeerLog(asyncio.get_running_loop().time, lines_per_second_max=len(streams))
             neighbour = await host.raw()
-            await answers(neighbour, queue)
-            raw = await host.raw()
-            raw.send(bytes_)
-            await expect(raw, host)
-            await answers(neighbour, queue)
-            assert [name for name, _ in queue.calls] == ["enqueue", "enqueue"]
-            await raw.close()
-            await neighbour.close()
+            abusers = {kind: await host.raw() for kind in streams}
+            for kind, raw in abusers.items():
+                raw.send(streams[kind])
+            async with asyncio.timeout(30):
+                for _ in range(20):
+                    await answers(neighbour, queue)
+                for kind, raw in abusers.items():
+                    await expect(kind, raw)
+                await answers(neighbour, queue)
+            assert [name for name, _ in queue.calls] == ["enqueue"] * 21
+            peers = {kind: peer_name(raw.writer.get_extra_info("sockname")) for kind, raw in abusers.items()}
+            for raw in (*abusers.values(), neighbour):
+                await raw.close()
+        return peers
 
-    run(main())
-    assert len(lines(caplog)) == 1
+    peers = run(main())
+    found = lines(caplog)
+    assert len(found) == len(streams)
+    for kind, peer in peers.items():
+        assert sum(peer in line for line in found) == 1, kind
 
 
-@pytest.mark.parametrize("kind", CLOSED)
-def test_a_stream_that_cannot_be_parsed_is_closed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def expect(raw: RawConnection, host: ServedQueue) -> None:
-        assert await raw.read_to_end() == b""
+def test_streams_that_cannot_be_parsed_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async def expect(kind: str, raw: RawConnection) -> None:
+        assert await raw.read_to_end() == b"", kind
 
-    abuse(CLOSED[kind], expect, caplog)
+    abuse(CLOSED, expect, caplog)
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_an_unreadable_call_gets_an_error_and_the_connection_stays_open(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    name, bytes_ = REFUSED[kind]
-
-    async def expect(raw: RawConnection, host: ServedQueue) -> None:
-        seqid, result = await raw.reply(name)
-        assert seqid == 1
-        assert result.failed.error.code in (ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED)
-        assert result.failed.error.message
+def test_unreadable_calls_get_an_error_and_their_connections_stay_open(caplog: pytest.LogCaptureFixture) -> None:
+    async def expect(kind: str, raw: RawConnection) -> None:
+        seqid, result = await raw.reply("enqueue")
+        assert seqid == 1, kind
+        assert result.failed.error.code in (ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED), kind
+        assert result.failed.error.message, kind
         raw.send(call("getRouting", ttypes.GetRoutingRequest(), 2))
-        assert (await raw.reply("getRouting"))[0] == 2
+        assert (await raw.reply("getRouting"))[0] == 2, kind
 
-    abuse(bytes_, expect, caplog)
+    abuse(REFUSED, expect, caplog)
 
 
 @pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "name", "reason"),
-    [
-        (TMessageType.CALL, "frobnicate", TApplicationException.UNKNOWN_METHOD),
-        (TMessageType.REPLY, "ack", TApplicationException.INVALID_MESSAGE_TYPE),
-        (TMessageType.ONEWAY, "ack", TApplicationException.INVALID_MESSAGE_TYPE),
-    ],
-)
-def test_a_message_that_is_not_a_call_of_the_contract_gets_a_typed_error(
-    kind: int, name: str, reason: int, compact: bool, caplog: pytest.LogCaptureFixture
+def test_messages_that_are_no_calls_of_the_contract_get_a_typed_error(
+    compact: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def expect(raw: RawConnection, host: ServedQueue) -> None:
-        seqid, result = await raw.reply(name, compact)
-        assert (seqid, type(result), result.type) == (6, TApplicationException, reason)
+    def stream(kind: int, name: str) -> bytes:
+        message = call("ack", ttypes.AckRequest(), 6, compact=compact, kind=kind)[4:]
+        return frame(
+            message.replace(b"\0\0\0\x03ack", text(name.encode())).replace(b"\x03ack", text(name.encode())[3:])
+        )
 
-    message = call("ack", ttypes.AckRequest(), 6, compact=compact, kind=kind)[4:]
-    bytes_ = frame(message.replace(b"\x00\x00\x00\x03ack", text(b"frobnicate")).replace(b"\x03ack", b"\x0afrobnicate"))
-    abuse(bytes_ if name == "frobnicate" else frame(message), expect, caplog)
+    async def expect(kind: str, raw: RawConnection) -> None:
+        _, name, reason = OTHER_MESSAGES[kind]
+        seqid, result = await raw.reply(name, compact)
+        assert (seqid, type(result), result.type) == (6, TApplicationException, reason), kind
+
+    abuse({kind: stream(*message[:2]) for kind, message in OTHER_MESSAGES.items()}, expect, caplog)
 
 
 def test_only_the_topic_that_is_not_utf8_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -221,24 +225,6 @@ def test_frame_lengths_of_gigabytes_cost_no_memory() -> None:
             await soon(lambda: host.server.byte_budget.reserved_bytes == 50 * len(GOOD))
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
             for raw in raws:
-                await raw.close()
-
-    run(main())
-
-
-def test_many_abusive_clients_do_not_delay_a_good_one() -> None:
-    async def main() -> None:
-        queue = FakeQueue()
-        async with serve_queue(queue, LIMITS) as host:
-            neighbour = await host.raw()
-            await answers(neighbour, queue)
-            abusers = [await host.raw() for _ in range(len(CLOSED) + len(REFUSED))]
-            for raw, bytes_ in zip(abusers, [*CLOSED.values(), *(item[1] for item in REFUSED.values())], strict=True):
-                raw.send(bytes_)
-            async with asyncio.timeout(30):
-                for _ in range(20):
-                    await answers(neighbour, queue)
-            for raw in [*abusers, neighbour]:
                 await raw.close()
 
     run(main())
