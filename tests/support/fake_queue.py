@@ -1,8 +1,8 @@
-"""A queue for tests of the RPC server: it records calls and returns prepared results.
+"""A queue for tests of what stands before a queue: it records calls and returns prepared results.
 
 Holds items in a list, with the order of calls as its only rule. `gate` delays
 calls; `failure` lets them fail; a `stubborn` queue continues with abandoned calls,
-which the real one never does.
+which the real one never does. What a queue does is tested with the real one in memory.
 """
 
 from __future__ import annotations
@@ -200,26 +200,7 @@ class FakeQueue:
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
         await self._record_call("topics", (prefix, states, cursor, limit))
-        names = sorted({row.topic for row in self.rows.values() if row.topic.startswith(prefix)})
-        page = [name for name in names if cursor is None or name > cursor]
-        stats = [self._stats(name) for name in page[:limit]]
-        return stats, page[limit - 1] if len(page) > limit else None
-
-    def _stats(self, topic: str) -> TopicStats:
-        rows = [row for row in self.rows.values() if row.topic == topic]
-        counts = [sum(row.state is state for row in rows) for state in State]
-        return TopicStats(
-            topic=topic,
-            deferred=counts[0],
-            ready=counts[1],
-            leased=counts[2],
-            dead=counts[3],
-            best_priority=min(row.priority for row in rows),
-            oldest_ready_age_ms=None,
-            next_due_in_ms=None,
-            paused=False,
-            counts_lag=False,
-        )
+        return [], None
 
     async def peek(
         self,
@@ -252,16 +233,13 @@ class FakeQueue:
 
     async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
         await self._record_call("list", listing)
-        rows = [row for _, row in sorted(self.rows.items()) if listing.only.matches(row)]
-        items = [RowView(3, row, NOW_MS) for row in rows[: listing.limit]]
-        return ShardPage(items, "more" if len(rows) > listing.limit else None, NOW_MS)
+        return ShardPage([], None, NOW_MS)
 
     async def count_matching(
         self, namespace: str, item_filter: RowFilter, deadline: float, shards: Collection[int] | None = None
     ) -> ItemTotals:
         await self._record_call("count", item_filter)
-        rows = [row for row in self.rows.values() if item_filter.matches(row)]
-        return ItemTotals(len(rows), sum(row.payload_bytes for row in rows))
+        return ItemTotals(0, 0)
 
     async def count_page(
         self,
@@ -273,7 +251,7 @@ class FakeQueue:
         shards: Collection[int] | None = None,
     ) -> PageResult:
         await self._record_call("count_page", (item_filter, cursor, limit))
-        return PageResult(0, 0, None, None, sum(map(item_filter.matches, self.rows.values())))
+        return PageResult(0, 0, None, None)
 
     async def change_matching(
         self,
@@ -286,19 +264,13 @@ class FakeQueue:
         shards: Collection[int] | None = None,
     ) -> PageResult:
         await self._record_call("bulk", (change, item_filter, cursor, limit))
-        rows = [row for row in self.rows.values() if item_filter.matches(row)]
-        for row in rows[:limit]:
-            del self.rows[row.id]
-        return PageResult(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)
+        return PageResult(0, 0, None, None)
 
     async def purge_topic(
         self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None
     ) -> int:
         await self._record_call("purge", topic)
-        gone = [number for number, row in self.rows.items() if row.topic == topic]
-        for number in gone:
-            del self.rows[number]
-        return len(gone)
+        return 0
 
     async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
         await self._record_call("item", (shard, number))
