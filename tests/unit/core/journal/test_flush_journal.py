@@ -36,13 +36,10 @@ def play(seed: int, flushes: int = 30) -> int:
     return run(play_history(Random(seed), open_store, flushes), 60)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_tables_with_a_journal_hold_what_tables_hold_that_are_written_through(seed: int) -> None:
-    assert play(seed) >= 1
-
-
-def test_owners_end_in_these_histories() -> None:
-    assert sum(map(play, range(5))) > 10
+def test_tables_with_a_journal_hold_what_tables_hold_that_are_written_through() -> None:
+    owners = [play(seed) for seed in range(20)]
+    assert min(owners) >= 1
+    assert sum(owners[:5]) > 10, "owners end in these histories"
 
 
 def floor_is_the_flush(former: Callable[..., JournalPlan]) -> Callable[..., JournalPlan]:
