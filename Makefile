@@ -159,8 +159,9 @@ compile: $(DEV) ## compile the hot modules beside their sources (make compile-cl
 compile-clean: ## remove the compiled modules
 	@python3 tools/compile.py --clean
 
-# The packages with compiled modules, and those that call them directly.
-COMPILED_TESTS := $(addprefix tests/unit/,core queue rpc runtime shard store cluster sqs testing) tests/contract/test_store*.py
+# The packages with compiled modules, those that call them directly, and bad values of every field of every call.
+COMPILED_TESTS := $(addprefix tests/unit/,core queue rpc runtime shard store cluster sqs testing) tests/contract/test_store*.py \
+  'tests/behaviour/test_bad_fields.py::test_bad_field_is_named_and_changes_nothing[fake]'
 
 .PHONY: test-compiled
 test-compiled: system-packages $(DEV) ## the unit and contract tests of the compiled modules, in a copy of the tree

@@ -69,7 +69,12 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "deliver_after_ms": [(value, INVALID) for value in (TIME_MS_MAX + 1, I64_MAX)],
     "lease_ms": [*[(value, INVALID) for value in (0, -1, I64_MIN)], (1 << 50, LIMIT), (I64_MAX, LIMIT)],
     "ttl_ms": [(value, INVALID) for value in (0, -1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
+    "ttl_remaining_ms": [(value, INVALID) for value in (0, -1, I64_MIN)],
     "attempts_max": [(-1, INVALID), (I32_MIN, INVALID)],
+    "attempt": [(-1, INVALID), (I32_MIN, INVALID), (I32_MAX, LIMIT)],
+    "restore_key": [*[(value, INVALID) for value in ("", "a\0", b"\xff")], ("x" * 201, LIMIT)],
+    "trace_context": [(b"x" * 513, INVALID)],
+    "shard": [(-1, INVALID)],
     "count": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "items_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "limit": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
@@ -98,7 +103,9 @@ BAD_LISTS: Final[Mapping[str, list[tuple[int, str]]]] = {
 """By a list's path or name: bad numbers of entries, each with the expected error code."""
 FAR_TOO_MANY: Final = 100_000
 
-ALSO_MUST: Final = {"settings.name", "grant.namespace_name", "grant.principal", "grant.permissions", "json"}
+ALSO_MUST: Final = {"settings.name", "grant.namespace_name", "grant.principal", "grant.permissions", "json"} | {
+    f"{entries}[0].token" for entries in ("leases", "nacks", "extensions")
+}
 """Required fields whose comments do not say so."""
 NO_PAGES: Final = "exportConfig"
 """This call ignores the page."""
@@ -236,10 +243,13 @@ async def test_incompatible_fields_are_refused(site: WireSite) -> None:
                 nack("delay_ms", delay_ms=1, deliver_after_ms=1),
                 nack("dead", delay_ms=0, dead=True),
                 nack("dead", deliver_after_ms=1, dead=True),
+                ("update", "no change", ttypes.UpdateRequest(site.namespace, [names.id]), (INVALID, "change")),
                 update("change"),
                 update("change.delay_ms", None, 1, 1),
                 update("change.delay_ms", 1, 1),  # a leased item's time
                 update("change.deliver_after_ms", 1, None, 1),
+                ("bulk", "no filter", ttypes.BulkRequest(site.namespace, None, cancel), (INVALID, "filter")),
+                bulk("action"),
                 bulk("change", action=cancel, change=change),
                 bulk("change", action=redrive, change=change),
                 bulk("change", action=BulkAction.UPDATE),

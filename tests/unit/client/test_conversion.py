@@ -1,8 +1,7 @@
-"""The client's types are converted to Thrift structs and back, also over a real connection."""
+"""The client's types are converted to Thrift structs and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -10,43 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs_client import (
-    Change,
-    Client,
     Enqueued,
     InvalidArgument,
     Item,
-    ItemFilter,
     Nack,
     conversion,
 )
 from foqs_client.conversion import all_done_count
 from foqs_contract.idl import Foqs, ttypes
 from foqs_contract.thrift_method import ThriftMethod
-from tests.support.aio import run
-from tests.support.fake_queue import FakeQueue
-from tests.support.rpc_server import serve_queue
 from tests.support.thrift_structs import ENQUEUE, enqueued_items, read, written
 
 NACK = ThriftMethod("nack")
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda client: client.count(ItemFilter(states=["asleep"])),
-        lambda client: client.update(["3-8796093022209"], Change()),
-        lambda client: client.update(["3-8796093022209"], Change(metadata=cast(bytes, "text"))),
-        lambda client: client.cancel_matching(ItemFilter(priority_min=2, priority_max=1)),
-        lambda client: client.redrive_matching(ItemFilter(states=["ready"])),
-    ],
-)
-def test_wrong_argument_is_refused(call: Callable[[Client], Any]) -> None:
-    async def main() -> None:
-        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
-            with pytest.raises(InvalidArgument):
-                await call(client)
-
-    run(main())
 
 
 def test_item_is_written_with_all_fields() -> None:

@@ -7,34 +7,15 @@ from typing import Any
 import pytest
 
 from foqs.core.items.explanation import dead_reason
-from foqs.core.items.item import TIME_MS_MAX, State
+from foqs.core.items.item import State
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import RowFilter
 from foqs_contract.idl import ttypes
 from tests.support.builders import row
 from tests.support.fake_queue import FakeQueue
-from tests.unit.rpc.test_queue_handlers import ID, refusal, serve
+from tests.unit.rpc.test_queue_handlers import ID, serve
 
 NUMBER = 8796093022209
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "field"),
-    [
-        (None, "INVALID_ARGUMENT", "change"),
-        (ttypes.Change(), "INVALID_ARGUMENT", "change"),
-        (ttypes.Change(delay_ms=-1), "INVALID_ARGUMENT", "change.delay_ms"),
-        (ttypes.Change(delay_ms=1, deliver_after_ms=1), "INVALID_ARGUMENT", "change.delay_ms"),
-        (ttypes.Change(deliver_after_ms=TIME_MS_MAX + 1), "INVALID_ARGUMENT", "change.deliver_after_ms"),
-        (ttypes.Change(metadata=b"x" * 1_025), "LIMIT_EXCEEDED", "change.metadata"),
-    ],
-)
-def test_bad_change_fails_the_whole_call(change: Any, code: str, field: str) -> None:
-    queue = FakeQueue()
-    assert refusal(queue, "update", ttypes.UpdateRequest("default", [ID], change)) == (code, field)
-    request = ttypes.BulkRequest("default", ttypes.ItemFilter(), ttypes.BulkAction.UPDATE, change)
-    assert refusal(queue, "bulk", request) == (code, field)
-    assert queue.calls == []
 
 
 def test_an_update_reaches_the_queue_for_each_good_id() -> None:
@@ -52,26 +33,13 @@ def test_a_redrive_reaches_the_queue_for_each_good_id() -> None:
     assert queue.calls == [("apply", [(3, Event(EventKind.REDRIVE, NUMBER, "default"))])]
 
 
-@pytest.mark.parametrize(
-    ("fields", "code", "field"),
-    [
-        ({"topic": ""}, "INVALID_ARGUMENT", "filter.topic"),
-        ({"states": []}, "INVALID_ARGUMENT", "filter.states"),
-        ({"states": [1, 5]}, "INVALID_ARGUMENT", "filter.states[1]"),
-        ({"priority_min": 1, "priority_max": 0}, "INVALID_ARGUMENT", "filter.priority_min"),
-        ({"age_min_ms": -1}, "INVALID_ARGUMENT", "filter.age_min_ms"),
-        ({"age_min_ms": 2, "age_max_ms": 1}, "INVALID_ARGUMENT", "filter.age_min_ms"),
-        ({"age_max_ms": TIME_MS_MAX + 1}, "INVALID_ARGUMENT", "filter.age_max_ms"),
-        ({"age_max_ms": -1}, "INVALID_ARGUMENT", "filter.age_max_ms"),
-    ],
-)
-def test_a_bad_filter_is_refused_and_named(fields: dict[str, Any], code: str, field: str) -> None:
+@pytest.mark.parametrize("lease_ms", [None, 1, 60_000])
+def test_extension_without_a_token_reaches_the_queue_for_each_good_id(lease_ms: int | None) -> None:
     queue = FakeQueue()
-    only = ttypes.ItemFilter(**fields)
-    assert refusal(queue, "countItems", ttypes.CountItemsRequest("default", only)) == (code, field)
-    request = ttypes.BulkRequest("default", only, ttypes.BulkAction.CANCEL)
-    assert refusal(queue, "bulk", request) == (code, field)
-    assert queue.calls == []
+    request = ttypes.ExtendHeldLeasesRequest("default", [ID, "nonsense", ID], lease_ms)
+    outcomes = serve(queue, "extendHeldLeases", request).outcomes
+    assert [outcome.error.field for outcome in outcomes[1:]] == ["ids[1]", "ids[2]"]
+    assert queue.calls == [("apply", [(3, Event(EventKind.EXTEND, NUMBER, "default", token=None, lease_ms=lease_ms))])]
 
 
 def test_a_filter_reaches_the_queue_as_it_was_given() -> None:
@@ -81,22 +49,6 @@ def test_a_filter_reaches_the_queue_as_it_was_given() -> None:
     serve(queue, "countItems", ttypes.CountItemsRequest("default", ttypes.ItemFilter()))
     expected = RowFilter("t", (State.READY, State.DEAD), -1, 5, 10, 20)
     assert queue.calls == [("count", expected), ("count", RowFilter())]
-
-
-@pytest.mark.parametrize(
-    ("request_", "field"),
-    [
-        (ttypes.BulkRequest("default", None, ttypes.BulkAction.CANCEL), "filter"),
-        (ttypes.BulkRequest("default", ttypes.ItemFilter()), "action"),
-        (ttypes.BulkRequest("default", ttypes.ItemFilter(), 9), "action"),
-        (ttypes.BulkRequest("default", ttypes.ItemFilter(), 1, ttypes.Change(priority=1)), "change"),
-        (ttypes.BulkRequest("default", ttypes.ItemFilter(states=[4, 2]), 3), "filter.states"),
-    ],
-)
-def test_bad_bulk_call_fails(request_: Any, field: str) -> None:
-    queue = FakeQueue()
-    assert refusal(queue, "bulk", request_) == ("INVALID_ARGUMENT", field)
-    assert queue.calls == []
 
 
 @pytest.mark.parametrize(

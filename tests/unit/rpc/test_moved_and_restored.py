@@ -44,23 +44,12 @@ def test_move_reaches_the_queue_for_each_good_id() -> None:
     assert queue.calls == [("apply", [(3, Event(EventKind.MOVE, NUMBER, "default", topic="u"))])]
 
 
-@pytest.mark.parametrize("ttl_ms", [0, -1, TIME_MS_MAX + 1])
-def test_ttl_of_a_move_is_checked_and_reaches_the_queue(ttl_ms: int) -> None:
+def test_ttl_of_a_move_has_a_limit_and_reaches_the_queue() -> None:
     queue = FakeQueue()
-    _, field = refusal(queue, "moveItems", ttypes.MoveItemsRequest("default", [ID], "u", ttl_remaining_ms=ttl_ms))
-    assert (field, queue.calls) == ("ttl_remaining_ms", [])
+    endless = ttypes.MoveItemsRequest("default", [ID], "u", ttl_remaining_ms=TIME_MS_MAX + 1)
+    assert refusal(queue, "moveItems", endless) == ("LIMIT_EXCEEDED", "ttl_remaining_ms")
     serve(queue, "moveItems", ttypes.MoveItemsRequest("default", [ID], "u", ttl_remaining_ms=9))
     assert queue.calls == [("apply", [(3, Event(EventKind.MOVE, NUMBER, "default", topic="u", ttl_remaining_ms=9))])]
-
-
-def test_move_without_a_target_is_refused_as_a_whole() -> None:
-    for topic in (None, "", "x" * 256):
-        queue = FakeQueue()
-        assert refusal(queue, "moveItems", ttypes.MoveItemsRequest("default", [ID], topic)) == (
-            "INVALID_ARGUMENT",
-            "topic",
-        )
-        assert queue.calls == []
 
 
 def test_reply_of_a_move_has_new_ids_repeats_and_errors() -> None:
@@ -137,25 +126,8 @@ def test_restored_item_without_values_has_the_defaults_and_a_reserved_key() -> N
 @pytest.mark.parametrize(
     ("fields", "code", "field"),
     [
-        ({"topic": None}, "INVALID_ARGUMENT", "topic"),
-        ({"payload": b"x" * 20_000}, "LIMIT_EXCEEDED", "payload"),
-        ({"metadata": b"x" * 2_000}, "LIMIT_EXCEEDED", "metadata"),
-        ({"deliver_after_ms": 1 << 60}, "INVALID_ARGUMENT", "deliver_after_ms"),
-        ({"lease_ms": 0}, "INVALID_ARGUMENT", "lease_ms"),
-        ({"ttl_ms": 0}, "INVALID_ARGUMENT", "ttl_ms"),
-        ({"ttl_remaining_ms": 5}, "INVALID_ARGUMENT", "ttl_remaining_ms"),
         ({"ttl_ms": 5, "ttl_remaining_ms": 6}, "LIMIT_EXCEEDED", "ttl_remaining_ms"),
-        ({"ttl_ms": 5, "ttl_remaining_ms": 0}, "INVALID_ARGUMENT", "ttl_remaining_ms"),
-        ({"delivery_policy": 3}, "INVALID_ARGUMENT", "delivery_policy"),
-        ({"attempt": -1}, "INVALID_ARGUMENT", "attempt"),
-        ({"attempt": (1 << 31) - 1}, "LIMIT_EXCEEDED", "attempt"),
-        ({"attempts_max": -1}, "INVALID_ARGUMENT", "attempts_max"),
-        ({"state": 5}, "INVALID_ARGUMENT", "state"),
-        ({"trace_context": b"x" * 513}, "INVALID_ARGUMENT", "trace_context"),
         ({"restore_key": None}, "INVALID_ARGUMENT", "restore_key"),
-        ({"restore_key": ""}, "INVALID_ARGUMENT", "restore_key"),
-        ({"restore_key": "a\0"}, "INVALID_ARGUMENT", "restore_key"),
-        ({"restore_key": "x" * 201}, "LIMIT_EXCEEDED", "restore_key"),
         ({"idempotency_key": "k"}, "INVALID_ARGUMENT", "restore_key"),
         ({"idempotency_key": "\0restore k", "restore_key": None}, "INVALID_ARGUMENT", "idempotency_key"),
     ],
