@@ -113,22 +113,6 @@ def test_failing_a_work_leaves_entries_that_have_a_result() -> None:
     assert caller.calls == [1]
 
 
-def test_failing_a_finished_work_does_not_call_back_again() -> None:
-    caller = Caller()
-    operation = caller.acks(1)
-    operation.fail(0, 1, Unavailable("x"))
-    operation.fail(0, 1, Unavailable("y"))
-    assert caller.calls == [1]
-
-
-def test_abandoning_a_finished_work_does_not_call_back_again() -> None:
-    caller = Caller()
-    operation = caller.acks(1)
-    finish(operation, 0, [None])
-    assert operation.abandon() == []
-    assert caller.calls == [1]
-
-
 def test_sizes_count_payloads_metadata_and_trace_contexts() -> None:
     caller = Caller()
     items = [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1", trace_context=b"23")]

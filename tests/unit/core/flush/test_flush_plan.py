@@ -266,9 +266,9 @@ def test_a_batch_that_is_decided_again_has_the_same_outcome(batch: Batch, table:
 
 def test_acks_delete_only_rows_of_their_token_and_namespace() -> None:
     rows = [
-        make_row(1, state=State.LEASED, token=5),
+        make_row(1, state=State.LEASED, token=5, due_ms=NOW + 7),
         make_row(2, state=State.LEASED, token=6),
-        make_row(3, state=State.READY, token=5),
+        make_row(3, state=State.READY, token=5, due_ms=NOW + 9),
         make_row(4, state=State.LEASED, token=5, namespace="m"),
         make_row(5, token=0),
         make_row(7, state=State.READY, token=-5),  # released
@@ -276,6 +276,7 @@ def test_acks_delete_only_rows_of_their_token_and_namespace() -> None:
     operation = Acks("n", [1, 2, 3, 4, 5, 6, 7], [5, 5, 5, 5, 0, 5, 5], None)
     plan = decide(batch_of(operation), rows)
     assert [row.id for row in plan.deleted[EventKind.ACK]] == [1, 3, 7]
+    assert plan.timers_removed == [(NOW + 9, 3)], "leases have no timers"
     ((_, results),) = plan.results
     assert results[0] is None
     assert results[2] is None

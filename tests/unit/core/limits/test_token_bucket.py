@@ -26,26 +26,12 @@ def test_full_bucket_passes_items_of_one_minute_at_once_and_then_refills_with_ti
     assert not passes(bucket, 1, 60, 1_005.5)
 
 
-def test_idle_bucket_accumulates_items_of_at_most_one_minute() -> None:
-    bucket = TokenBucket()
-    assert passes(bucket, 60, 60, 0.0)
-    assert not passes(bucket, 61, 60, 10_000.0)
-    assert passes(bucket, 60, 60, 10_000.0)
-
-
 def test_a_change_of_the_rate_applies_at_once() -> None:
     bucket = TokenBucket()
     assert passes(bucket, 60, 60, 0.0)
     assert bucket.wait_s(60, 600, 0.0) == pytest.approx(6.0)
     assert passes(bucket, 60, 600, 6.0)
     assert bucket.wait_s(1, 1, 6.0) == pytest.approx(60.0)
-
-
-def test_refused_items_take_no_tokens() -> None:
-    bucket = TokenBucket()
-    assert passes(bucket, 50, 60, 0.0)
-    assert not passes(bucket, 11, 60, 0.0)
-    assert passes(bucket, 10, 60, 0.0)
 
 
 def test_a_bucket_that_was_unused_for_a_minute_is_full() -> None:

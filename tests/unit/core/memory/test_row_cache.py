@@ -81,6 +81,14 @@ def test_a_row_that_outgrows_a_full_pool_is_dropped_and_never_stale() -> None:
     assert [cache.get(3)] == rows(3, token=9)
 
 
+def test_rows_that_have_not_grown_stay_if_others_outgrow_a_full_pool() -> None:
+    small, large = row(1), row(2, payload=b"p" * 100)
+    cache = RowCache(Budget(size_of([small, large]), 2), PrefetchBudget(0, 0), LongestPayloads())
+    cache.store_written([small, large])
+    cache.store_written([replace(small, metadata=b"m" * 60), large])
+    assert cached(cache, 1, 2) == [2]
+
+
 def test_a_prefetched_row_that_outgrows_its_pool_is_dropped_and_releases_its_room() -> None:
     prefetched = PrefetchBudget(2 * ONE, 10)
     cache = RowCache(Budget(100 * ONE, 100), prefetched, LongestPayloads())
