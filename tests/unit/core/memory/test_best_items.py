@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from foqs.core.items.item import OrderKey, arrival_rank, make_number, pack_order_key
 from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.ready_index import ReadyIndex
-from tests.support.ready_windows import ALL, TOPIC, finish_refill, order_key, order_keys, window
+from tests.support.ready_windows import TOPIC, finish_refill, order_key, order_keys, window
 
 Numbers = list[list[int]]
 
@@ -85,16 +85,6 @@ def test_the_best_keys_that_are_not_prefetched_are_planned(keys: Numbers, count:
     assert sum(index.reserved_count for index in indexes) == 0
 
 
-def test_an_index_whose_table_was_not_read_blocks_the_others() -> None:
-    indexes = complete([[5, 6], []])
-    indexes[1].discover(TOPIC)
-    assert reserve_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [[], []]
-    finish_refill(indexes[1], order_keys(3), complete=False)
-    assert reserve_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [[], order_keys(3)]
-    finish_refill(indexes[1], [], complete=True)
-    assert reserve_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [order_keys(5, 6), []]
-
-
 def test_no_index_gives_more_than_its_limit_and_the_others_give_no_worse_keys_instead() -> None:
     indexes = complete([[1, 2, 3], [4, 5]])
     assert reserve_best(indexes, TOPIC, 4, [2, 9]) == [order_keys(1, 2), order_keys(4)]
@@ -105,12 +95,6 @@ def test_no_index_gives_more_than_its_limit_and_the_others_give_no_worse_keys_in
 def test_without_indexes_nothing_is_reserved_or_planned() -> None:
     assert reserve_best([], TOPIC, 3, []) == []
     assert plan_prefetch([], TOPIC, 3) == []
-
-
-def test_an_index_with_all_the_best_keys_gives_them_all() -> None:
-    indexes = complete([list(range(1, 200)), *([n] for n in range(500, 510))])
-    assert reserve_best(indexes, TOPIC, 150, [1_000] * len(indexes))[0] == order_keys(*range(1, 151))
-    assert len(indexes[0].peek(TOPIC, ALL)) == 49
 
 
 @given(numbers)

@@ -39,23 +39,6 @@ def start(cache: RowCache, *numbers: int) -> Prefetch:
 # ------------------------------------------------------------------- written
 
 
-def test_a_cached_row_is_found_and_a_removed_one_is_not() -> None:
-    cache, (one, two) = new_cache(), rows(1, 2)
-    cache.store_written([one, two])
-    cache.remove([2, 3])
-    assert (cache.get(1), cache.get(2), cache.get(3)) == (one, None, None)
-    assert len(cache) == 1
-
-
-def test_the_last_version_of_a_row_is_found() -> None:
-    cache = new_cache()
-    cache.store_written(rows(1, 2))
-    new = row(1, token=7, payload=b"longer than it was")
-    cache.store_written([new, row(3)])
-    assert cache.get(1) is new
-    assert cached(cache, 1, 2, 3) == [1, 2, 3]
-
-
 def test_a_full_pool_keeps_its_rows_and_accepts_no_new_ones() -> None:
     cache = new_cache(written_rows=3)
     cache.store_written(rows(1, 2))
@@ -64,13 +47,6 @@ def test_a_full_pool_keeps_its_rows_and_accepts_no_new_ones() -> None:
     cache.store_written(rows(1, 9, token=5))
     assert cached(cache, *range(1, 10)) == [1, 2, 3]
     assert [cache.get(1)] == rows(1, token=5)
-
-
-def test_a_pool_with_its_maximum_of_rows_is_full() -> None:
-    cache = RowCache(Budget(1_000_000, 2), PrefetchBudget(1_000_000, 1), LongestPayloads())
-    cache.store_written(rows(1, 2, 3))
-    cache.store_prefetched(rows(4, 5))
-    assert cached(cache, *range(1, 6)) == [1, 2, 4]
 
 
 def test_a_row_that_outgrows_a_full_pool_is_dropped_and_never_stale() -> None:
@@ -125,33 +101,11 @@ def test_a_removed_row_may_return_into_the_other_pool() -> None:
     assert (written.items, prefetched.items) == (0, 0)
 
 
-def test_a_prefetched_row_does_not_replace_a_cached_one() -> None:
-    cache = new_cache()
-    cache.store_written(rows(1, token=5))
-    cache.store_prefetched(rows(1, 2))
-    assert [cache.get(1), cache.get(2)] == [row(1, token=5), row(2)]
-
-
 def test_only_rows_without_a_cached_payload_are_read_in_the_given_order() -> None:
     cache = new_cache()
     cache.store_written([row(1), row(2, payload=None)])
     assert start(cache, 9, 1, 2, 5).numbers == [9, 2, 5]
     assert cache.start_prefetch("default", 1, [9, 1], 0.0) is None
-
-
-def test_no_more_rows_are_read_than_there_is_room_for() -> None:
-    cache = new_cache(prefetched_rows=3)
-    cache.finish_prefetch(start(cache, 1), rows(1))
-    assert start(cache, *range(2, 9)).numbers == [2, 3]
-    assert cache.start_prefetch("default", 1, [20], 0.0) is None
-
-
-def test_the_reservation_of_a_prefetch_is_released_when_it_ends_or_fails() -> None:
-    cache = new_cache(prefetched_rows=20)
-    for _ in range(30):
-        cache.cancel_prefetch(start(cache, 1))
-        cache.finish_prefetch(start(cache, 1), rows(1))
-        cache.remove([1])
 
 
 def test_rows_written_since_a_prefetch_began_are_not_stored_from_it() -> None:

@@ -60,13 +60,6 @@ def test_an_incomplete_scan_keeps_the_watermark_and_is_repeated() -> None:
     assert (timers.watermark_ms, timers.next_scan_ms()) == (100, 350)
 
 
-def test_an_incomplete_first_scan_is_repeated_without_a_lower_bound() -> None:
-    timers = walked(1_000)
-    timers.on_scan_incomplete(1_300)
-    assert timers.next_scan_ms() == 1_300
-    assert (timers.watermark_ms, timers.last_sweep_ms) == (None, None)
-
-
 def test_the_earliest_due_of_each_second_is_remembered_until_a_scan_has_passed_it() -> None:
     timers = walked(60_000)
     timers.on_scan_completed(100, 60_100)
