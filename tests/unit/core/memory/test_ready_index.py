@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import unpack_order_key
-from foqs.core.memory.ready_index import BELOW_ALL, ReadyIndex
+from foqs.core.memory.ready_index import ReadyIndex
 from tests.support.ready_windows import (
     ALL,
     OTHER,
@@ -142,15 +142,6 @@ def test_a_forgotten_topic_is_not_evicted_from() -> None:
     assert (len(index), len(window(index, OTHER))) == (6, 6)
 
 
-def test_a_discovered_topic_is_read_from_its_first_key() -> None:
-    index = filled_index(*order_keys(1, 2))
-    index.discover(TOPIC)
-    assert len(index) == 0
-    assert index.needs_refill(TOPIC)
-    refill = reading(index)
-    assert refill.after == BELOW_ALL < order_key(1, priority=-(1 << 31))
-
-
 def test_the_oldest_item_is_found_among_all_first_keys_and_some_others() -> None:
     index = filled_index(order_key(1, 0, 9), order_key(2, 1, 3), order_key(3, 2, 1))
     index.add(OTHER, order_key(4, 0, 5))
@@ -165,25 +156,6 @@ def test_the_oldest_item_is_found_among_all_first_keys_and_some_others() -> None
 # -------------------------------------------------------------- reservations
 
 
-def test_released_keys_come_first_again() -> None:
-    index = filled_index(*order_keys(1, 2, 3, 4))
-    reserved = index.reserve(TOPIC, 3)
-    assert index.reserved_count == 3
-    assert index.release_reservations(TOPIC, reserved[1:])
-    assert index.reserved_count == 1
-    assert window(index) == order_keys(2, 3, 4)
-    assert not index.release_reservations(TOPIC, reserved[1:])
-
-
-def test_released_keys_above_a_lowered_boundary_stay_out() -> None:
-    index = filled_index(*order_keys(1, 2), window=2)
-    index.reserve(TOPIC, 2)
-    index.discover(TOPIC)
-    finish_refill(index, order_keys(1), complete=False)
-    assert index.release_reservations(TOPIC, order_keys(1, 2))
-    assert window(index) == order_keys(1)
-
-
 def test_a_confirmed_key_cannot_be_released() -> None:
     index = filled_index(*order_keys(1, 2))
     index.reserve(TOPIC, 2)
@@ -191,14 +163,6 @@ def test_a_confirmed_key_cannot_be_released() -> None:
     assert index.release_reservations(TOPIC, order_keys(1, 2))
     assert window(index) == order_keys(2)
     assert index.reserved_count == 0
-
-
-def test_a_reserved_key_that_is_no_longer_ready_cannot_be_released() -> None:
-    index = filled_index(*order_keys(1, 2))
-    index.reserve(TOPIC, 1)
-    index.discard(TOPIC, order_key(1))
-    assert not index.release_reservations(TOPIC, order_keys(1))
-    assert window(index) == order_keys(2)
 
 
 def test_a_reserved_item_that_gets_a_new_key_is_free_under_the_new_key_only() -> None:

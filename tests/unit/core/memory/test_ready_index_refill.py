@@ -19,18 +19,6 @@ from tests.support.ready_windows import (
 )
 
 
-def test_a_refill_extends_the_window_up_to_the_last_key_read() -> None:
-    index = index_over_larger_table(*order_keys(1, 2))
-    refill = reading(index)
-    assert (refill.topic, refill.after) == (TOPIC, order_key(2))
-    index.finish_refill(refill, order_keys(5, 6), complete=False)
-    assert window(index) == order_keys(1, 2, 5, 6)
-    assert index.boundary(TOPIC) == order_key(6)
-    finish_refill(index, order_keys(9), complete=True)
-    assert window(index) == order_keys(1, 2, 5, 6, 9)
-    assert index.boundary(TOPIC) is None
-
-
 def test_a_topic_has_at_most_one_refill_at_a_time() -> None:
     index = index_over_larger_table(order_key(1))
     refill = reading(index)
@@ -123,43 +111,6 @@ def test_a_key_discarded_after_it_was_read_is_not_added() -> None:
     index.discard(TOPIC, order_key(3))
     index.finish_refill(refill, order_keys(2, 3, 4), complete=False)
     assert window(index) == order_keys(1, 2, 4)
-
-
-def test_a_key_added_above_the_boundary_after_the_read_is_not_lost() -> None:
-    index = index_over_larger_table(order_key(1))
-    refill = reading(index)
-    index.add_many(TOPIC, order_keys(3, 9))
-    index.finish_refill(refill, order_keys(2, 4), complete=False)
-    assert window(index) == order_keys(1, 2, 3, 4)
-    assert index.boundary(TOPIC) == order_key(4)
-
-
-def test_a_complete_read_also_adds_a_key_above_all_that_were_read() -> None:
-    index = index_over_larger_table(order_key(1))
-    refill = reading(index)
-    index.add(TOPIC, order_key(9))
-    index.finish_refill(refill, order_keys(2), complete=True)
-    assert window(index) == order_keys(1, 2, 9)
-    assert index.boundary(TOPIC) is None
-
-
-def test_a_key_that_was_added_and_read_is_in_the_window_once() -> None:
-    index = index_over_larger_table(order_key(1))
-    refill = reading(index)
-    index.add(TOPIC, order_key(3))
-    index.finish_refill(refill, order_keys(2, 3), complete=True)
-    assert window(index) == order_keys(1, 2, 3)
-    assert len(index) == 3
-
-
-def test_an_item_whose_new_key_is_below_the_boundary_is_not_added_by_its_old_key() -> None:
-    index = index_over_larger_table(order_key(5))
-    refill = reading(index)
-    index.discard(TOPIC, order_key(7, 1))
-    index.add(TOPIC, order_key(7, -1))
-    index.finish_refill(refill, [order_key(6), order_key(7, 1)], complete=True)
-    assert window(index) == [order_key(7, -1), order_key(5), order_key(6)]
-    assert len(index) == 3
 
 
 def test_an_item_whose_new_key_is_above_the_boundary_is_added_by_its_last_key() -> None:
