@@ -100,19 +100,6 @@ def test_an_abandoned_work_gets_no_more_results() -> None:
     assert caller.calls == [1]
 
 
-def test_failing_a_work_leaves_entries_that_have_a_result() -> None:
-    caller = Caller()
-    operation = caller.acks(1, 2, 3)
-    finish(operation, 0, [None])
-    error = Unavailable("x")
-    operation.fail(0, 2, error)
-    assert operation.results == [None, error, OPEN]
-    assert caller.calls == [0]
-    operation.fail(1, 3, NotFound("y"))
-    assert operation.results[1] is error
-    assert caller.calls == [1]
-
-
 def test_sizes_count_payloads_metadata_and_trace_contexts() -> None:
     caller = Caller()
     items = [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1", trace_context=b"23")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foqs.core.items.item import Row
-from foqs.core.memory.reservations import ROW_BYTES, Budget, PrefetchBudget, WrittenRowsBudget, size_of
+from foqs.core.memory.reservations import ROW_BYTES, PrefetchBudget, WrittenRowsBudget, size_of
 from tests.support.builders import row
 
 
@@ -40,13 +40,6 @@ def test_the_size_of_a_row_is_its_payload_its_metadata_its_trace_and_a_constant(
     assert size_of([row(payload=b"", trace_context=b"123"), row(payload=b"")]) == 2 * ROW_BYTES + 3
 
 
-def test_rows_that_fit_are_chosen_and_a_row_that_is_too_large_is_skipped() -> None:
-    small = Budget(2 * ROW_BYTES + 30, 10)
-    offered = [row(1, payload=b"p" * 20), row(2, payload=b"p" * 20), row(3, payload=b"p" * 10)]
-    assert small.rows_that_fit(offered, size_of(offered)) == [offered[0], offered[2]]
-    assert Budget(1_000_000, 2).rows_that_fit(offered, size_of(offered)) == offered[:2]
-
-
 def test_a_namespace_may_hold_as_many_written_rows_as_are_left_free() -> None:
     for written in (WrittenRowsBudget(100 * ROW, 1_000), WrittenRowsBudget(1_000 * ROW, 100)):
 
@@ -63,10 +56,6 @@ def test_a_namespace_may_hold_as_many_written_rows_as_are_left_free() -> None:
         written.remove(rows("b", 25) + rows("c", 12), 37 * ROW)
         assert (written.items, written.bytes) == (0, 0)
         assert admitted(*rows("a", 30), *rows("b", 90)) == 30 + 35
-
-
-def test_a_single_namespace_may_use_the_whole_budget() -> None:
-    assert load(budget_for(100), "a", 500, 10.0) == 100
 
 
 def test_reserved_room_is_not_reserved_twice() -> None:
@@ -112,25 +101,6 @@ def test_a_namespace_without_rows_and_recent_requests_has_no_share() -> None:
     pool.reserve("b", 1, 0, 10.0)
     assert load(pool, "a", 500, 10.9) == 50
     assert load(pool, "a", 500, 11.0) == 50
-
-
-def test_a_namespace_with_rows_keeps_its_share_without_recent_requests() -> None:
-    pool = budget_for(100)
-    load(pool, "b", 10, 10.0)
-    assert load(pool, "a", 500, 90.0) == 50
-
-
-def test_the_count_of_rows_is_divided_like_their_bytes() -> None:
-    pool = PrefetchBudget(1_000_000_000, 100)
-    pool.reserve("b", 1, 0, 10.0)
-    assert load(pool, "a", 70, 10.0) == 50
-    assert load(pool, "b", 70, 10.0) == 50
-
-
-def test_rows_are_expected_to_be_as_large_as_the_last_ones() -> None:
-    pool = budget_for(100)
-    pool.learn_row_bytes("a", [row(namespace="a", payload=b"p" * (10 * ROW - ROW_BYTES))])
-    assert pool.reserve("a", 1, 500, 10.0)[0] == 10
 
 
 def test_inactive_namespaces_are_forgotten_unless_they_hold_rows() -> None:
