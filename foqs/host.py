@@ -199,7 +199,7 @@ class ComposedHost:
         trail = AuditTrail()
         audit = Audit(trail, self._clock.wall_ms)
         handlers = {
-            **admin_handlers(engine.admin, server.tier),
+            **admin_handlers(engine.admin, server.tier, self._clock.wall_ms),
             **bulk_job_handlers(self._jobs.calls, engine.namespaces.settings_of),
             **audit_handlers(trail, self._host_name),
             **self._tier.handlers,

@@ -912,6 +912,11 @@ struct NamespaceSettings {
   14: optional i32 weight,
   15: optional i64 lease_ms_max,
   16: optional i32 metadata_bytes_max,
+  /**
+   * Only in the reply of getNamespace: the latest key_until_ms that an enqueue may name now, less a minute for shards whose
+   * clocks differ. It is a moment and no setting: a request with it is served as without it.
+   */
+  17: optional i64 keys_until_ms,
 }
 
 struct SetNamespaceRequest {

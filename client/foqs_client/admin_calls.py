@@ -171,6 +171,18 @@ class AdminCalls:
         """
         return _namespace(await self._call(_GET, self._namespace_name(name), timeout_ms))
 
+    async def keys_until_ms(self, *, timeout_ms: int | None = None) -> int:
+        """Return the latest `Item.key_until_ms` that an item of the namespace may name now.
+
+        Raises:
+            NamespaceNotFound: there is no such namespace.
+            NotImplementedYet: the host has an older version, which knows no ends of keys.
+        """
+        reply = await self._call(_GET, self._namespace_name(None), timeout_ms)
+        if reply.keys_until_ms is None:
+            raise errors.NotImplementedYet("this host knows no ends of keys; upgrade the hosts first")
+        return int(reply.keys_until_ms)
+
     async def list_namespaces(
         self, limit: int = 100, cursor: str | None = None, *, timeout_ms: int | None = None
     ) -> NamespacePage:

@@ -128,6 +128,7 @@ class SyncClient:
     extend_held_leases = _blocking(Client.extend_held_leases)
     export_config = _blocking(Client.export_config)
     get_namespace = _blocking(Client.get_namespace)
+    keys_until_ms = _blocking(Client.keys_until_ms)
     grants = _blocking(Client.grants)
     import_config = _blocking(Client.import_config)
     list_namespaces = _blocking(Client.list_namespaces)

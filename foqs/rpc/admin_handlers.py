@@ -24,13 +24,15 @@ from foqs_contract.request import RequestOfNamespace
 
 _T = TypeVar("_T")
 
+CLOCK_DIFFERENCE_MS_MAX: Final = 60_000
+"""How far the clock of this host may be ahead of a shard's, so that the shard accepts the end of a key that it names."""
 USAGE_TOPIC_NAMES_MAX: Final = 10_000
 """The most names of a namespace's topics that other hosts get."""
 
 
-def admin_handlers(admin: Administration, tier: str) -> Mapping[str, Handler]:
+def admin_handlers(admin: Administration, tier: str, wall_ms: Callable[[], float]) -> Mapping[str, Handler]:
     """Return the handlers by method name; `tier` is the host's own, the only one that it serves."""
-    handlers = _AdminHandlers(admin, tier)
+    handlers = _AdminHandlers(admin, tier, wall_ms)
     served: Mapping[str, Callable[[Call], Coroutine[Any, Any, Any]]] = {
         "createNamespace": handlers.create_namespace,
         "updateNamespace": handlers.update_namespace,
@@ -49,9 +51,10 @@ def admin_handlers(admin: Administration, tier: str) -> Mapping[str, Handler]:
 
 
 class _AdminHandlers:
-    def __init__(self, admin: Administration, tier: str) -> None:
+    def __init__(self, admin: Administration, tier: str, wall_ms: Callable[[], float]) -> None:
         self._admin = admin
         self._tier = tier
+        self._wall_ms = wall_ms
 
     async def create_namespace(self, call: Call) -> ttypes.NamespaceSettings:
         name, tier, settings = self._parse_settings(call.request)
@@ -63,7 +66,9 @@ class _AdminHandlers:
 
     async def get_namespace(self, call: Call) -> ttypes.NamespaceSettings:
         name = _namespace_name(call.request)
-        return self._settings_struct(name, self._admin.namespace(name))
+        struct = self._settings_struct(name, self._admin.namespace(name))
+        struct.keys_until_ms = int(self._wall_ms()) + struct.key_window_ms - CLOCK_DIFFERENCE_MS_MAX
+        return struct
 
     async def list_namespaces(self, call: Call) -> ttypes.NamespacesReply:
         request: ttypes.ListRequest = call.request

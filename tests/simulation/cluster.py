@@ -405,7 +405,7 @@ class SimulatedCluster:
     ) -> tuple[RpcServer, Listener]:
         """Start a host's server with the usual calls and those of `more`; see `host_service`."""
         alone = StandaloneCluster(HostIdentity(me.address, PORT, number), engine.queue.shard_statuses)
-        handlers = {**admin_handlers(engine.admin, "default"), **more}
+        handlers = {**admin_handlers(engine.admin, "default", self.clock.wall_ms), **more}
         wire = RpcServer(
             self.loop,
             host_service(engine.queue, cluster or alone, rng, handlers, layer, topics),

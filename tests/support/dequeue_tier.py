@@ -113,7 +113,7 @@ class DequeueTierHost(ClusterHost):
     async def start(self) -> None:
         await super().start()
         world = self._world
-        more = {**admin_handlers(self.engine.admin, "default"), **self.tier.handlers}
+        more = {**admin_handlers(self.engine.admin, "default", world.clock.wall_ms), **self.tier.handlers}
         tier_layer = self.tier.layer(self.engine.admin.refresh)
 
         def layer(method: ServerMethod) -> Handler:

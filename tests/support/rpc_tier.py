@@ -66,7 +66,7 @@ class RpcTierWorld(ClusterWorld):
         engine, tier = host.engine, host.tier
         trail = AuditTrail()
         more = {
-            **admin_handlers(engine.admin, "default"),
+            **admin_handlers(engine.admin, "default", self.clock.wall_ms),
             **audit_handlers(trail, name),
             **tier.handlers,
         }

@@ -7352,6 +7352,8 @@ class NamespaceSettings(object):
      - weight: The part of a busy host, relative to other namespaces. Default 1.
      - lease_ms_max
      - metadata_bytes_max
+     - keys_until_ms: Only in the reply of getNamespace: the latest key_until_ms that an enqueue may name now, less a minute for shards whose
+    clocks differ. It is a moment and no setting: a request with it is served as without it.
 
     """
 
@@ -7372,10 +7374,11 @@ class NamespaceSettings(object):
         'weight',
         'lease_ms_max',
         'metadata_bytes_max',
+        'keys_until_ms',
     )
 
 
-    def __init__(self, name=None, tier=None, enqueues_per_minute=None, backlog_items_max=None, backlog_bytes_max=None, topics_max=None, payload_bytes_max=None, lease_ms_default=None, attempts_max_default=None, backoff_ms_min=None, backoff_ms_max=None, dead_retention_ms=None, key_window_ms=None, weight=None, lease_ms_max=None, metadata_bytes_max=None,):
+    def __init__(self, name=None, tier=None, enqueues_per_minute=None, backlog_items_max=None, backlog_bytes_max=None, topics_max=None, payload_bytes_max=None, lease_ms_default=None, attempts_max_default=None, backoff_ms_min=None, backoff_ms_max=None, dead_retention_ms=None, key_window_ms=None, weight=None, lease_ms_max=None, metadata_bytes_max=None, keys_until_ms=None,):
         self.name = name
         self.tier = tier
         self.enqueues_per_minute = enqueues_per_minute
@@ -7392,6 +7395,7 @@ class NamespaceSettings(object):
         self.weight = weight
         self.lease_ms_max = lease_ms_max
         self.metadata_bytes_max = metadata_bytes_max
+        self.keys_until_ms = keys_until_ms
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -7482,6 +7486,11 @@ class NamespaceSettings(object):
                     self.metadata_bytes_max = iprot.readI32()
                 else:
                     iprot.skip(ftype)
+            elif fid == 17:
+                if ftype == TType.I64:
+                    self.keys_until_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -7555,6 +7564,10 @@ class NamespaceSettings(object):
         if self.metadata_bytes_max is not None:
             oprot.writeFieldBegin('metadata_bytes_max', TType.I32, 16)
             oprot.writeI32(self.metadata_bytes_max)
+            oprot.writeFieldEnd()
+        if self.keys_until_ms is not None:
+            oprot.writeFieldBegin('keys_until_ms', TType.I64, 17)
+            oprot.writeI64(self.keys_until_ms)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -11813,6 +11826,7 @@ NamespaceSettings.thrift_spec = (
     (14, TType.I32, 'weight', None, None, ),  # 14
     (15, TType.I64, 'lease_ms_max', None, None, ),  # 15
     (16, TType.I32, 'metadata_bytes_max', None, None, ),  # 16
+    (17, TType.I64, 'keys_until_ms', None, None, ),  # 17
 )
 all_structs.append(SetNamespaceRequest)
 SetNamespaceRequest.thrift_spec = (

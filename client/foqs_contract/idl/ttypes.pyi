@@ -554,7 +554,8 @@ class NamespaceSettings(_Struct):
     weight: int | None
     lease_ms_max: int | None
     metadata_bytes_max: int | None
-    def __init__(self, name: str | bytes | None = None, tier: str | bytes | None = None, enqueues_per_minute: int | None = None, backlog_items_max: int | None = None, backlog_bytes_max: int | None = None, topics_max: int | None = None, payload_bytes_max: int | None = None, lease_ms_default: int | None = None, attempts_max_default: int | None = None, backoff_ms_min: int | None = None, backoff_ms_max: int | None = None, dead_retention_ms: int | None = None, key_window_ms: int | None = None, weight: int | None = None, lease_ms_max: int | None = None, metadata_bytes_max: int | None = None) -> None: ...
+    keys_until_ms: int | None
+    def __init__(self, name: str | bytes | None = None, tier: str | bytes | None = None, enqueues_per_minute: int | None = None, backlog_items_max: int | None = None, backlog_bytes_max: int | None = None, topics_max: int | None = None, payload_bytes_max: int | None = None, lease_ms_default: int | None = None, attempts_max_default: int | None = None, backoff_ms_min: int | None = None, backoff_ms_max: int | None = None, dead_retention_ms: int | None = None, key_window_ms: int | None = None, weight: int | None = None, lease_ms_max: int | None = None, metadata_bytes_max: int | None = None, keys_until_ms: int | None = None) -> None: ...
 
 class SetNamespaceRequest(_Struct):
     settings: NamespaceSettings | None

@@ -141,7 +141,7 @@ def test_calls_say_whether_their_caller_administers_the_whole_system(
             Document(1, {"a": NamespaceRecord(paused=frozenset(map(str, range(PAUSED_MAX))))})
         )
         engine = await world.engine()
-        handlers = admin_handlers(engine.admin, "default")
+        handlers = admin_handlers(engine.admin, "default", world.clock.wall_ms)
         request = ttypes.TopicRequest(namespace_name=b"a", topic=b"one more")
         call = RecordedCall("pauseTopic", request, principal, deadline=world.deadline_in(5))
         handlers["pauseTopic"](call)

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -39,6 +39,8 @@ from tests.support.fake_queue import LIMITS, SETTINGS, FakeQueue
 from tests.support.raw_calls import call_once
 from tests.support.rpc_server import serve_queue
 
+NOW_MS: Final = 1_700_000_000_000
+
 
 class Configured:
     """An administration without shards, and its client."""
@@ -59,6 +61,7 @@ class Configured:
             Random(1),
         )
         self.client: Client
+        self.host: Any
 
     async def raw(self, name: str, request: Any) -> Any:
         """Return the reply to a request that the client would not send."""
@@ -69,9 +72,23 @@ class Configured:
 async def configured() -> AsyncIterator[Configured]:
     found = Configured()
     await found.admin.open()
-    async with serve_queue(FakeQueue(), calls=admin_handlers(found.admin, "gold")) as host, Client(host.url) as client:
-        found.client = client
+    calls = admin_handlers(found.admin, "gold", lambda: NOW_MS)
+    async with serve_queue(FakeQueue(), calls=calls) as host, Client(host.url) as client:
+        found.client, found.host = client, host
         yield found
+
+
+def test_an_item_may_name_an_end_of_its_key_a_minute_before_the_window_ends() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            await found.client.create_namespace(Namespace("shop", key_window_ms=600_000))
+            async with Client(found.host.url, namespace="shop") as client:
+                assert await client.keys_until_ms() == NOW_MS + 540_000
+            async with Client(found.host.url, namespace="none") as client:
+                with pytest.raises(NamespaceNotFound):
+                    await client.keys_until_ms()
+
+    run(main())
 
 
 def test_every_setting_is_stored_and_returned() -> None:
