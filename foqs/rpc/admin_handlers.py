@@ -66,9 +66,11 @@ class _AdminHandlers:
 
     async def get_namespace(self, call: Call) -> ttypes.NamespaceSettings:
         name = _namespace_name(call.request)
-        struct = self._settings_struct(name, self._admin.namespace(name))
-        struct.keys_until_ms = int(self._wall_ms()) + struct.key_window_ms - CLOCK_DIFFERENCE_MS_MAX
-        return struct
+        found = self._admin.namespace(name)
+        reply = self._settings_struct(name, found)
+        window_ms = self._admin.settings(found)["key_window_ms"]
+        reply.keys_until_ms = int(self._wall_ms()) + window_ms - CLOCK_DIFFERENCE_MS_MAX
+        return reply
 
     async def list_namespaces(self, call: Call) -> ttypes.NamespacesReply:
         request: ttypes.ListRequest = call.request

@@ -31,6 +31,8 @@ from tests.support.mariadb import MariaDb
 
 ORDER: Final = "INSERT INTO orders VALUES (17)"
 MARKS: Final = {"mariadb": pytest.mark.mysql, "mysql9": pytest.mark.mysql, "postgres": pytest.mark.postgres}
+MARKERS: Final = {Dialect.MYSQL: "%s", Dialect.POSTGRES: "%s", Dialect.SQLITE: "?"}
+"""What stands for a value in a statement of the plain driver."""
 DATABASES: Final = tuple(pytest.param(name, marks=MARKS.get(name, ())) for name in ("sqlite", *MARKS))
 """The parameters of a test that runs on each database."""
 CONNECTIONS: Final = ("plain", "core", "orm", "async core", "async orm")

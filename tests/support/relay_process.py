@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from foqs_client import Item
 from foqs_client.errors import FoqsError
+from foqs_client.outbox.outbox_connection import OutboxConnection
 from foqs_client.outbox.outbox_sql import Dialect
 from foqs_client.outbox.relay_loop import Relay, RelayPauses
 from foqs_client.outbox.relay_memory import SendCall
@@ -104,7 +105,7 @@ async def _relay(user: Path, queue_path: Path, at_step: AtStep) -> None:
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(user, isolation_level=None, factory=Connection)
 
-    tables = _Tables(connect, Dialect.SQLITE, uuid.uuid4().hex)
+    tables = _Tables(OutboxConnection(connect, Dialect.SQLITE), uuid.uuid4().hex)
     tables.at_step = at_step
     with closing(FileQueue(queue_path, at_step)) as queue:
         relay = Relay(tables, queue, QUICK)

@@ -1,7 +1,6 @@
 """The outbox: items that are written in a user's own transaction, and the relay that enqueues them.
 
-Built so far: `enqueue`, `enqueue_async`, the tables, and the pure core of the relay. docs/design/outbox.md says how the
-rest will work.
+docs/outbox.md shows how it is used; docs/design/outbox.md says how it works.
 """
 
 from foqs_client.outbox.enqueueing import enqueue, enqueue_async

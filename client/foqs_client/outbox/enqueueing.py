@@ -22,6 +22,7 @@ def enqueue(
     row_groups: Sequence[str | None] | None = None,
     prefix: str = DEFAULT_PREFIX,
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    notify: bool = False,
 ) -> list[str]:
     """Write items into the outbox, in the transaction of this connection. They are enqueued if it commits.
 
@@ -31,6 +32,7 @@ def enqueue(
         row_groups: for each item, the group whose rows are enqueued in order; None: it has none.
         prefix: begins the names of the outbox' tables. They are in the schema that the connection uses.
         payload_bytes_max: what the namespace allows.
+        notify: on Postgres, wake the relay at the commit. Postgres runs the commits of such transactions one after another.
 
     Returns:
         The name of each item in the outbox: 32 hexadecimal digits.
@@ -41,7 +43,7 @@ def enqueue(
     """
     rows = new_rows(items, row_groups, payload_bytes_max)
     if rows:
-        insert_rows(connection, rows, prefix)
+        insert_rows(connection, rows, prefix, notify=notify)
     return [row[0] for row in rows]
 
 
@@ -52,10 +54,13 @@ async def enqueue_async(
     row_groups: Sequence[str | None] | None = None,
     prefix: str = DEFAULT_PREFIX,
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    notify: bool = False,
 ) -> list[str]:
     """Do the same as `enqueue` with an AsyncConnection, an AsyncSession or an async_scoped_session of SQLAlchemy."""
 
     def enqueue_blocking(blocking: Any) -> list[str]:
-        return enqueue(blocking, items, row_groups=row_groups, prefix=prefix, payload_bytes_max=payload_bytes_max)
+        return enqueue(
+            blocking, items, row_groups=row_groups, prefix=prefix, payload_bytes_max=payload_bytes_max, notify=notify
+        )
 
     return await run_blocking(connection, enqueue_blocking)

@@ -121,6 +121,11 @@ def create_tables(dialect: Dialect, prefix: str = DEFAULT_PREFIX) -> list[str]:
     return statements if dialect is Dialect.MYSQL else [*statements, _INBOX_INDEX.format(prefix=prefix)]
 
 
+def now_sql(dialect: Dialect) -> str:
+    """Return the expression of a time by the database's clock."""
+    return _TYPES[dialect]["now"]
+
+
 def drop_tables(prefix: str = DEFAULT_PREFIX) -> list[str]:
     """Return the statements that drop the tables, with all rows that were not enqueued yet. Raises InvalidArgument."""
     return [f"DROP TABLE IF EXISTS {name}" for name in table_names(prefix)]

@@ -18,13 +18,18 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from foqs_client.errors import FoqsError
+from foqs_client.outbox.outbox_connection import TablesUnavailable
+from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
 from foqs_client.outbox.relay_memory import RelayLimits, RelayMemory, Round, SendCall
-from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTables, TablesUnavailable
+from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTables
 from foqs_client.outbox.row_outcome import replies_of
 
 log: Final = logging.getLogger("foqs.relay")
 
 T = TypeVar("T")
+
+_DATABASE: Final = "the outbox' database"
+_QUEUE: Final = "the queue"
 
 WITHOUT_RUNS: Final = RelayLimits(run_rows_max=1)
 """The limits as long as no host serves atomic calls: of each row group one row is in flight."""
@@ -57,6 +62,7 @@ class RelayPauses:
         again_s: before rows in doubt are sent again, parked rows are read again, or forgotten rows are swept.
         sweep_s: between two sweeps that nothing asks for.
         keys_s: how old the end of keys may be.
+        figures_s: between two counts of the rows of the outbox.
         stop_s: how long a stop waits for replies.
     """
 
@@ -68,6 +74,7 @@ class RelayPauses:
     again_s: float = 1.0
     sweep_s: float = 300.0
     keys_s: float = 30.0
+    figures_s: float = 5.0
     stop_s: float = 30.0
 
 
@@ -82,7 +89,11 @@ class Relay:
 
     Attributes:
         is_owner: whether it works on the outbox now.
-        sent_count: rows that the queue has answered with an id.
+        figures: what the outbox holds; None while another relay owns it.
+        problems: why rows wait, by what does not answer. Empty: nothing is wrong.
+        sent_rows: rows that the queue has answered with an id.
+        parked_rows: rows that were parked.
+        rounds, sweeps: what was written, and how often the whole table was read.
     """
 
     def __init__(
@@ -102,8 +113,19 @@ class Relay:
         self._stop = asyncio.Event()
         self._stop_s: float | None = None
         """When a stop ends."""
+        self._woken = asyncio.Event()
         self.is_owner = False
-        self.sent_count = 0
+        self.figures: OutboxFigures | None = None
+        self.problems: dict[str, str] = {}
+        self.sent_rows = self.parked_rows = self.rounds = self.sweeps = 0
+
+    async def check_tables(self) -> None:
+        """Read the owner row. Raises TablesUnavailable."""
+        await self._call(self._tables.read_owner)
+
+    def wake(self) -> None:
+        """Read a page at once."""
+        self._woken.set()
 
     def stop(self) -> None:
         """Stamp nothing more, and let `run` end when all that was sent is answered and deleted, or `stop_s` is over."""
@@ -118,7 +140,7 @@ class Relay:
                 except LostOwnership as error:
                     log.warning("the relay no longer owns its outbox", extra={"reason": str(error)})
                 finally:
-                    self.is_owner = False
+                    self.is_owner, self.figures = False, None
         finally:
             await self._call(self._tables.close)
             self._thread.shutdown()
@@ -153,6 +175,7 @@ class Relay:
                 has_found = not self._stop.is_set() and await self._read(ownership)
                 has_written = await self._write_round(ownership)
                 self._send_doubtful(ownership)
+                await self._count(ownership)
                 if has_found or has_written:
                     ownership.pause_s = self._pauses.page_s
                 else:
@@ -177,6 +200,7 @@ class Relay:
     async def _read(self, ownership: _Ownership) -> bool:
         """Read a page, a sweep's page and then the gaps. Return whether there were new rows."""
         memory, tables = ownership.memory, self._tables
+        self._woken.clear()
         self._begin_sweep(ownership)
         has_found = False
         if (
@@ -205,8 +229,24 @@ class Relay:
         is_wanted = memory.wants_sweep and now_s >= ownership.wanted_sweep_s
         if memory.swept_to is None and (is_wanted or now_s >= ownership.sweep_s):
             memory.begin_sweep()
+            self.sweeps += 1
+            ownership.count_above = 0
             ownership.sweep_s = now_s + self._pauses.sweep_s
             ownership.wanted_sweep_s = now_s + self._pauses.again_s
+
+    async def _count(self, ownership: _Ownership) -> None:
+        """Count the rows of the outbox from the oldest one on, which a sweep looks for again from the start."""
+        if self._clock() < ownership.figures_s:
+            return
+        ownership.figures_s = self._clock() + self._pauses.figures_s
+        found = await self._read_from(partial(read_figures, self._tables.connection, ownership.count_above))
+        if found is None:
+            return
+        self.figures = found
+        if found.oldest_id is not None:
+            ownership.count_above = found.oldest_id - 1
+        is_full = found.parked >= self._limits.parked_rows_max
+        self._report("parked rows", f"{found.parked} rows are parked, and nothing else is sent" if is_full else None)
 
     # --------------------------------------------------------------------- rounds
 
@@ -220,6 +260,8 @@ class Relay:
         ownership.round_s = self._clock() + self._pauses.round_s
         ownership.memory.on_round_committed()
         ownership.reasons.clear()
+        self.rounds += 1
+        self.parked_rows += len(round.parked)
         self._start(ownership, round.calls)
         return not round.is_empty
 
@@ -227,9 +269,10 @@ class Relay:
         """Write a round, and repeat it until its outcome is known. Raises LostOwnership."""
         while True:
             try:
-                return await self._call(self._tables.commit_round, round, reasons)
+                await self._call(self._tables.commit_round, round, reasons)
+                return self._report(_DATABASE, None)
             except TablesUnavailable as error:
-                log.warning("the outbox' database does not answer", extra={"reason": str(error)})
+                self._report(_DATABASE, str(error))
                 if self._is_stop_over():
                     raise LostOwnership("the relay was stopped while a round had no outcome") from None
                 await asyncio.sleep(self._pauses.again_s)
@@ -243,8 +286,9 @@ class Relay:
             try:
                 ownership.keys_until_ms = await self._queue.keys_until_ms()
                 ownership.keys_s = now_s + self._pauses.keys_s
+                self._report(_QUEUE, None)
             except FoqsError as error:
-                log.warning("the queue does not answer", extra={"reason": str(error)})
+                self._report(_QUEUE, str(error))
         return ownership.keys_until_ms
 
     # ---------------------------------------------------------------------- sends
@@ -273,29 +317,43 @@ class Relay:
         ownership.has_answers.clear()
         answers, ownership.answers = ownership.answers, []
         for call, each in answers:
-            self.sent_count += sum([error is None for error in each.values()])
+            self.sent_rows += sum([error is None for error in each.values()])
             ownership.reasons.update({id: str(error) for id, error in each.items() if error is not None})
             ownership.memory.on_replies(replies_of(each, is_atomic=call.is_atomic))
 
     async def _pause(self, ownership: _Ownership) -> None:
-        """Wait for an answer, a stop, or the time of the next page."""
-        events = [ownership.has_answers] if self._stop.is_set() else [ownership.has_answers, self._stop]
+        """Wait for an answer, a wake-up, a stop, or the time of the next page."""
+        events = [ownership.has_answers, *([] if self._stop.is_set() else [self._stop, self._woken])]
         waits = [asyncio.ensure_future(event.wait()) for event in events]
         await asyncio.wait(waits, timeout=ownership.pause_s, return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
-        ownership.pause_s = min(2 * ownership.pause_s, self._pauses.page_s_max)
+        ownership.pause_s = (
+            self._pauses.page_s if self._woken.is_set() else min(2 * ownership.pause_s, self._pauses.page_s_max)
+        )
 
     # ---------------------------------------------------------------- the database
 
     async def _read_from(self, call: Callable[[], T]) -> T | None:
         """Return what a call of the tables returns; None, after a pause, if the database does not answer."""
         try:
-            return await self._call(call)
+            result = await self._call(call)
         except TablesUnavailable as error:
-            log.warning("the outbox' database does not answer", extra={"reason": str(error)})
+            self._report(_DATABASE, str(error))
             await self._wait(self._pauses.again_s)
             return None
+        self._report(_DATABASE, None)
+        return result
+
+    def _report(self, part: str, problem: str | None) -> None:
+        """Log a problem when it begins and when it ends, and keep it meanwhile."""
+        if problem is None:
+            if self.problems.pop(part, None) is not None:
+                log.info("%s: all is well again", part)
+            return
+        if part not in self.problems:
+            log.warning("%s: rows wait", part, extra={"reason": problem})
+        self.problems[part] = problem
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
@@ -311,6 +369,7 @@ class _Ownership:
     """What a relay knows while it owns the outbox. A time is the earliest one of the next thing of its kind.
 
     Attributes:
+        count_above: the oldest row is looked for above this id.
         reasons: why rows are parked by the next round, by id.
     """
 
@@ -327,6 +386,8 @@ class _Ownership:
     wanted_sweep_s: float = 0.0
     parked_s: float = 0.0
     doubtful_s: float = 0.0
+    figures_s: float = 0.0
+    count_above: int = 0
 
     @property
     def is_done(self) -> bool:

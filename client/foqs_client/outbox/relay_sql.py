@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from foqs_client.outbox.new_rows import COLUMNS
-from foqs_client.outbox.outbox_sql import Dialect, table_names
+from foqs_client.outbox.outbox_sql import Dialect, now_sql, table_names
 from foqs_client.outbox.relayed_items import READ_COLUMNS
 
 _READ: Final = ", ".join(READ_COLUMNS)
@@ -51,7 +51,32 @@ DELETE_ROWS: Final = "DELETE FROM {outbox} WHERE id IN ({marks})"
 DELETE_PARKED: Final = "DELETE FROM {parked} WHERE id IN ({marks})"
 
 
-def for_driver(statement: str, prefix: str, marker: str, **parts: str) -> str:
-    """Return a statement with the names of the tables, and with the markers of a driver. Raises InvalidArgument."""
+# What others look at.
+READ_OLDEST: Final = "SELECT id, {now} - created_ms FROM {outbox} WHERE id > ? ORDER BY id LIMIT 1"
+COUNT_ROWS: Final = "SELECT COUNT(*) FROM (SELECT id FROM {outbox} WHERE id >= ? ORDER BY id LIMIT ?) AS counted"
+COUNT_PARKED: Final = "SELECT verdict IS NOT NULL, COUNT(*) FROM {parked} GROUP BY verdict IS NOT NULL"
+CHECK_COLUMNS: Final = (
+    f"SELECT {_KEPT} FROM {{outbox}} WHERE id = 0",  # noqa: S608
+    f"SELECT {_KEPT}, reason, may_be_queued, verdict FROM {{parked}} WHERE id = 0",  # noqa: S608
+    READ_OWNER,
+)
+IS_READ_ONLY: Final = {Dialect.MYSQL: "SELECT @@global.read_only", Dialect.POSTGRES: "SELECT pg_is_in_recovery()"}
+ID_STEP: Final = {Dialect.MYSQL: "SELECT @@auto_increment_increment"}
+
+# What an operator sees and decides.
+LIST_PARKED: Final = (
+    "SELECT id, topic, row_group, payload, reason, may_be_queued, verdict, {now} - created_ms FROM {parked} "
+    "WHERE id > ? ORDER BY id LIMIT ?"
+)
+FIND_PARKED: Final = "SELECT verdict FROM {parked} WHERE id = ?"
+RESEND: Final = (
+    "UPDATE {parked} SET verdict = 'resend' WHERE id = ? AND verdict IS NULL AND (may_be_queued = 0 OR ? = 1)"
+)
+DROP: Final = "DELETE FROM {parked} WHERE id = ? AND verdict IS NULL"
+
+
+def for_driver(statement: str, prefix: str, marker: str, dialect: Dialect, **parts: str) -> str:
+    """Return a statement for a database: names of the tables, its clock, and the markers of its driver. Raises InvalidArgument."""
     outbox, parked, relay, _ = table_names(prefix)
-    return statement.format(outbox=outbox, parked=parked, relay=relay, **parts).replace("?", marker)
+    now = now_sql(dialect) if "{now}" in statement else ""
+    return statement.format(outbox=outbox, parked=parked, relay=relay, now=now, **parts).replace("?", marker)

@@ -8,13 +8,13 @@ asked for under a lock, on a new connection. Knows nothing of the queue.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from foqs_client.outbox import relay_sql
 from foqs_client.outbox.gaps import IdRange
-from foqs_client.outbox.outbox_sql import DEFAULT_PREFIX, Dialect
+from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
 from foqs_client.outbox.relay_memory import ParkedRow, Round
 from foqs_client.outbox.relay_state import RelayState, decode_state
 from foqs_client.outbox.relayed_items import outbox_row
@@ -32,10 +32,6 @@ class LostOwnership(Exception):
     """Another relay has taken the outbox over, or the database has lost commits. This relay writes nothing more."""
 
 
-class TablesUnavailable(Exception):
-    """The database did not carry out a statement. The connection is closed; the next call opens another one."""
-
-
 @dataclass(slots=True, frozen=True)
 class OutboxOwner:
     """The owner row."""
@@ -50,17 +46,14 @@ class RelayTables:
     """The tables of one outbox.
 
     Args:
-        connect: opens a connection of the plain driver that commits each statement.
+        connection: of this relay alone.
         nonce: 32 hexadecimal digits, random for each relay.
     """
 
-    def __init__(self, connect: Callable[[], Any], dialect: Dialect, nonce: str, prefix: str = DEFAULT_PREFIX) -> None:
-        self._connect = connect
-        self._dialect = dialect
+    def __init__(self, connection: OutboxConnection, nonce: str) -> None:
+        self.connection = connection
+        self._dialect = connection.dialect
         self._nonce = nonce
-        self._prefix = prefix
-        self._marker = "?" if dialect is Dialect.SQLITE else "%s"
-        self._connection: Any = None
         self._epoch = 0
         self._round = 0
         self._is_in_doubt = False
@@ -70,19 +63,19 @@ class RelayTables:
 
     def read_owner(self) -> OutboxOwner:
         """Return the owner row. It is created with the first call."""
-        found = self._query(relay_sql.READ_OWNER)
+        found = self.connection.query(relay_sql.READ_OWNER)
         if not found:
             with contextlib.suppress(
                 TablesUnavailable
             ):  # another relay has created it, or the read below says what is wrong
-                self._execute(relay_sql.FIRST_OWNER, (b"",))
-            found = self._query(relay_sql.READ_OWNER)
+                self.connection.execute(relay_sql.FIRST_OWNER, (b"",))
+            found = self.connection.query(relay_sql.READ_OWNER)
         epoch, nonce, number, state = found[0]
         return OutboxOwner(epoch, nonce.strip(), number, decode_state(bytes(state)))
 
     def take_over(self, owner: OutboxOwner) -> bool:
         """Become the owner after this one. Return False if another relay was first."""
-        count = self._execute(relay_sql.TAKE_OVER, (self._nonce, owner.epoch))
+        count = self.connection.execute(relay_sql.TAKE_OVER, (self._nonce, owner.epoch))
         self._epoch, self._round = owner.epoch + 1, 0
         return count == 1
 
@@ -92,7 +85,7 @@ class RelayTables:
         rows: list[OutboxRow] = []
         for start in range(0, len(ids), PAGE_ROWS):
             part = ids[start : start + PAGE_ROWS]
-            rows += map(outbox_row, self._query(relay_sql.READ_IDS, part, marks=self._marks(part)))
+            rows += map(outbox_row, self.connection.query(relay_sql.READ_IDS, part, marks=_marks(part)))
         stamped = set(ids)
         return rows + [each.row for each in self.read_parked() if each.row.id in stamped]
 
@@ -100,7 +93,7 @@ class RelayTables:
 
     def read_above(self, id: int, to: int = _ID_MAX) -> list[OutboxRow]:
         """Return the first committed rows above an id, by id, at most `PAGE_ROWS`."""
-        return list(map(outbox_row, self._query(relay_sql.READ_ABOVE, (id, to, PAGE_ROWS))))
+        return list(map(outbox_row, self.connection.query(relay_sql.READ_ABOVE, (id, to, PAGE_ROWS))))
 
     def read_ranges(self, ranges: Sequence[IdRange]) -> tuple[list[OutboxRow], bool]:
         """Return the first rows in these rising ranges, by id, and whether they are all."""
@@ -109,7 +102,7 @@ class RelayTables:
             part = ranges[start : start + _RANGES_PER_READ]
             where = " OR ".join(["id BETWEEN ? AND ?"] * len(part))
             values = [*(bound for each in part for bound in each), PAGE_ROWS + 1 - len(rows)]
-            rows += map(outbox_row, self._query(relay_sql.READ_RANGES, values, ranges=where))
+            rows += map(outbox_row, self.connection.query(relay_sql.READ_RANGES, values, ranges=where))
             if len(rows) > PAGE_ROWS:
                 return rows[:PAGE_ROWS], False
         return rows, True
@@ -118,11 +111,11 @@ class RelayTables:
         """Return the parked rows, by id. Only those with a verdict have their items."""
         resent = {
             values[0]: ParkedRow(outbox_row(values, may_be_queued=bool(may_be_queued)), verdict)
-            for *values, may_be_queued, verdict in self._query(relay_sql.READ_RESENT)
+            for *values, may_be_queued, verdict in self.connection.query(relay_sql.READ_RESENT)
         }
         return [
             resent.get(id) or ParkedRow(OutboxRow(id, row_group, may_be_queued=bool(may_be_queued)))
-            for id, row_group, may_be_queued in self._query(relay_sql.READ_PARKED)
+            for id, row_group, may_be_queued in self.connection.query(relay_sql.READ_PARKED)
         ]
 
     # --------------------------------------------------------------------- rounds
@@ -141,9 +134,9 @@ class RelayTables:
         try:
             if not (self._is_in_doubt and self._is_committed(number)):
                 self._is_in_doubt = True
-                self._execute(relay_sql.BEGIN[self._dialect])
+                self.connection.execute(relay_sql.BEGIN[self._dialect])
                 self._write_round(number, round, reasons)
-                self._execute("COMMIT")
+                self.connection.execute("COMMIT")
         except BaseException:
             self.close()
             raise
@@ -152,25 +145,25 @@ class RelayTables:
 
     def _write_round(self, number: int, round: Round, reasons: Mapping[int, str]) -> None:
         values = (number, round.state.encode(), self._epoch, self._nonce, number - 1)
-        if self._execute(relay_sql.FENCE, values) != 1:
+        if self.connection.execute(relay_sql.FENCE, values) != 1:
             raise LostOwnership("another relay has taken this outbox over, or its database has lost commits")
         for row in round.parked:
             reason = (reasons.get(row.id, "")[:_REASON_CHARACTERS_MAX], int(row.may_be_queued), row.id)
-            if not self._execute(relay_sql.PARK, reason):
-                self._execute(relay_sql.PARK_AGAIN, reason)
+            if not self.connection.execute(relay_sql.PARK, reason):
+                self.connection.execute(relay_sql.PARK_AGAIN, reason)
         leaving = [*round.deleted, *(row.id for row in round.parked)]
         for start in range(0, len(leaving), PAGE_ROWS):
             part = leaving[start : start + PAGE_ROWS]
-            self._execute(relay_sql.DELETE_ROWS, part, marks=self._marks(part))
+            self.connection.execute(relay_sql.DELETE_ROWS, part, marks=_marks(part))
         for start in range(0, len(round.deleted), PAGE_ROWS):
             part = round.deleted[start : start + PAGE_ROWS]
-            self._execute(relay_sql.DELETE_PARKED, part, marks=self._marks(part))
+            self.connection.execute(relay_sql.DELETE_PARKED, part, marks=_marks(part))
 
     def _is_committed(self, number: int) -> bool:
         """Return whether this round is in the owner row. Its transaction has ended when the lock is had."""
-        self._execute(relay_sql.BEGIN[self._dialect])
-        found = self._query(relay_sql.READ_OWNER + relay_sql.LOCK[self._dialect])
-        self._execute("COMMIT")
+        self.connection.execute(relay_sql.BEGIN[self._dialect])
+        found = self.connection.query(relay_sql.READ_OWNER + relay_sql.LOCK[self._dialect])
+        self.connection.execute("COMMIT")
         epoch, nonce, written, _ = found[0]
         if (epoch, nonce.strip()) != (self._epoch, self._nonce) or written not in (number - 1, number):
             raise LostOwnership("the owner row is not the one that this relay wrote")
@@ -180,32 +173,8 @@ class RelayTables:
 
     def close(self) -> None:
         """Close the connection, which ends its transaction. The next call opens another one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.close()
+        self.connection.close()
 
-    def _query(self, statement: str, values: Sequence[Any] = (), **parts: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self._run(statement, values, parts, lambda cursor: cursor.fetchall())]
 
-    def _execute(self, statement: str, values: Sequence[Any] = (), **parts: str) -> int:
-        return int(self._run(statement, values, parts, lambda cursor: cursor.rowcount))
-
-    def _run(
-        self, statement: str, values: Sequence[Any], parts: Mapping[str, str], result: Callable[[Any], Any]
-    ) -> Any:
-        text = relay_sql.for_driver(statement, self._prefix, self._marker, **parts)
-        try:
-            if self._connection is None:
-                self._connection = self._connect()
-                for each in relay_sql.SESSION[self._dialect]:
-                    self._execute(each)
-            with contextlib.closing(self._connection.cursor()) as cursor:
-                cursor.execute(text, tuple(values))
-                return result(cursor)
-        except Exception as error:
-            self.close()
-            raise TablesUnavailable(f"{type(error).__name__}: {error}") from error
-
-    def _marks(self, ids: Sequence[int]) -> str:
-        return ", ".join(["?"] * len(ids))
+def _marks(ids: Sequence[int]) -> str:
+    return ", ".join(["?"] * len(ids))

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from foqs_client.errors import InvalidArgument, KeyConflict, KeyEnded, LimitExceeded, NotImplementedYet, UnknownOutcome
+from foqs_client.errors import InvalidArgument, KeyConflict, KeyEnded, LimitExceeded, UnknownOutcome
 from foqs_contract.errors import FoqsError
 
 
@@ -72,7 +72,7 @@ ROW_OUTCOMES: Final[Mapping[tuple[SentState, Reply], RowOutcome]] = {
 
 KEY_UNTIL_FIELD: Final = "key_until_ms"
 
-_REFUSED: Final = (InvalidArgument, KeyConflict, NotImplementedYet)
+_REFUSED: Final = (InvalidArgument, KeyConflict)
 
 
 def replies_of(answers: Mapping[int, FoqsError | None], *, is_atomic: bool) -> dict[int, Reply]:

@@ -22,8 +22,11 @@ _MYSQL_IN_TRANSACTION: Final = 1
 """SERVER_STATUS_IN_TRANS of MySQL's protocol."""
 
 
-def insert_rows(connection: Any, rows: Rows, prefix: str) -> None:
+def insert_rows(connection: Any, rows: Rows, prefix: str, *, notify: bool) -> None:
     """Write rows through a connection of any kind that is known.
+
+    Args:
+        notify: on Postgres, wake the relay when the transaction commits.
 
     Raises:
         InvalidArgument: it is of another kind, or the prefix is no name of a table.
@@ -32,7 +35,7 @@ def insert_rows(connection: Any, rows: Rows, prefix: str) -> None:
     for package in _packages(connection):
         insert = _INSERT_BY_PACKAGE.get(package)
         if insert is not None:
-            insert(connection, rows, outbox_table(prefix))
+            insert(connection, rows, outbox_table(prefix), notify)
             return
     raise InvalidArgument(
         f"{type(connection).__module__}.{type(connection).__qualname__} is no connection that is known; "
@@ -66,7 +69,7 @@ def _packages(connection: Any) -> list[str]:
     return [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
 
 
-def _insert_sqlite(connection: Any, rows: Rows, table: str) -> None:
+def _insert_sqlite(connection: Any, rows: Rows, table: str, _notify: bool) -> None:
     autocommit: int = getattr(connection, "autocommit", -1)  # of Python 3.12; -1 stands for `isolation_level`
     commits = connection.isolation_level is None if autocommit == -1 else bool(autocommit)
     _require_transaction(
@@ -75,7 +78,7 @@ def _insert_sqlite(connection: Any, rows: Rows, table: str) -> None:
     connection.executemany(_statement(table, "?"), rows)
 
 
-def _insert_psycopg(connection: Any, rows: Rows, table: str) -> None:
+def _insert_psycopg(connection: Any, rows: Rows, table: str, notify: bool) -> None:
     import psycopg
 
     if not isinstance(connection, psycopg.Connection):
@@ -88,16 +91,18 @@ def _insert_psycopg(connection: Any, rows: Rows, table: str) -> None:
     _require_transaction(connection.autocommit and is_idle, "begin a transaction first: with connection.transaction()")
     with connection.cursor() as cursor:
         cursor.executemany(_statement(table, "%s"), rows)
+        if notify:
+            cursor.execute(f"NOTIFY {table}")
 
 
-def _insert_pymysql(connection: Any, rows: Rows, table: str) -> None:
+def _insert_pymysql(connection: Any, rows: Rows, table: str, _notify: bool) -> None:
     is_idle = not connection.server_status & _MYSQL_IN_TRANSACTION
     _require_transaction(connection.get_autocommit() and is_idle, "begin a transaction first: connection.begin()")
     with connection.cursor() as cursor:
         cursor.executemany(_statement(table, "%s"), rows)
 
 
-def _insert_sqlalchemy(connection: Any, rows: Rows, table: str) -> None:
+def _insert_sqlalchemy(connection: Any, rows: Rows, table: str, notify: bool) -> None:
     """Write through a Connection, a Session or a scoped session."""
     import sqlalchemy as sa
     from sqlalchemy.orm import Session, scoped_session
@@ -119,6 +124,8 @@ def _insert_sqlalchemy(connection: Any, rows: Rows, table: str) -> None:
     )
     target = sa.table(table, *(sa.column(name, _sqlalchemy_type(sa, name)) for name in COLUMNS))
     connection.execute(sa.insert(target), [dict(zip(COLUMNS, row, strict=True)) for row in rows])
+    if notify and connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"NOTIFY {table}")
 
 
 def _detects_autocommit(connection: Any) -> bool:
@@ -160,7 +167,7 @@ def _require_transaction(would_commit: bool, remedy: str) -> None:
         raise NotInTransaction(f"this connection commits each statement; {remedy}")
 
 
-_INSERT_BY_PACKAGE: Final[Mapping[str, Callable[[Any, Rows, str], None]]] = {
+_INSERT_BY_PACKAGE: Final[Mapping[str, Callable[[Any, Rows, str, bool], None]]] = {
     "sqlite3": _insert_sqlite,
     "psycopg": _insert_psycopg,
     "pymysql": _insert_pymysql,

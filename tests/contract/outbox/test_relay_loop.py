@@ -19,6 +19,7 @@ import pytest
 from foqs_client import Item
 from foqs_client.errors import FoqsError, InvalidArgument, Unavailable
 from foqs_client.outbox import enqueue
+from foqs_client.outbox.outbox_connection import OutboxConnection
 from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
 from foqs_client.outbox.relay_tables import RelayTables
@@ -95,7 +96,7 @@ class ScriptedQueue:
 
 def run_until(place: Place, queue: Any, is_done: Callable[[], bool], connect: Callable[[], Any] | None = None) -> Relay:
     """Run a relay until this is so after an answer of the queue or a look at the tables, and stop it."""
-    tables = RelayTables(connect or (lambda: place.connect(True)), place.dialect, "a" * 32)
+    tables = RelayTables(OutboxConnection(connect or (lambda: place.connect(True)), place.dialect), "a" * 32)
     relay = Relay(tables, queue, QUICK)
 
     async def ask() -> bool:
@@ -139,7 +140,7 @@ def test_a_relay_outlasts_a_database_that_does_not_answer(place: Place) -> None:
 
     relay = run_until(place, queue, lambda: left(place) == 0, connect)
 
-    assert relay.sent_count == 2
+    assert relay.sent_rows == 2
     assert queue.taken == [b"1", b"2"]
 
 
@@ -162,7 +163,9 @@ def test_two_relays_that_take_over_from_each_other_send_each_row_once_and_in_ord
         pauses = replace(QUICK, takeover_s=1.0)
         # An idle owner writes a round every two seconds, and the other one waits for one second only.
         relays = {
-            name: Relay(RelayTables(lambda: place.connect(True), place.dialect, name * 32), queue, pauses)
+            name: Relay(
+                RelayTables(OutboxConnection(lambda: place.connect(True), place.dialect), name * 32), queue, pauses
+            )
             for name in "ab"
         }
 

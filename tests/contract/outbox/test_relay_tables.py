@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
 
 from foqs_client import Item
-from foqs_client.outbox import enqueue
+from foqs_client.errors import InvalidArgument, NotFound
+from foqs_client.outbox import enqueue, relay_sql
+from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
+from foqs_client.outbox.outbox_figures import read_figures
+from foqs_client.outbox.parked_rows import drop, list_parked, resend
+from foqs_client.outbox.postgres_wakeups import listen_for_wakeups
 from foqs_client.outbox.relay_memory import RelayMemory, Round, SendCall
 from foqs_client.outbox.relay_state import RelayState, Stamp
-from foqs_client.outbox.relay_tables import PAGE_ROWS, LostOwnership, RelayTables, TablesUnavailable
+from foqs_client.outbox.relay_tables import PAGE_ROWS, LostOwnership, RelayTables
 from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.outbox.row_outcome import Reply
 from foqs_contract.key_slots import key_slot_of
@@ -28,7 +37,7 @@ def place(request: pytest.FixtureRequest, make_place: MakePlace) -> Place:
 
 
 def relay(place: Place, nonce: str = FIRST) -> RelayTables:
-    return RelayTables(lambda: place.connect(True), place.dialect, nonce)
+    return RelayTables(OutboxConnection(lambda: place.connect(True), place.dialect), nonce)
 
 
 def owning(place: Place, nonce: str = FIRST) -> RelayTables:
@@ -161,7 +170,9 @@ class _BreakingConnection:
 def test_a_round_whose_commit_is_not_answered_is_written_once(place: Place, when: str) -> None:
     add(place, [Item("t")] * 2)
     breaks: list[str] = []
-    tables = RelayTables(lambda: _BreakingConnection(place.connect(True), breaks), place.dialect, FIRST)
+    tables = RelayTables(
+        OutboxConnection(lambda: _BreakingConnection(place.connect(True), breaks), place.dialect), FIRST
+    )
     with closing(tables):
         assert tables.take_over(tables.read_owner())
         first, second = tables.read_above(0)
@@ -246,3 +257,65 @@ def test_each_committed_row_is_sent_once_wherever_its_relays_die(place: Place) -
     grouped = [payload for payload in queue.payloads if payload.endswith(b".0")]
     assert grouped == sorted(grouped, key=lambda payload: int(payload[:-2]))
     assert killed_after == {"read the owner", "took over", "read", "committed a round", "sent"}
+
+
+def test_others_see_what_the_outbox_holds_and_decide_about_parked_rows(place: Place) -> None:
+    add(place, [Item("t", b"1"), Item("t", b"2"), Item("t", b"3")], [None, "g", None])
+    with closing(owning(place)) as tables:
+        seen = tables.connection
+        first, second, third = tables.read_above(0)
+        tables.commit_round(Round(parked=[second, replace(third, may_be_queued=True)]), {second.id: "bad"})
+        figures = read_figures(seen)
+        assert (figures.rows, figures.oldest_id, figures.parked, figures.resent) == (1, first.id, 2, 0)
+        assert read_figures(seen, first.id).rows == 0
+        [shown, doubtful] = list_parked(seen, 10)
+        assert (shown.id, shown.topic, shown.row_group, shown.payload, shown.reason) == (
+            second.id,
+            "t",
+            "g",
+            b"2",
+            "bad",
+        )
+        assert (shown.may_be_queued, shown.is_resent, doubtful.may_be_queued) == (False, False, True)
+
+        resend(seen, second.id)
+        assert (read_figures(seen).parked, read_figures(seen).resent) == (1, 1)
+        for id, decide in ((second.id, resend), (second.id, drop), (third.id, resend)):
+            with pytest.raises(InvalidArgument):
+                decide(seen, id)
+        with pytest.raises(NotFound):
+            drop(seen, first.id)
+        resend(seen, third.id, may_double=True)
+        for statement in relay_sql.CHECK_COLUMNS:
+            seen.query(statement)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("connection", ["plain", "core"])
+def test_a_commit_with_a_notify_wakes_the_relay(make_place: MakePlace, connection: str) -> None:
+    place = make_place("postgres").prepare()
+
+    def write(*, ends: bool) -> None:
+        if connection == "plain":
+            with closing(place.connect(False)) as opened:
+                enqueue(opened, [Item("t")], notify=True)
+                opened.commit() if ends else opened.rollback()
+            return
+        with sa.create_engine(place.url, poolclass=NullPool).connect() as opened:
+            enqueue(opened, [Item("t")], notify=True)
+            opened.commit() if ends else opened.rollback()
+
+    async def main() -> None:
+        wakes: asyncio.Queue[None] = asyncio.Queue()
+        listening = asyncio.ensure_future(
+            listen_for_wakeups(lambda: place.connect(True), "foqs_outbox", lambda: wakes.put_nowait(None))
+        )
+        await wakes.get()  # it listens now
+        await asyncio.to_thread(write, ends=False)
+        await asyncio.to_thread(write, ends=True)
+        await asyncio.wait_for(wakes.get(), 30)
+        assert wakes.empty()
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+    asyncio.run(main())
