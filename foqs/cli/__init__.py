@@ -28,6 +28,7 @@ from foqs.cli.commands.host_process_commands import dev, host
 from foqs.cli.commands.item_commands import ack, dequeue, item, nack, peek
 from foqs.cli.commands.jobs_commands import jobs
 from foqs.cli.commands.namespace_commands import namespace
+from foqs.cli.commands.relay_commands import relay
 from foqs.cli.commands.schema_commands import schema
 from foqs.cli.commands.shard_commands import shard
 from foqs.cli.commands.spark_command import spark
@@ -46,7 +47,7 @@ RENAMED_COMMANDS: Final = {"why": "explain"}
 
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-SERVICES: Final = frozenset({"dev", "host", "worker"})
+SERVICES: Final = frozenset({"dev", "host", "relay", "worker"})
 """Commands that serve until they are stopped. All others show results, and do nothing if they cannot."""
 
 
@@ -116,6 +117,7 @@ for command in (
     ack,
     nack,
     worker,
+    relay,
     peek,
     topic,
     item,

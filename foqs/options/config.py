@@ -53,7 +53,7 @@ ENVIRONMENT_PREFIX: Final = "FOQS_"
 CLI_VARIABLES: Final = frozenset(
     f"FOQS_{name}"
     for name in ("CONFIG", "ADDRESS", "NAMESPACE", "CLIENT_REGION", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
-) | {"FOQS_PURE"}
+) | {"FOQS_OUTBOX_DATABASE", "FOQS_OUTBOX_PREFIX", "FOQS_PURE"}
 """Variables of the command line, and the choice of plain Python. They are no options of a host."""
 
 FILE_BYTES_MAX: Final = 1 << 20

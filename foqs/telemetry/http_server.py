@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeAlias
 
 from aiohttp import web
 
 from foqs.options.options import is_loopback
 from foqs.runtime.host_header import is_localhost_or_address
 from foqs.runtime.http_connections import HttpConnections, parser_log
-from foqs.telemetry.metrics import CONTENT_TYPE, Metrics
+from foqs.telemetry.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,14 @@ AnswerPage: TypeAlias = Callable[[Mapping[str, str], str | None], Awaitable[tupl
 """Returns (status, JSON object) for the parameters of a request and its Authorization header."""
 
 
+class RenderedMetrics(Protocol):
+    """Metrics that can be shown."""
+
+    def render(self) -> Iterator[bytes]:
+        """Yield the metrics in Prometheus' text format, in parts."""
+        ...
+
+
 class HttpServer:
     """Serves /livez, /readyz, /metrics and pages of JSON, and names them at /.
 
@@ -50,7 +58,7 @@ class HttpServer:
 
     def __init__(
         self,
-        metrics: Metrics,
+        metrics: RenderedMetrics,
         unready_reasons: Callable[[], Mapping[str, str]],
         console: Callable[[], str] = lambda: "There is no console here.",
     ) -> None:

@@ -8,6 +8,7 @@ value is obtained.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -265,6 +266,18 @@ TIER_METRICS: Final = (
 JOB_METRICS: Final = (_gauge("bulk_jobs", "Bulk jobs on record, as this host read them last", "state"),)
 """The metrics of bulk jobs, sampled at each scrape."""
 
+RELAY_METRICS: Final = (
+    _gauge("relay_owner", "1 while this relay works on its outbox, 0 while another one does"),
+    _gauge("relay_lag_rows", "Rows in the outbox, counted up to 100,000; only at the relay that works on it"),
+    _gauge("relay_lag_seconds", "Age of the oldest row by the user's database; only at the relay that works on it"),
+    _gauge("relay_parked", "Rows that wait for a decision; only at the relay that works on the outbox"),
+    _counter("relay_sent_rows", "Rows that the queue has answered with an id"),
+    _counter("relay_parked_rows", "Rows that were parked"),
+    _counter("relay_rounds", "Transactions of the relay"),
+    _counter("relay_sweeps", "Reads of the whole outbox"),
+)
+"""The metrics of `foqs relay`, sampled at each scrape of its own HTTP server."""
+
 METRICS: Final = EVENT_METRICS + SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRICS + JOB_METRICS
 
 
@@ -291,19 +304,25 @@ The HTTP server shows these metrics at `/metrics`, in Prometheus' text format, b
 
 """
 
+_RELAY_HEADER: Final = """
+## Of a relay
+
+`foqs relay --http-port PORT` shows these metrics, beside `process_*`, at its own `/metrics`. See [the outbox](outbox.md).
+
+"""
+
 
 def render_page() -> str:
     """Return docs/metrics.md: `python -c "from foqs.telemetry.metric_table import *; print(render_page(), end='')"`."""
+    return _PAGE_HEADER + _rows(METRICS) + _RELAY_HEADER + _rows(RELAY_METRICS) + _deprecated_rows()
+
+
+def _rows(metrics: Sequence[MetricDescription]) -> str:
     rows = [
         f"| `{metric.exposed_name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.text} |"
-        for metric in sorted(METRICS, key=lambda metric: metric.name)
+        for metric in sorted(metrics, key=lambda metric: metric.name)
     ]
-    return (
-        _PAGE_HEADER
-        + "\n".join(["| name | kind | labels | meaning |", "|---|---|---|---|", *rows])
-        + "\n"
-        + _deprecated_rows()
-    )
+    return "\n".join(["| name | kind | labels | meaning |", "|---|---|---|---|", *rows]) + "\n"
 
 
 def _deprecated_rows() -> str:

@@ -24,7 +24,8 @@ import click
 from foqs.cli import RENAMED_COMMANDS, root
 from foqs.options.config import Config
 from foqs.options.renames import DEPRECATED, RENAMED
-from foqs.telemetry.metric_table import METRICS
+from foqs.telemetry.metric_table import METRICS, RELAY_METRICS
+from foqs_client.outbox.outbox_sql import table_names
 from foqs_contract.call_table import CALLS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -144,7 +145,7 @@ def former_options() -> frozenset[str]:
 def metrics() -> frozenset[str]:
     """Return the names of the metrics as queries use them."""
     found: set[str] = set()
-    for metric in METRICS:
+    for metric in METRICS + RELAY_METRICS:
         suffixes = ("", "_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         found.update(metric.exposed_name + suffix for suffix in suffixes)
     return frozenset(found)
@@ -152,8 +153,9 @@ def metrics() -> frozenset[str]:
 
 @cache
 def tables() -> frozenset[str]:
-    """Return the names of the tables of a database that belong to no shard."""
-    return frozenset(word for text in _texts("foqs/store") for word in re.findall(r"foqs_\w+", text))
+    """Return the names of the tables of a database that belong to no shard, and of those of an outbox."""
+    found = (word for text in _texts("foqs/store") for word in re.findall(r"foqs_\w+", text))
+    return frozenset([*found, *table_names()])
 
 
 @cache

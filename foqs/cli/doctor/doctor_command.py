@@ -38,8 +38,18 @@ _COLUMNS: Final[list[Column]] = [
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", help="The configuration to check."
 )
+@click.option("--outbox", "database", metavar="URL", help="Also check the outbox in this database; see foqs relay.")
+@click.option(
+    "--outbox-prefix",
+    "prefix",
+    envvar="FOQS_OUTBOX_PREFIX",
+    default="foqs_",
+    show_default=True,
+    show_envvar=True,
+    help="The beginning of the names of the outbox' tables.",
+)
 @host_call_options
-def doctor(session: HostSession, file: Path | None) -> None:
+def doctor(session: HostSession, file: Path | None, database: str | None, prefix: str) -> None:
     """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), catalog, Python and libraries.
 
     For a host in a cluster: its address, ZooKeeper, the layout, and each database in place of folder and store.
@@ -47,11 +57,18 @@ def doctor(session: HostSession, file: Path | None) -> None:
     With --address (or FOQS_ADDRESS): whether the cluster answers, this machine reaches each of its hosts, and each
     shard is served. This machine is then checked only if --config names a configuration.
 
+    With --outbox: the outbox' tables, its relay, its rows, and with --address the key window of the namespace. This
+    machine is then checked only if --config names a configuration.
+
     Exit code 5 if a check is bad.
     """
     source = click.get_current_context().get_parameter_source("address")
     address = None if source is ParameterSource.DEFAULT else session.address
-    findings = asyncio.run(_run_checks(file, address, session.open_client))
+    findings = list(asyncio.run(_run_checks(file, address, session.open_client, with_host=database is None)))
+    if database is not None:
+        from foqs.cli.doctor.outbox_checks import check_outbox
+
+        findings += asyncio.run(check_outbox(database, prefix, session if address is not None else None))
     rows = [
         {"check": found.check, "state": found.state, "found": found.detail, "remedy": found.remedy or None}
         for found in findings
@@ -60,12 +77,16 @@ def doctor(session: HostSession, file: Path | None) -> None:
     bad = sum(found.state == "bad" for found in findings)
     if bad:
         raise CommandFailed(f"{bad} of {counted(len(findings), 'check')} {'is' if bad == 1 else 'are'} bad.", UNHEALTHY)
-    print_message("No problem found." if address is not None else "Everything that a host needs is here.")
+    is_host = address is None and (database is None or file is not None)
+    print_message("Everything that a host needs is here." if is_host else "No problem found.")
 
 
-async def _run_checks(file: Path | None, address: str | None, connect: OpenClient) -> Sequence[Finding]:
+async def _run_checks(
+    file: Path | None, address: str | None, connect: OpenClient, *, with_host: bool
+) -> Sequence[Finding]:
+    """Return the findings. `with_host`: without an address and a file, check this machine with the defaults."""
     findings: list[Finding] = []
-    if address is None or file is not None:
+    if file is not None or (address is None and with_host):
         findings += await _check_host(file, connect)
     if address is not None:
         from foqs.cli.doctor.address_checks import check_cluster_at

@@ -114,6 +114,8 @@ def test_environment_variables_hold_text_numbers_and_booleans() -> None:
         "FOQS_CONFIG": "x",
         "FOQS_NAMESPACE": "y",
         "FOQS_CLIENT_REGION": "west",
+        "FOQS_OUTBOX_DATABASE": "sqlite:///shop.db",
+        "FOQS_OUTBOX_PREFIX": "shop_",
         "FOQS_TOKEN_FILE": "of-the-command-line",
         "FOQS_CA_FILE": "of-the-command-line",
         "FOQS_CERT_FILE": "of-the-command-line",

@@ -21,7 +21,6 @@ from tests.support.certificates import Authority, secret_file
 
 CONFIGS: Final = Path(__file__).parents[3] / "configs"
 UNIT: Final = (CONFIGS / "systemd" / "foqs-host@.service").read_text()
-WORKER_UNIT: Final = (CONFIGS / "systemd" / "foqs-worker@.service").read_text()
 DEBIAN: Final = CONFIGS / "debian" / "etc"
 COMPOSE: Final = (CONFIGS / "docker" / "compose.yml").read_text()
 DOCKERFILE: Final = (CONFIGS / "docker" / "Dockerfile").read_text()
@@ -88,7 +87,7 @@ def test_unit_file_starts_existing_commands_and_gives_a_host_time_to_stop() -> N
     assert "KillSignal=SIGTERM" in UNIT
 
 
-@pytest.mark.parametrize("name", ["foqs-host@.service", "foqs-worker@.service"])
+@pytest.mark.parametrize("name", ["foqs-host@.service", "foqs-worker@.service", "foqs-relay@.service"])
 def test_systemd_verifies_the_units(tmp_path: Path, name: str) -> None:
     assert shutil.which("systemd-analyze"), "systemd-analyze is missing: make system-packages"
     text = (CONFIGS / "systemd" / name).read_text()
@@ -101,15 +100,17 @@ def test_systemd_verifies_the_units(tmp_path: Path, name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_worker_unit_starts_an_existing_command_with_the_example_s_variables() -> None:
-    variables = environment(DEBIAN / "default" / "foqs-worker-mail")
-    [line] = re.findall(r"^ExecStart=\S+/foqs (.*)$", WORKER_UNIT, re.M)
+@pytest.mark.parametrize(("unit", "example"), [("worker", "foqs-worker-mail"), ("relay", "foqs-relay-shop")])
+def test_units_start_existing_commands_with_the_examples_variables(unit: str, example: str) -> None:
+    variables = environment(DEBIAN / "default" / example)
+    text = (CONFIGS / "systemd" / f"foqs-{unit}@.service").read_text()
+    [line] = re.findall(r"^ExecStart=\S+/foqs (.*)$", text, re.M)
     for name, value in variables.items():
         line = line.replace(f"${{{name}}}", value).replace(f"${name}", value)
     assert "$" not in line
     assert_exists(shlex.split(line))
     assert {name for name in variables if name.startswith("FOQS_")} <= CLI_VARIABLES
-    assert "/etc/default/foqs-worker-%i" in WORKER_UNIT
+    assert f"/etc/default/foqs-{unit}-%i" in text
 
 
 def test_example_of_a_single_host_is_valid() -> None:
@@ -121,7 +122,7 @@ def test_example_of_a_single_host_is_valid() -> None:
 
 def test_every_file_of_the_debian_tree_is_tested() -> None:
     found = {str(path.relative_to(DEBIAN)) for path in DEBIAN.rglob("*") if path.is_file()}
-    assert found == {"foqs/foqs.toml", "foqs/main.env", "default/foqs-worker-mail"}
+    assert found == {"foqs/foqs.toml", "foqs/main.env", "default/foqs-worker-mail", "default/foqs-relay-shop"}
 
 
 def test_containers_run_existing_commands() -> None:
@@ -140,5 +141,7 @@ def test_commands_in_the_comments_exist() -> None:
 
 
 def test_examples_that_were_never_run_are_marked() -> None:
-    for text in (UNIT, WORKER_UNIT):
+    units = [path.read_text() for path in (CONFIGS / "systemd").iterdir()]
+    assert len(units) == 3
+    for text in units:
         assert "not run" in text

@@ -1,0 +1,292 @@
+"""The commands of an outbox: run a relay, show what the outbox holds, decide about parked rows, and its tables.
+
+Always true: a relay starts only if a host has answered and the tables can be read, or one sentence says what failed;
+messages and the log are written to standard error. Knows nothing of how rows are relayed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from foqs.cli.host_session import (
+    UNHEALTHY,
+    UNREACHABLE,
+    CommandFailed,
+    HostSession,
+    error_sentence,
+    exit_code,
+    fail_on_errors,
+    host_call_options,
+)
+from foqs.cli.output import (
+    Column,
+    Format,
+    bytes_fields,
+    confirm,
+    output_option,
+    short_text,
+    show_fields,
+    show_rows,
+    write_data,
+)
+from foqs.cli.values import DURATION
+from foqs.runtime.durations import format_duration
+
+if TYPE_CHECKING:
+    from foqs_client.outbox.outbox_connection import OutboxConnection
+    from foqs_client.outbox.parked_rows import ParkedView
+    from foqs_client.outbox.user_databases import UserDatabase
+
+_PARKED_SHOWN_MAX: Final = 100
+_PAGE_ROWS: Final = 500
+
+_COLUMNS: Final[list[Column]] = [
+    ("ID", lambda row: str(row["id"])),
+    ("TOPIC", lambda row: row["topic"]),
+    ("GROUP", lambda row: row["row_group"] or "-"),
+    ("AGE", lambda row: format_duration(row["age_ms"])),
+    ("MAY BE QUEUED", lambda row: "yes" if row["may_be_queued"] else "no"),
+    ("RESENT", lambda row: "yes" if row["is_resent"] else "no"),
+    ("REASON", lambda row: row["reason"]),
+    ("PAYLOAD", lambda row: short_text(row, "payload")),
+]
+_DECISION_COLUMNS: Final[list[Column]] = [
+    ("ID", lambda row: str(row["id"])),
+    ("OUTCOME", lambda row: row["error"] or "ok"),
+]
+
+
+def _outbox_options(command: Callable[..., None]) -> Callable[..., None]:
+    @click.option(
+        "--database",
+        envvar="FOQS_OUTBOX_DATABASE",
+        metavar="URL",
+        show_envvar=True,
+        help="The user's database, as postgresql://USER:PASSWORD@HOST/DATABASE, mysql://... or sqlite:////PATH. Other "
+        "users of this machine see a command line: put a password into the environment.",
+    )
+    @click.option(
+        "--prefix",
+        envvar="FOQS_OUTBOX_PREFIX",
+        default="foqs_",
+        show_default=True,
+        show_envvar=True,
+        help="The beginning of the names of the outbox' tables.",
+    )
+    @functools.wraps(command)
+    def with_outbox(*arguments: Any, database: str | None, prefix: str, **options: Any) -> None:
+        command(*arguments, database=database, prefix=prefix, **options)
+
+    return with_outbox
+
+
+@click.group(
+    "relay",
+    invoke_without_command=True,
+    epilog="\b\nExamples:\n  foqs relay --database sqlite:////var/lib/shop.db\n  foqs relay -n orders --http-port 7422\n"
+    "  foqs relay status\n  foqs relay resend 17 --may-double",
+)
+@_outbox_options
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65_535),
+    default=None,
+    help="Serve /livez, /readyz and /metrics at this port.",
+)
+@click.option("--http-host", default="127.0.0.1", show_default=True, help="The address for --http-port.")
+@click.option(
+    "--stop-timeout", type=DURATION, default="30s", show_default=True, help="How long a stop waits for replies."
+)
+@click.option(
+    "--progress", type=DURATION, default="10s", show_default=True, help="How often counts are logged; 0: never."
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@host_call_options
+@click.pass_context
+def relay(context: click.Context, /, session: HostSession, database: str | None, prefix: str, **options: Any) -> None:
+    """Enqueue the committed rows of an outbox until SIGTERM, SIGHUP or Ctrl-C.
+
+    One relay works on an outbox at a time. Another one waits, and takes over within about ten seconds when it dies.
+
+    A stop sends nothing more, waits for replies and deletes what is in the queue. A second signal ends at once: rows
+    without a reply are sent again, and make no second item.
+
+    With a COMMAND: show what the outbox holds, or decide about parked rows.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from foqs.cli.commands.relay_run import run_relay
+
+    run_relay(session, _user_database(database), prefix, **options)
+
+
+@relay.command(
+    epilog="\b\nExamples:\n  foqs relay status\n  foqs relay status --database sqlite:////var/lib/shop.db -o json"
+)
+@_outbox_options
+@output_option
+def status(database: str | None, prefix: str, form: Format) -> None:
+    """Show what the outbox holds, whether a relay works on it, and its first parked rows.
+
+    It takes up to three seconds, in which a relay that works writes a round. Exit code 5 if none does.
+    """
+    from dataclasses import asdict
+
+    from foqs_client.outbox.outbox_figures import read_figures
+    from foqs_client.outbox.parked_rows import list_parked
+    from foqs_client.outbox.relay_owner import watch_owner
+
+    with _opened(database, prefix) as tables:
+        figures = read_figures(tables)
+        rows = [_parked_view(each) for each in list_parked(tables, _PARKED_SHOWN_MAX)]
+        owner = watch_owner(tables)
+    shown = {**asdict(figures), "epoch": owner.epoch, "round": owner.round, "relay_works": owner.is_working}
+    if form == "table":
+        show_fields(shown, form)
+        if rows:
+            write_data()
+            show_rows(rows, _COLUMNS, form)
+    else:
+        show_rows([{**shown, "parked_rows": rows}], [], form)
+    if not owner.is_working:
+        click.get_current_context().exit(UNHEALTHY)
+
+
+@relay.command(
+    epilog="\b\nExamples:\n  foqs relay resend 17 18\n  foqs relay resend --all\n  foqs relay resend 17 --may-double"
+)
+@click.argument("ids", metavar="ROW...", nargs=-1, type=click.IntRange(1))
+@click.option("--all", "is_all", is_flag=True, help="All parked rows that are not being sent again.")
+@click.option(
+    "--may-double", is_flag=True, help="Also rows that may be in the queue already: a second item may follow."
+)
+@_outbox_options
+@output_option
+def resend(ids: Sequence[int], is_all: bool, may_double: bool, database: str | None, prefix: str, form: Format) -> None:
+    """Let the relay send parked rows again."""
+    from foqs_client.outbox import parked_rows
+
+    _decide(ids, is_all, database, prefix, form, functools.partial(parked_rows.resend, may_double=may_double))
+
+
+@relay.command(epilog="\b\nExamples:\n  foqs relay drop 17 18\n  foqs relay drop --all --yes")
+@click.argument("ids", metavar="ROW...", nargs=-1, type=click.IntRange(1))
+@click.option("--all", "is_all", is_flag=True, help="All parked rows that are not being sent again.")
+@click.option("--yes", is_flag=True, help="With --all, ask nothing.")
+@_outbox_options
+@output_option
+def drop(ids: Sequence[int], is_all: bool, yes: bool, database: str | None, prefix: str, form: Format) -> None:
+    """Delete parked rows for good. Their items are never enqueued."""
+    from foqs_client.outbox import parked_rows
+
+    if is_all and not yes:
+        confirm("Delete all parked rows of this outbox?")
+    _decide(ids, is_all, database, prefix, form, parked_rows.drop)
+
+
+@relay.command(
+    epilog="\b\nExamples:\n  foqs relay tables --database postgresql://shop@db/shop\n  foqs relay tables --create"
+)
+@click.option("--create", is_flag=True, help="Create the tables that are missing, in place of showing the SQL.")
+@_outbox_options
+def tables(create: bool, database: str | None, prefix: str) -> None:
+    """Show the SQL that creates the tables of an outbox, or create them."""
+    from foqs_client.outbox.outbox_sql import create_tables
+
+    dialect = _user_database(database).dialect
+    with _sentences():
+        statements = create_tables(dialect, prefix)
+    if not create:
+        write_data("\n\n".join([f"{statement};" for statement in statements]))
+        return
+    with _opened(database, prefix) as opened:
+        for statement in statements:
+            opened.execute(statement)
+
+
+def _user_database(url: str | None) -> UserDatabase:
+    """Return the database of the option or the environment. Raises CommandFailed, UsageError."""
+    from foqs_client.outbox.user_databases import user_database
+
+    if url is None:
+        raise click.UsageError("Name the user's database with --database URL or FOQS_OUTBOX_DATABASE.")
+    with _sentences():
+        return user_database(url)
+
+
+@contextmanager
+def _opened(url: str | None, prefix: str) -> Iterator[OutboxConnection]:
+    """A connection to the outbox. A statement that fails ends the command."""
+    from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
+
+    database = _user_database(url)
+    with closing(OutboxConnection(database.connect, database.dialect, prefix)) as tables, _sentences():
+        try:
+            yield tables
+        except TablesUnavailable as error:
+            from foqs.cli.commands.relay_run import unreadable
+
+            raise CommandFailed(unreadable(database.name, error), UNREACHABLE) from None
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    from foqs_client import FoqsError
+
+    try:
+        yield
+    except FoqsError as error:
+        raise CommandFailed(error_sentence(error), exit_code(error)) from None
+
+
+def _parked_view(row: ParkedView) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "topic": row.topic,
+        "row_group": row.row_group,
+        "age_ms": row.age_ms,
+        "may_be_queued": row.may_be_queued,
+        "is_resent": row.is_resent,
+        "reason": row.reason,
+        **bytes_fields("payload", row.payload),
+    }
+
+
+def _decide(
+    ids: Sequence[int],
+    is_all: bool,
+    url: str | None,
+    prefix: str,
+    form: Format,
+    decide: Callable[[OutboxConnection, int], None],
+) -> None:
+    """Decide about rows one by one, show the outcome of each, and fail with the first error."""
+    from foqs_client import FoqsError
+
+    if bool(ids) == is_all:
+        raise click.UsageError("Name rows as foqs relay status shows them, or give --all.")
+    errors: dict[int, FoqsError] = {}
+    rows: list[dict[str, Any]] = []
+    with _opened(url, prefix) as tables:
+        for place, id in enumerate(_undecided(tables) if is_all else ids, 1):
+            try:
+                decide(tables, id)
+            except FoqsError as error:
+                errors[place] = error
+            rows.append({"id": id, "error": None if place not in errors else errors[place].message})
+    show_rows(rows, _DECISION_COLUMNS, form)
+    fail_on_errors(errors, len(rows))
+
+
+def _undecided(tables: OutboxConnection) -> Iterator[int]:
+    from foqs_client.outbox.parked_rows import list_parked
+
+    above = 0
+    while page := list_parked(tables, _PAGE_ROWS, above):
+        above = page[-1].id
+        yield from [row.id for row in page if not row.is_resent]

@@ -1,0 +1,138 @@
+"""The commands of an outbox over a file of SQLite. The relay itself runs in tests/integration/test_docs_outbox.py."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from foqs_client import Item
+from foqs_client.outbox import enqueue
+from tests.unit.cli.commands.test_item_commands import client, run
+
+__all__ = ["client", "run"]
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def outbox(tmp_path: Path, run: Run) -> sqlite3.Connection:
+    """An outbox with a waiting row and three parked ones, of which the third may be queued."""
+    path = tmp_path / "shop.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE orders (id INTEGER)")
+    assert run("relay", "tables", "--create", "--database", f"sqlite:///{path}").exit_code == 0
+    enqueue(connection, [Item("mail", f"row {number}".encode()) for number in range(1, 5)])
+    columns = ", ".join(name for _, name, *_ in connection.execute("PRAGMA table_info(foqs_outbox)"))
+    connection.execute(
+        f"INSERT INTO foqs_parked ({columns}, reason, may_be_queued) "
+        f"SELECT {columns}, 'too long', id = 4 FROM foqs_outbox WHERE id > 1"
+    )
+    connection.execute("DELETE FROM foqs_outbox WHERE id > 1")
+    connection.execute("INSERT INTO foqs_relay VALUES (1, 2, 'a', 7, '')")
+    connection.commit()
+    return connection
+
+
+@pytest.fixture
+def ask(outbox: sqlite3.Connection, tmp_path: Path, run: Run) -> Run:
+    return lambda *arguments: run("relay", *arguments, "--database", f"sqlite:///{tmp_path / 'shop.db'}")
+
+
+def verdicts(outbox: sqlite3.Connection) -> list[tuple[int, str | None]]:
+    return outbox.execute("SELECT id, verdict FROM foqs_parked ORDER BY id").fetchall()
+
+
+def test_status_says_that_a_relay_works_if_it_writes_a_round(
+    outbox: sqlite3.Connection, ask: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_round(_seconds: float) -> None:
+        with outbox:
+            outbox.execute("UPDATE foqs_relay SET round = round + 1")
+
+    monkeypatch.setattr("foqs_client.outbox.relay_owner.time.sleep", write_round)
+    result = ask("status", "-o", "json")
+
+    assert result.exit_code == 0, result.stderr
+    [shown] = json.loads(result.stdout)
+    rows = shown.pop("parked_rows")
+    assert shown.pop("oldest_ms") >= 0
+    assert shown == {"rows": 1, "oldest_id": 1, "parked": 3, "resent": 0, "epoch": 2, "round": 8, "relay_works": True}
+    assert [(row["id"], row["payload"], row["may_be_queued"]) for row in rows] == [
+        (2, "row 2", False),
+        (3, "row 3", False),
+        (4, "row 4", True),
+    ]
+
+
+def test_status_fails_if_no_relay_works(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs_client.outbox.relay_owner.time.sleep", lambda _seconds: None)
+    result = ask("status")
+
+    assert result.exit_code == 5
+    assert "too long" in result.stdout
+
+
+def test_a_row_that_may_be_queued_is_resent_only_if_it_may_double(outbox: sqlite3.Connection, ask: Run) -> None:
+    result = ask("resend", "2", "4", "9")
+
+    assert result.exit_code == 2
+    assert "may make a second item" in result.stderr
+    assert "2 of 3 failed, at places 2 to 3" in result.stderr
+    assert verdicts(outbox) == [(2, "resend"), (3, None), (4, None)]
+    assert ask("resend", "4", "--may-double").exit_code == 0
+    assert verdicts(outbox) == [(2, "resend"), (3, None), (4, "resend")]
+
+
+def test_a_row_that_is_being_sent_again_is_not_dropped(outbox: sqlite3.Connection, ask: Run) -> None:
+    ask("resend", "2")
+    result = ask("drop", "--all", "--yes", "-o", "json")
+
+    assert json.loads(result.stdout) == [{"id": 3, "error": None}, {"id": 4, "error": None}]
+    assert verdicts(outbox) == [(2, "resend")]
+    assert "wait for its outcome" in ask("drop", "2").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["resend"], "Name rows"),
+        (["drop", "2", "--all", "--yes"], "Name rows"),
+        (["status", "--prefix", "none_"], "foqs relay tables --create"),
+        (["status", "--prefix", "x;"], "cannot begin a table's name"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(ask: Run, arguments: list[str], sentence: str) -> None:
+    result = ask(*arguments)
+
+    assert result.exit_code in (2, 3)
+    assert sentence in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        (None, "--database URL"),
+        ("shop.db", "this is no URL"),
+        ("oracle://x/y", "has no outbox"),
+        ("mysql://host", "names no database"),
+        ("mysql://host/shop?colour=red", "colour is no option"),
+        ("sqlite:////nowhere/shop.db", "cannot be read"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_named(run: Run, url: str | None, sentence: str) -> None:
+    result = run("relay", "status", *([] if url is None else ["--database", url]))
+
+    assert result.exit_code in (2, 3)
+    assert sentence in result.stderr
+
+
+def test_the_tables_are_shown_as_sql_for_the_database(run: Run) -> None:
+    shown = run("relay", "tables", "--database", "postgresql+psycopg://shop:secret@db/shop", "--prefix", "shop_").stdout
+
+    assert "CREATE TABLE IF NOT EXISTS shop_outbox" in shown
+    assert "GENERATED BY DEFAULT AS IDENTITY" in shown
