@@ -72,6 +72,6 @@ def _refusal(tables: OutboxConnection, id: int) -> FoqsError:
         return InvalidArgument(f"row {id} is being sent again already; wait for its outcome", field="id")
     return InvalidArgument(
         f"row {id} may be in the queue already, and sending it again may make a second item; look for its payload with "
-        "foqs peek, then drop it, or resend it with --may-double",
+        "foqs peek --payload, then drop it, or resend it with --may-double",
         field="id",
     )
