@@ -18,7 +18,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
+from shardmgr.primary import (
+    DatabaseServer,
+    LossPolicy,
+    Primary,
+    PrimaryState,
+    ReplicationPosition,
+    ServerReport,
+    greatest,
+)
 
 
 class ServerCommand(enum.Enum):
@@ -107,12 +115,13 @@ class Promotion:
     def is_proven(self, server: str) -> bool:
         """Return whether an acker has all that it ever acknowledged in this term: its reception never lost anything.
 
-        A replica of an async primary has acknowledged nothing, and proves nothing.
+        A replica of an async primary has acknowledged nothing, and proves nothing. Neither does an acker without a
+        standing, in the entry or in its report.
         """
         report = self._reports.get(server)
         if report is None or report.received is None or self._entry.policy is LossPolicy.ASYNC:
             return False
-        return self._entry.ackers[server] == report.standing
+        return report.standing != "" and self._entry.ackers[server] == report.standing
 
     def has_position(self, report: ServerReport) -> bool:
         """Return whether a server may become the primary: it has applied all that the term acknowledged."""
@@ -298,6 +307,18 @@ class Promotion:
 
 
 # --------------------------------------------------------------- administrators
+
+
+def first_entry(server: str, policy: LossPolicy, servers: Mapping[str, DatabaseServer]) -> Primary:
+    """Return the entry of a database that has none yet: the server becomes the primary of term 1, the others its ackers.
+
+    Nothing was acknowledged before, so each server has the position of all that was.
+    """
+    ackers = {name: "" for name in servers if name != server}
+    position = ReplicationPosition()
+    return Primary(
+        1, server, policy, ackers, PrimaryState.PROMOTING, position=position, has_served=False, servers=servers
+    )
 
 
 def start_drain(entry: Primary, target: str) -> Primary:

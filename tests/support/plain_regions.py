@@ -107,6 +107,12 @@ class PlainServer:
 
     # --------------------------------------------------------------- what happens to it
 
+    def end_promoters(self, newest: int) -> None:
+        """End the connections of earlier promoters. A term that waits for its ack is freed by that: readers see it."""
+        self.promoter = newest
+        terms = [count for count, each in enumerate(self.log, 1) if each.term and each.origin == self.name]
+        self.freed = max([self.freed, *terms])
+
     def kill9(self) -> None:
         self.alive = False
 
@@ -265,6 +271,12 @@ class PlainHost:
             self.drop()
             self.unknown = 0
 
+    def begin_session(self) -> None:
+        """Begin a session, or go on with the present one. A new one begins with a read of the document."""
+        if not self.in_session:
+            self.in_session = True
+            self.follow_entry()
+
     def end_session(self) -> None:
         self.in_session = False
         self.drop()
@@ -371,7 +383,7 @@ class PlainPromoter:
         """Connect to a server, and end the connections of all other promoters there."""
         self.world.last_connection += 1
         server = self.world.servers[name]
-        server.promoter = self.world.last_connection
+        server.end_promoters(self.world.last_connection)
         return server.boot, server.promoter
 
     def has(self, connections: Mapping[str, tuple[int, int]], name: str) -> bool:

@@ -203,7 +203,7 @@ class RegionHistory:
         host = self.random.choice(self.hosts)
         ended = [host for host in self.hosts if not host.in_session]
         if ended:
-            ended[0].in_session = True
+            ended[0].begin_session()
         else:
             host.end_session()
 
@@ -236,7 +236,7 @@ class RegionHistory:
             if not server.alive:
                 server.start()
         for host in self.hosts:
-            host.in_session = True
+            host.begin_session()
         run = self.promoters[0].run()
         told = len(self.world.told)
         for _ in range(REST_ROUNDS_MAX):
@@ -274,7 +274,8 @@ class RegionHistory:
         waits_for = self.promoters[0].waits_for
         if isinstance(waits_for, AwaitChange) and waits_for.missing:
             kept = world.servers[entry.server].kept_log
-            changes = (start_revoking, self.accept_any_loss) if not kept or not entry.has_served else (abort,)
+            replaceable = not entry.has_served or (not kept and entry.ackers)
+            changes = (start_revoking, self.accept_any_loss) if replaceable else (abort,)
             for change in changes:
                 with suppress(PromotionRefused):
                     world.replace_entry(change(entry), world.version)

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
+from shardmgr.primary import (
+    DatabaseServer,
+    LossPolicy,
+    Primary,
+    PrimaryState,
+    ReplicationPosition,
+    ServerReport,
+    greatest,
+)
 from shardmgr.promotion import (
     AwaitChange,
     Promotion,
@@ -19,6 +27,7 @@ from shardmgr.promotion import (
     abort,
     accept_loss,
     admit_acker,
+    first_entry,
     start_drain,
     start_revoking,
 )
@@ -172,6 +181,23 @@ def test_without_a_proof_nothing_is_promoted_and_what_is_missing_is_said(
 ) -> None:
     (found,) = missing(REVOKING, **reports)
     assert found.startswith(reason)
+
+
+def test_acker_without_a_standing_in_entry_and_report_proves_nothing() -> None:
+    """Its reception was started while it was read, before it ever had all."""
+    entry = replace(REVOKING, ackers={"r2": STANDING, "r3": ""})
+    (found,) = missing(entry, r2=STOPPED, r3=replace(STOPPED, standing=""))
+    assert found.startswith("r3 may have lost what it acknowledged")
+
+
+def test_first_entry_makes_its_server_the_primary_of_term_one_and_the_others_its_ackers() -> None:
+    servers = {name: DatabaseServer(name, number) for number, name in enumerate(("r1", "r2", "r3"), 1)}
+    entry = first_entry("r1", LossPolicy.SEMI_SYNC, servers)
+    fresh = replace(PRIMARY, term=0, is_read_only=True, waits_for_acks=False)
+    assert step(entry, r1=fresh) == SendCommand("r1", ServerCommand.BECOME_PRIMARY, waits_for_acks=True)
+    served = next_entry(entry, r1=PRIMARY)
+    assert (served.term, served.state, served.ackers) == (1, PrimaryState.SERVING, {"r2": "", "r3": ""})
+    assert served.has_served
 
 
 def test_accepted_loss_waits_for_the_sessions_of_the_old_hosts_and_promotes_the_most_advanced_server() -> None:

@@ -1,0 +1,239 @@
+"""A promoter's connections to the MySQL or MariaDB servers of a database.
+
+Always true: a report is read in the order that `ServerReport` names; a command is
+bounded in time; when `connect` returns, no statement of an earlier promoter runs at
+the server, and none can follow. It recognises promoters by their account, which hosts
+do not use. Knows nothing of the entry or of the rules of a promotion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from foqs.store.mysql import mysql_session_sql as session_sql
+from foqs.store.mysql.gtids import ServerUnfit, merged
+from foqs.store.mysql.mariadb_replication import MariadbReplication
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
+from foqs.store.mysql.mysql_replication import MysqlReplication
+from foqs.store.mysql.mysql_rows import decode_processes
+from foqs.store.mysql.replication_sql import (
+    IDENTITY,
+    ReplicationLogin,
+    ReplicationSql,
+    by_name,
+    names_mariadb,
+    read_term,
+    standing,
+    text,
+    write_term,
+)
+from foqs.store.mysql.schema_upgrade import NO_SUCH_TABLE_CODE
+from shardmgr.primary import ServerReport
+from shardmgr.promotion import SendCommand, ServerCommand
+from shardmgr.server_port import ServerFailed
+
+_NO_SUCH_DATABASE_CODE: Final = 1049
+_NO_SUCH_CONNECTION_CODE: Final = 1094
+_LOCK_WAIT_CODE: Final = 1205
+_LOCK_WAIT_S: Final = 5
+_ENDING_S: Final = 0.01
+"""The pause between two looks at connections that are ending."""
+_ENDING_COUNT_MAX: Final = 200
+_WAITS_FOR_ACK: Final = "Waiting for semi-sync ACK"
+"""The state of a commit that MySQL does not end when its connection is killed. It does nothing more."""
+
+
+@dataclass(slots=True, frozen=True)
+class ServerAccess:
+    """How a promoter reaches a server, and how others receive from it.
+
+    Attributes:
+        settings: address, and the promoter's account. Without a database: a new server has none.
+        source: the address for other servers.
+        user, password: the replication account with which this server receives from others.
+    """
+
+    settings: MysqlSettings
+    source: tuple[str, int]
+    user: str
+    password: str
+
+
+class MysqlServers:
+    """Implements `shardmgr.server_port.DatabaseServers`.
+
+    Args:
+        database: the name of the schema that has the tables.
+        accesses: the servers by name.
+    """
+
+    def __init__(self, database: str, accesses: Mapping[str, ServerAccess]) -> None:
+        self.names = tuple(accesses)
+        self._database = database
+        self._accesses = accesses
+
+    async def connect(self, name: str) -> MysqlServer:
+        settings = replace(self._accesses[name].settings, database="")
+        try:
+            link = await MysqlLink.connect(settings)
+        except (ServerError, MysqlLinkLost) as error:
+            raise ServerFailed(f"{name}: {error}") from error
+        try:
+            await link.run(*session_sql.session_settings(_LOCK_WAIT_S))
+            await link.run(session_sql.set_autocommit(True))
+            await _end_others(link, settings.user)
+            (found,) = await link.run(IDENTITY)
+        except BaseException as error:
+            link.abort()
+            if isinstance(error, ServerError | MysqlLinkLost | ServerUnfit):
+                raise ServerFailed(f"{name}: {error}") from error
+            raise
+        version, server_id = found.rows[0]
+        dialect = MariadbReplication() if names_mariadb(text(version)) else MysqlReplication()
+        return MysqlServer(name, int(server_id), link, dialect, self._database, self._accesses)
+
+
+async def _end_others(link: MysqlLink, user: str) -> None:
+    """End all other connections of the promoter's account, and wait until they are gone.
+
+    A KILL returns at once, and the statement goes on for some milliseconds. On MariaDB it frees a commit that waits
+    for its ack: that of a term, which is the only one that a promoter makes.
+    """
+    killed = set[int]()
+    (own,) = await link.run(b"SELECT CONNECTION_ID()")
+    for _ in range(_ENDING_COUNT_MAX):
+        (found,) = await link.run(session_sql.PROCESSES)
+        others = {
+            number: process
+            for number, process in decode_processes(found).items()
+            if process.user == user and number != own.rows[0][0]
+        }
+        for number in others.keys() - killed:
+            try:
+                await link.run(session_sql.kill(number))
+            except ServerError as error:
+                if error.code != _NO_SUCH_CONNECTION_CODE:
+                    raise
+        killed |= others.keys()
+        if all(process.state.startswith(_WAITS_FOR_ACK) for process in others.values()):
+            return
+        await asyncio.sleep(_ENDING_S)
+    raise ServerUnfit(f"connections of another promoter do not end: {sorted(others)}; see SHOW PROCESSLIST")
+
+
+class MysqlServer:
+    """Implements `shardmgr.server_port.ServerConnection`."""
+
+    def __init__(
+        self,
+        name: str,
+        server_id: int,
+        link: MysqlLink,
+        dialect: ReplicationSql,
+        database: str,
+        accesses: Mapping[str, ServerAccess],
+    ) -> None:
+        self.server_id = server_id
+        self.is_usable = True
+        self._name = name
+        self._link = link
+        self._sql = dialect
+        self._database = database
+        self._accesses = accesses
+        self._sources = {"{}:{}".format(*access.source): other for other, access in accesses.items()}
+
+    async def standing(self) -> str:
+        times, counters = await self._run(self._sql.read_start_times, self._sql.read_counters)
+        return self._standing(times, counters)
+
+    async def report(self, standing: str) -> ServerReport:
+        term = await self._term()
+        sql = self._sql
+        variables, counters, state, position, applied, *after = await self._run(
+            sql.read_variables,
+            sql.read_counters,
+            sql.read_reception,
+            sql.read_reception,
+            sql.read_applied,
+            sql.read_start_times,
+            sql.read_counters,
+        )
+        settings, status = by_name(variables.rows), by_name(counters.rows)
+        try:
+            reception, received = sql.reception(state.rows), sql.reception(position.rows).received
+            in_log = sql.applied(applied.rows)
+        except ServerUnfit as error:
+            raise ServerFailed(f"{self._name}: {error}") from error
+        return ServerReport(
+            term=term,
+            is_read_only=sql.is_read_only(settings),
+            waits_for_acks=sql.waits_for_acks(settings, status),
+            kept_log=sql.kept_log(status),
+            source=self._sources.get(reception.source, reception.source),
+            is_receiving=reception.is_running,
+            acknowledges=sql.acknowledges(settings),
+            standing=standing if self._standing(*after) == standing else "",
+            received=in_log if not reception.source else received and merged(received, in_log),
+            applied=in_log,
+        )
+
+    async def carry_out(self, step: SendCommand) -> None:
+        sql, waits = self._sql, step.waits_for_acks
+        if step.command is ServerCommand.WRITE_TERM:
+            statements = (*sql.allow_own_writes, *write_term(self._database, step.term, self._name))
+        elif step.command is ServerCommand.FOLLOW:
+            statements = sql.follow(self._login(step.source))
+        elif step.command is ServerCommand.BECOME_PRIMARY:
+            statements = sql.become_primary(waits_for_acks=waits)
+        elif step.command is ServerCommand.OPEN:
+            statements = sql.open(waits_for_acks=waits)
+        else:
+            statements = sql.revoke if step.command is ServerCommand.REVOKE else sql.make_read_only
+        # One after the other: a statement of a group is not sent if the one before it has failed.
+        for statement in statements:
+            await self._run(statement)
+
+    def close(self) -> None:
+        self.is_usable = False
+        self._link.abort()
+
+    def _login(self, source: str) -> ReplicationLogin:
+        own, (host, port) = self._accesses[self._name], self._accesses[source].source
+        return ReplicationLogin(host, port, own.user, own.password)
+
+    async def _term(self) -> int:
+        """Return the term in the server's tables; 0 before the first."""
+        try:
+            (found,) = await self._link.run(read_term(self._database))
+        except ServerError as error:
+            if error.code in (NO_SUCH_TABLE_CODE, _NO_SUCH_DATABASE_CODE):
+                return 0
+            raise ServerFailed(f"{self._name}: {error}") from error
+        except MysqlLinkLost as error:
+            raise self._lost(error) from error
+        return int(found.rows[0][0]) if found.rows else 0
+
+    def _standing(self, times: Result, counters: Result) -> str:
+        try:
+            return standing(times.rows, by_name(counters.rows), self._sql.start_counters)
+        except ServerUnfit as error:
+            raise ServerFailed(f"{self._name}: {error}") from error
+
+    async def _run(self, *statements: bytes) -> Sequence[Result]:
+        try:
+            return await self._link.run(*statements)
+        except ServerError as error:
+            if error.code == _LOCK_WAIT_CODE:
+                raise ServerFailed(
+                    f"{self._name}: a commit in progress waits for an ack, so it is not read-only yet; an acker must follow it"
+                ) from error
+            raise ServerFailed(f"{self._name}: {error}") from error
+        except MysqlLinkLost as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: MysqlLinkLost) -> ServerFailed:
+        self.close()
+        return ServerFailed(f"{self._name}: {error}")

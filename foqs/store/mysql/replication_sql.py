@@ -1,0 +1,212 @@
+"""The SQL of a promoter that is the same for MariaDB and MySQL, and the interface of what differs.
+
+Always true: every statement has a name and a stated purpose, and is bytes; each group of
+statements may be repeated. A reply of a form that this module does not know is a
+`ServerUnfit`. Knows nothing of connections, of the entry, or of the rules of a promotion.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from foqs.store.mysql.gtids import ServerUnfit
+from foqs.store.mysql.mysql_values import bytes_literal
+from shardmgr.primary import ReplicationPosition
+
+ACK_TIMEOUT_MS: Final = 10**18
+"""How long a commit waits for its ack: for ever. There is no fallback to a commit that no acker has."""
+READ_ONLY_WAIT_S: Final = 5
+"""How long a server waits for the commits in progress before it is read-only."""
+HEARTBEAT_S: Final = 1
+CONNECT_RETRY_S: Final = 1
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicationLogin:
+    """Where a server receives from, and as which user.
+
+    Attributes:
+        user, password: the replication account of the server that receives; each server has its own.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str = field(default="", repr=False)
+
+
+@dataclass(slots=True, frozen=True)
+class Reception:
+    """What a replica says of its reception.
+
+    Attributes:
+        source: `host:port` from which it receives; empty: it is no replica.
+        is_running: it receives, or tries to connect.
+        received: what it has received since it was started; None: it does not know.
+    """
+
+    source: str = ""
+    is_running: bool = False
+    received: ReplicationPosition | None = None
+
+
+IDENTITY: Final = b"SELECT VERSION(), @@GLOBAL.server_id"
+"""Reads which kind of server this is, and its number. `server_uid` is not unique for servers of one machine."""
+
+
+def names_mariadb(version: str) -> bool:
+    """Return whether a text of `VERSION()` is that of a MariaDB."""
+    return "MARIADB" in version.upper()
+
+
+def read_term(database: str) -> bytes:
+    """Read the term in the server's own tables. There is no such table before the first term was written."""
+    return b"SELECT term FROM %s.foqs_term WHERE one = 1" % _name(database)
+
+
+def write_term(database: str, term: int, server: str) -> tuple[bytes, ...]:
+    """Commit a term, unless a later one is there. With semi-sync this returns when an acker has it and all before it."""
+    table = b"%s.foqs_term" % _name(database)
+    return (
+        b"CREATE TABLE IF NOT EXISTS " + table + b" (one TINYINT NOT NULL PRIMARY KEY, term BIGINT UNSIGNED NOT NULL, "
+        b"server VARCHAR(127) CHARACTER SET utf8mb4 NOT NULL) ENGINE = InnoDB",
+        # Columns are assigned from left to right, so the server is compared with the term of before.
+        b"INSERT INTO " + table + b" VALUES (1, %d, %s) ON DUPLICATE KEY UPDATE "
+        b"server = IF(term < VALUES(term), VALUES(server), server), term = GREATEST(term, VALUES(term))"
+        % (term, _literal(server)),
+    )
+
+
+UPTIMES: Final = ("UPTIME", "UPTIME_SINCE_FLUSH_STATUS")
+
+
+class ReplicationSql(ABC):
+    """The statements and replies of one kind of server."""
+
+    schema: bytes
+    """Where the tables of settings and of counters are."""
+    read_reception: bytes
+    """Reads from where the server receives, whether it does, and what it has received."""
+    read_applied: bytes
+    """Reads which transactions are in the server's log."""
+    revoke: tuple[bytes, ...]
+    """Switches acknowledgements off, then stops the reception. The switch counts if somebody starts it again."""
+    make_read_only: tuple[bytes, ...]
+    """Refuses commits, after those in progress. Error 1205 after `READ_ONLY_WAIT_S`, and then nothing has changed."""
+    allow_own_writes: tuple[bytes, ...]
+    """Lets the promoter commit while hosts cannot."""
+    variables: Sequence[str]
+    """The names of the settings that `read_variables` reads."""
+    start_counters: Sequence[str]
+    """The names of the counters of starts of the reception."""
+    status: Sequence[str]
+    """The names of what else `read_counters` reads."""
+
+    @property
+    def read_variables(self) -> bytes:
+        """Read the settings by name. A setting of a plugin that is not loaded is missing."""
+        return b"SELECT VARIABLE_NAME, VARIABLE_VALUE FROM %s.global_variables WHERE UPPER(VARIABLE_NAME) IN (%s)" % (
+            self.schema,
+            _literals(self.variables),
+        )
+
+    @property
+    def read_start_times(self) -> bytes:
+        """Read the uptimes of the server, and since its counters were flushed, each with the time of this statement."""
+        return (
+            b"SELECT VARIABLE_NAME, VARIABLE_VALUE, UNIX_TIMESTAMP() FROM %s.global_status WHERE UPPER(VARIABLE_NAME) IN (%s)"
+            % (self.schema, _literals(UPTIMES))
+        )
+
+    @property
+    def read_counters(self) -> bytes:
+        """Read the counters by name."""
+        return b"SHOW GLOBAL STATUS WHERE UPPER(Variable_name) IN (%s)" % _literals(
+            [*self.start_counters, *self.status]
+        )
+
+    @abstractmethod
+    def reception(self, rows: Sequence[Sequence[Any]]) -> Reception:
+        """Decode a reply to `read_reception`."""
+
+    @abstractmethod
+    def applied(self, rows: Sequence[Sequence[Any]]) -> ReplicationPosition:
+        """Decode a reply to `read_applied`."""
+
+    @abstractmethod
+    def is_read_only(self, variables: Mapping[str, str]) -> bool:
+        """Return whether hosts cannot commit, by the settings."""
+
+    @abstractmethod
+    def waits_for_acks(self, variables: Mapping[str, str], counters: Mapping[str, str]) -> bool:
+        """Return whether each commit waits for an ack without a limit, by settings and counters."""
+
+    @abstractmethod
+    def acknowledges(self, variables: Mapping[str, str]) -> bool:
+        """Return whether a reception that is started now acknowledges."""
+
+    @abstractmethod
+    def kept_log(self, counters: Mapping[str, str]) -> bool:
+        """Return whether the server's last start cut nothing off its log."""
+
+    @abstractmethod
+    def follow(self, source: ReplicationLogin) -> tuple[bytes, ...]:
+        """Receive from a source, acknowledge, and wait for no ack. What was received and not applied is thrown away."""
+
+    @abstractmethod
+    def become_primary(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
+        """End the replication from another server for good."""
+
+    @abstractmethod
+    def open(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
+        """Accept commits of hosts. Whether they wait for acks is set before the first."""
+
+
+def standing(start_times: Iterable[Sequence[Any]], counters: Mapping[str, str], names: Sequence[str]) -> str:
+    """Return a text that changes with each start of a server or its reception, and with nothing else but `FLUSH STATUS`.
+
+    Args:
+        start_times: a reply to `read_start_times`. Uptimes and its time are of one moment of the server's clock, so their
+            difference is the moment of the start, whatever the clock is set to.
+        counters: by name, a reply to `read_counters`.
+        names: `ReplicationSql.start_counters`.
+    """
+    started = {text(name).upper(): str(int(now) - int(text(value))) for name, value, now in start_times}
+    found = started | {name: counters[name] for name in names if name in counters}
+    if missing := [name for name in (*UPTIMES, *names) if name not in found]:
+        raise ServerUnfit(f"it has no status variable {missing[0]}; use MariaDB 10.11, MySQL 8.4 or a later one")
+    return ".".join(found[name] for name in (*UPTIMES, *names))
+
+
+def by_name(rows: Iterable[Sequence[Any]]) -> dict[str, str]:
+    """Return the values of a reply to `read_variables` or `read_counters`, by name in capitals."""
+    return {text(name).upper(): text(value) for name, value, *_ in rows}
+
+
+def text(value: object) -> str:
+    """Return a value of a reply as text."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def is_on(variables: Mapping[str, str], name: str) -> bool:
+    """Return whether a setting is on. A setting that is missing is off."""
+    return variables.get(name, "OFF").upper() in ("ON", "1", "YES")
+
+
+def login_literals(source: ReplicationLogin) -> tuple[bytes, int, bytes, bytes]:
+    return _literal(source.host), source.port, _literal(source.user), _literal(source.password)
+
+
+def _literal(value: str) -> bytes:
+    return bytes_literal(value.encode())
+
+
+def _literals(values: Iterable[str]) -> bytes:
+    return b", ".join(map(_literal, values))
+
+
+def _name(value: str) -> bytes:
+    return b"`%s`" % value.replace("`", "``").encode()

@@ -1,0 +1,173 @@
+"""The promoter of one database: asks for one step of its promotion, carries it out, and reads everything again.
+
+Always true: it connects to the servers before it reads the entry, so whatever it sends
+follows from an entry that is younger than its connections; it replaces only the entry
+that it has read. So it may stop after any step, and another one goes on. A server that
+names itself by another number than the entry counts as not reached. Knows nothing of
+the rules, which are in `promotion`, nor of SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from shardmgr.primary import Primary, ServerReport
+from shardmgr.primary_document import read_primary, replace_primary
+from shardmgr.promotion import AwaitChange, Promotion, PromotionStep, ReplaceEntry, SendCommand
+from shardmgr.registry.port import Registry, RegistryConflict
+from shardmgr.server_port import DatabaseServers, ServerConnection, ServerFailed
+
+_T = TypeVar("_T")
+
+AreShardsFree: TypeAlias = Callable[[Primary], Awaitable[bool]]
+"""Returns whether no owner holds a shard of the database in the entry's term, or could still serve it."""
+
+
+@dataclass(slots=True, frozen=True)
+class PromoterRound:
+    """What one round of a promoter has done.
+
+    Attributes:
+        entry: as it was read.
+        problems: by server, why it was not reached, or did not do what it was asked.
+    """
+
+    entry: Primary
+    step: PromotionStep
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether another round would do the same until something else changes."""
+        return isinstance(self.step, AwaitChange) or bool(self.problems)
+
+
+class Promoter:
+    """Runs rounds, one at a time.
+
+    Args:
+        registry: an open registry; it may have other users.
+        servers: the servers of the database.
+        are_shards_free: asked in each round, after the entry was read.
+    """
+
+    def __init__(
+        self, registry: Registry, database: str, servers: DatabaseServers, are_shards_free: AreShardsFree
+    ) -> None:
+        self._registry = registry
+        self._database = database
+        self._servers = servers
+        self._are_shards_free = are_shards_free
+        self._connections: dict[str, ServerConnection] = {}
+        self._attempts: dict[str, asyncio.Task[ServerConnection]] = {}
+        """The connects in progress."""
+        self._problems: dict[str, str] = {}
+        """By server, why its last connect, or what it was asked in this round, has failed."""
+        self._unreached: set[str] = set()
+        """The servers whose last connect has failed."""
+
+    async def run_round(self) -> PromoterRound | None:
+        """Carry one step out; return None if the database has no entry.
+
+        Raises:
+            RegistryError: the entry was not read or not written; a later round may succeed.
+            MalformedDocument: nothing is done until the entry is corrected.
+        """
+        self._problems = {name: self._problems[name] for name in self._unreached}
+        await self._connect()
+        found = await read_primary(self._registry, self._database)
+        if found is None:
+            return None
+        entry = found.entry
+        reports = await self._observe(entry)
+        free = await self._are_shards_free(entry)
+        step = Promotion(entry, reports, shards_free=free).next_step()
+        if isinstance(step, ReplaceEntry):
+            try:
+                await replace_primary(self._registry, self._database, step.entry, found.version)
+            except RegistryConflict:
+                self._problems["registry"] = "the entry was changed meanwhile; it is read again"
+        elif isinstance(step, SendCommand):
+            await self._guarded(step.server, self._connections[step.server].carry_out(step))
+        return PromoterRound(entry, step, dict(self._problems))
+
+    async def close(self) -> None:
+        """End all connections. Safe to repeat."""
+        attempts, self._attempts = self._attempts, {}
+        for attempt in attempts.values():
+            attempt.cancel()
+        for result in await asyncio.gather(*attempts.values(), return_exceptions=True):
+            if not isinstance(result, BaseException):
+                result.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # ------------------------------------------------------------- connections
+
+    async def _connect(self) -> None:
+        """Connect to the servers without a usable connection. A server that was not reached last time is not waited for."""
+        for name in self._servers.names:
+            connection = self._connections.get(name)
+            if connection is not None and not connection.is_usable:
+                del self._connections[name]
+            if name not in self._connections and name not in self._attempts:
+                self._attempts[name] = asyncio.ensure_future(self._servers.connect(name))
+        awaited = [attempt for name, attempt in self._attempts.items() if name not in self._unreached]
+        if awaited:
+            await asyncio.wait(awaited)
+        for name, attempt in list(self._attempts.items()):
+            if attempt.done():
+                del self._attempts[name]
+                self._keep_result(name, attempt)
+
+    def _keep_result(self, name: str, attempt: asyncio.Task[ServerConnection]) -> None:
+        try:
+            self._connections[name] = attempt.result()
+        except ServerFailed as error:
+            self._unreached.add(name)
+            self._problems[name] = str(error)
+        else:
+            self._unreached.discard(name)
+            self._problems.pop(name, None)
+
+    # ------------------------------------------------------------------ reports
+
+    async def _observe(self, entry: Primary) -> dict[str, ServerReport]:
+        """Read the standings of all servers, then the primary, then the others."""
+        reached = [name for name in entry.servers if self._is_right(name, entry)]
+        standings = await self._gather({name: self._connections[name].standing() for name in reached})
+        primary = [name for name in standings if name == entry.server]
+        replicas = [name for name in standings if name != entry.server]
+        reports: dict[str, ServerReport] = {}
+        for names in (primary, replicas):
+            reports |= await self._gather({name: self._connections[name].report(standings[name]) for name in names})
+        return reports
+
+    def _is_right(self, name: str, entry: Primary) -> bool:
+        """Return whether there is a connection to the server that the entry names."""
+        connection = self._connections.get(name)
+        if connection is None:
+            return False
+        expected = entry.servers[name].server_id
+        if connection.server_id != expected:
+            self._problems[name] = (
+                f"{name}: its address leads to the server with server_id {connection.server_id}, not to {expected}; "
+                "correct the address, or the server's configuration"
+            )
+        return connection.server_id == expected
+
+    async def _gather(self, calls: Mapping[str, Awaitable[_T]]) -> dict[str, _T]:
+        """Return the results by server, without those that have failed."""
+        results = await asyncio.gather(*(self._guarded(name, call) for name, call in calls.items()))
+        return {name: result for name, result in zip(calls, results, strict=True) if result is not None}
+
+    async def _guarded(self, name: str, call: Awaitable[_T]) -> _T | None:
+        try:
+            return await call
+        except ServerFailed as error:
+            self._problems[name] = str(error)
+            return None

@@ -1,0 +1,76 @@
+"""The interface between a promoter and the servers of a database.
+
+Always true: a connection that is made ends all earlier ones of promoters at the same
+server, so each server has carried out the steps of the newest promoter last. Knows
+neither SQL nor the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from shardmgr.primary import ServerReport
+from shardmgr.promotion import SendCommand
+
+
+class ServerFailed(Exception):
+    """A server was not reached, or refused a command: the text says why, and what to do. A later call may succeed."""
+
+
+class ServerConnection(Protocol):
+    """A promoter's connection to one server. After a `ServerFailed` it may be of no use any more: see `is_usable`."""
+
+    @property
+    def server_id(self) -> int:
+        """The number by which the server names itself."""
+        ...
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the connection has not ended. Another promoter ends it."""
+        ...
+
+    async def standing(self) -> str:
+        """Return when the server was started, and how often its reception was since. Raises ServerFailed."""
+        ...
+
+    async def report(self, standing: str) -> ServerReport:
+        """Return what the server is and has, read in the order of the report's attributes.
+
+        Args:
+            standing: as it was before; the report has it only if it is still the same.
+
+        Raises:
+            ServerFailed: it is not reached any more, or is of no use for a promotion.
+        """
+        ...
+
+    async def carry_out(self, step: SendCommand) -> None:
+        """Carry a step out. It is bounded to some seconds.
+
+        Raises:
+            ServerFailed: it may have been carried out, or not: read the server again.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the connection at once. Safe to repeat."""
+        ...
+
+
+class DatabaseServers(Protocol):
+    """The servers of one database, as this host reaches them."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the servers whose addresses this host knows."""
+        ...
+
+    async def connect(self, name: str) -> ServerConnection:
+        """Connect to a server, and end the connections of all other promoters there.
+
+        Raises:
+            ServerFailed: it is not reached, or the connection of another promoter does not end.
+        """
+        ...

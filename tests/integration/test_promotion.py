@@ -1,0 +1,132 @@
+"""The primary of a real database moves by SQL alone: what was acknowledged is there, and the former primary refuses hosts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pymysql
+import pytest
+
+from shardmgr.primary import Primary, PrimaryState
+from shardmgr.primary_document import change_primary, read_primary, replace_primary
+from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promotion import start_drain, start_revoking
+from shardmgr.registry.port import Registry
+from tests.support.aio import run
+from tests.support.local_ensemble import LocalEnsemble
+from tests.support.region_servers import RegionServers
+
+pytestmark = [pytest.mark.mysql, pytest.mark.timeout(240)]
+
+_ROUNDS_MAX = 400
+READ_ONLY = "1290|1836"
+
+
+@pytest.fixture(params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+def servers(request: pytest.FixtureRequest) -> Iterator[RegionServers]:
+    with RegionServers(request.param) as started:
+        yield started
+
+
+class Database:
+    """The entry of the database, and promoters that replace its primary; no shard is owned."""
+
+    def __init__(self, registry: Registry, servers: RegionServers) -> None:
+        self.registry = registry
+        self.servers = servers
+        self.promoters: list[Promoter] = []
+
+    def promoter(self) -> Promoter:
+        async def are_shards_free(entry: Primary) -> bool:
+            return True
+
+        self.promoters.append(Promoter(self.registry, "main", self.servers.for_promoter(), are_shards_free))
+        return self.promoters[-1]
+
+    async def entry(self) -> Primary:
+        found = await read_primary(self.registry, "main")
+        assert found is not None
+        return found.entry
+
+    async def move(self, promoter: Callable[[], Promoter]) -> Primary:
+        """Run rounds until the database is at rest. `promoter` returns the one of each round."""
+        rounds: list[PromoterRound] = []
+        while len(rounds) < _ROUNDS_MAX:
+            done = await promoter().run_round()
+            assert done is not None
+            rounds.append(done)
+            at_rest = done.is_waiting and not done.problems and all(done.entry.ackers.values())
+            if done.entry.state is PrimaryState.SERVING and at_rest:
+                return done.entry
+        raise AssertionError("\n".join(f"{done.entry.state} {done.step} {done.problems}" for done in rounds[-30:]))
+
+
+@asynccontextmanager
+async def serving(servers: RegionServers) -> AsyncIterator[Database]:
+    """A database whose first term has begun."""
+    registry = LocalEnsemble(None, lambda: 0).registry(6_000)
+    await registry.open()
+    database = Database(registry, servers)
+    try:
+        await replace_primary(registry, "main", servers.first_entry, None)
+        promoter = database.promoter()
+        await database.move(lambda: promoter)
+        yield database
+    finally:
+        for each in database.promoters:
+            await each.close()
+        await registry.close()
+
+
+def test_primary_moves_and_back_although_the_promoter_is_another_one_at_each_step(servers: RegionServers) -> None:
+    async def story() -> None:
+        async with serving(servers) as database:
+            servers.make_table("a")
+            servers.write("a", "first")
+            with pytest.raises(pymysql.MySQLError, match=READ_ONLY):
+                servers.write("b", "at an acker")
+            await change_primary(database.registry, "main", lambda entry: start_drain(entry, "b"))
+            moved = await database.move(database.promoter)
+            assert (moved.term, moved.server, set(moved.ackers)) == (2, "b", {"a"})
+            with pytest.raises(pymysql.MySQLError, match=READ_ONLY):
+                servers.write("a", "at the former primary")
+            servers.write("b", "second")
+            # Each promoter has ended the connections of the one before.
+            frozen, newest = database.promoters[-2:]
+            for connection in frozen._connections.values():
+                assert connection.is_usable
+            done = await frozen.run_round()
+            assert done is not None
+            assert done.problems.keys() == {"a", "b"}
+            assert newest is not frozen
+
+            await change_primary(database.registry, "main", lambda entry: start_drain(entry, "a"))
+            back = await database.move(database.promoter)
+            assert (back.term, back.server, set(back.ackers)) == (3, "a", {"b"})
+            servers.write("a", "third")
+            assert servers.rows("a") == {"first", "second", "third"}
+
+    run(story(), timeout=200)
+
+
+def test_acker_of_a_killed_primary_takes_its_place_with_all_that_was_acknowledged(servers: RegionServers) -> None:
+    async def story() -> None:
+        async with serving(servers) as database:
+            servers.make_table("a")
+            written = {f"row-{number}" for number in range(20)}
+            for each in sorted(written):
+                servers.write("a", each)
+            servers.servers["a"].kill9()
+            await change_primary(database.registry, "main", start_revoking)
+            promoter = database.promoter()
+            for _ in range(_ROUNDS_MAX):
+                done = await promoter.run_round()
+                assert done is not None
+                if done.entry.state is PrimaryState.PROMOTING and (done.entry.term, done.entry.server) == (2, "b"):
+                    break
+            else:
+                raise AssertionError(done)
+            assert servers.rows("b") == written
+
+    run(story(), timeout=200)

@@ -1,0 +1,142 @@
+"""Real servers of one database in several regions, as a promoter uses them.
+
+Always true: each is configured as docs/design/regions.md says, so it starts read-only and
+receives nothing; the promoter and each server have accounts of their own. Knows nothing
+of queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+import pymysql
+
+from foqs.store.mysql.mysql_server import MysqlServers, ServerAccess
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary
+from shardmgr.promotion import first_entry
+from tests.support.mariadb import MariaDb
+from tests.support.mysql9 import KINDS
+
+SCHEMA: Final = "foqs"
+_SERVER_IDS: Final = {"a": 11, "b": 12}
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "mariadb": (
+        "--read-only=1",
+        "--skip-slave-start",
+        "--gtid-strict-mode=1",
+        "--log-slave-updates",
+        "--relay-log-recovery=0",
+        "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
+        "--rpl-semi-sync-master-timeout=1000000000000000000",
+    ),
+    "mysql9": (
+        "--super-read-only=1",
+        "--skip-replica-start",
+        "--gtid-mode=ON",
+        "--enforce-gtid-consistency=ON",
+        "--relay-log-recovery=OFF",
+        "--plugin-load-add=semisync_source.so",
+        "--plugin-load-add=semisync_replica.so",
+    ),
+}
+_COMMON: Final = ("--log-bin=bin", "--relay-log=relay", "--sync-binlog=1", "--sync-relay-log=1")
+_PROMOTER_RIGHTS: Final = {
+    "mariadb": "READ_ONLY ADMIN, RELOAD, REPLICATION SLAVE ADMIN, REPLICATION MASTER ADMIN, REPLICA MONITOR, PROCESS, "
+    "CONNECTION ADMIN",
+    "mysql9": "RELOAD, REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, SYSTEM_VARIABLES_ADMIN, PROCESS, CONNECTION_ADMIN",
+}
+
+
+class RegionServers:
+    """Two servers, `a` and `b`; a context manager that starts and removes them."""
+
+    def __init__(self, kind: str) -> None:
+        self.servers: dict[str, MariaDb] = {}
+        self._kind = kind
+        self._stack = ExitStack()
+
+    def write(self, name: str, text: str) -> None:
+        """Commit a row as a host does, and return when the commit has returned."""
+        self._as_host(name, f"INSERT INTO {SCHEMA}.item VALUES ('{text}')")
+
+    def rows(self, name: str) -> set[str]:
+        return {text for (text,) in self.servers[name].query(f"SELECT text FROM {SCHEMA}.item")}
+
+    def make_table(self, name: str) -> None:
+        self._as_host(name, f"CREATE TABLE {SCHEMA}.item (text VARCHAR(50) PRIMARY KEY) ENGINE = InnoDB")
+
+    def _as_host(self, name: str, statement: str) -> None:
+        server = self.servers[name]
+        connection = pymysql.connect(user="hosts", host="127.0.0.1", port=server.port, autocommit=True, read_timeout=30)
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    @property
+    def first_entry(self) -> Primary:
+        """The first entry of the database: `a` becomes its primary."""
+        servers = {name: DatabaseServer(f"r-{name}", number) for name, number in _SERVER_IDS.items()}
+        return first_entry("a", LossPolicy.SEMI_SYNC, servers)
+
+    def for_promoter(self) -> MysqlServers:
+        """Return how a promoter reaches the servers."""
+        accesses = {
+            name: ServerAccess(
+                server.settings("", user="promoter", unix_socket=None, port=server.port, statement_timeout_s=20.0),
+                ("127.0.0.1", server.port),
+                f"replica_{name}",
+                "secret",
+            )
+            for name, server in self.servers.items()
+        }
+        return MysqlServers(SCHEMA, accesses)
+
+    def _make_accounts(self, server: MariaDb) -> None:
+        """Make accounts and the schema without a trace in the log: each server gets them so."""
+        lock = "SET GLOBAL super_read_only = %d" if self._kind == "mysql9" else "DO %d"
+        privileges = [f"GRANT {_PROMOTER_RIGHTS[self._kind]} ON *.* TO promoter@'127.0.0.1'"]
+        if self._kind == "mysql9":
+            privileges.append("GRANT SELECT ON performance_schema.* TO promoter@'127.0.0.1'")
+        statements = (
+            lock % 0,
+            "SET SESSION sql_log_bin = 0",
+            f"CREATE DATABASE {SCHEMA}",
+            "CREATE USER promoter@'127.0.0.1'",
+            *privileges,
+            f"GRANT SELECT, INSERT, UPDATE, CREATE ON {SCHEMA}.* TO promoter@'127.0.0.1'",
+            "CREATE USER hosts@'127.0.0.1'",
+            f"GRANT ALL ON {SCHEMA}.* TO hosts@'127.0.0.1'",
+            *(
+                statement
+                for name in _SERVER_IDS
+                for statement in (
+                    f"CREATE USER replica_{name}@'127.0.0.1' IDENTIFIED BY 'secret'",
+                    f"GRANT REPLICATION SLAVE ON *.* TO replica_{name}@'127.0.0.1'",
+                )
+            ),
+            lock % 1,
+        )
+        connection = pymysql.connect(user="root", autocommit=True, **server.connect_arguments)
+        with connection, connection.cursor() as cursor:
+            for each in statements:
+                cursor.execute(each)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for name, number in _SERVER_IDS.items():
+                server = KINDS[self._kind](*_COMMON, *_OPTIONS[self._kind], f"--server-id={number}")
+                stack.callback(server.remove)
+                # Else both would have the uuid of the data that they were copied from.
+                (server.folder / "data/auto.cnf").unlink(missing_ok=True)
+                server.start()
+                self._make_accounts(server)
+                self.servers[name] = server
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()

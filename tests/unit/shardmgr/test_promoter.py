@@ -1,0 +1,231 @@
+"""A promoter connects before it reads the entry, may stop after any step, and does nothing at a wrong server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
+from shardmgr.primary_document import change_primary, read_primary, replace_primary
+from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promotion import AwaitChange, ReplaceEntry, ServerCommand, abort, first_entry, start_drain
+from shardmgr.registry.port import Registry
+from tests.support.local_ensemble import LocalEnsemble
+from tests.support.plain_database_servers import SERVER_IDS, PlainDatabaseServers
+from tests.support.plain_regions import REGIONS, World
+
+ROUNDS_MAX: Final = 200
+SERVERS: Final = {name: DatabaseServer(name, number) for name, number in SERVER_IDS.items()}
+FIRST: Final = first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS)
+
+
+class Site:
+    """A database of three servers in a registry; its replicas run after each round."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.world = World(FIRST)
+        self.events: list[str] = []
+        self.shards_free = True
+        self.rounds: list[PromoterRound] = []
+
+    def promoter(self, region: str = "r2", servers: PlainDatabaseServers | None = None) -> Promoter:
+        site = self
+
+        async def are_shards_free(entry: Primary) -> bool:
+            return site.shards_free
+
+        class Watched:
+            def __getattr__(self, name: str) -> object:
+                return getattr(site.registry, name)
+
+            async def read(self, name: str) -> object:
+                site.events.append("read")
+                return await site.registry.read(name)
+
+        reached = servers or PlainDatabaseServers(self.world, region, self.events.append)
+        return Promoter(Watched(), "main", reached, are_shards_free)  # type: ignore[arg-type]
+
+    async def run(self, promoter: Promoter) -> PromoterRound:
+        done = await promoter.run_round()
+        assert done is not None
+        self.rounds.append(done)
+        for name in REGIONS:
+            self.world.receive(name)
+            self.world.servers[name].apply_next()
+        for ack in list(self.world.acks):
+            self.world.deliver(ack)
+        return done
+
+    async def until_rest(self, promoter: Callable[[], Promoter]) -> Primary:
+        for _ in range(ROUNDS_MAX):
+            done = await self.run(promoter())
+            if done.step == AwaitChange() and all(done.entry.ackers.values()):
+                return done.entry
+        raise AssertionError(self.rounds[-3:])
+
+    async def change(self, change: Callable[[Primary], Primary]) -> None:
+        await change_primary(self.registry, "main", change)
+
+
+def on_site(story: Callable[[Site], Awaitable[None]]) -> None:
+    async def main() -> None:
+        registry = LocalEnsemble(None, lambda: 0).registry(6_000)
+        await registry.open()
+        site = Site(registry)
+        await replace_primary(registry, "main", FIRST, None)
+        await story(site)
+        await registry.close()
+
+    asyncio.run(main())
+
+
+def test_first_primary_is_opened_and_moved_by_a_promoter_that_is_another_one_at_each_step() -> None:
+    async def story(site: Site) -> None:
+        first = await site.until_rest(site.promoter)
+        assert (first.term, first.server) == (1, "r1")
+        site.world.servers["r1"].append(flush=1)
+        await site.change(lambda entry: start_drain(entry, "r3"))
+        moved = await site.until_rest(site.promoter)
+        assert (moved.term, moved.server, sorted(moved.ackers)) == (2, "r3", ["r1", "r2"])
+        new = site.world.servers["r3"]
+        assert (new.is_read_only, new.flushes) == (False, {1})
+        assert site.world.servers["r1"].is_read_only
+
+    on_site(story)
+
+
+def test_drain_waits_until_the_shards_are_free_and_can_be_aborted_until_then() -> None:
+    async def story(site: Site) -> None:
+        promoter = site.promoter()
+        await site.until_rest(lambda: promoter)
+        site.shards_free = False
+        await site.change(lambda entry: start_drain(entry, "r2"))
+        done = await site.run(promoter)
+        assert done.step == AwaitChange(("shards of the database are still owned",))
+        assert done.is_waiting
+        assert not site.world.servers["r1"].is_read_only
+        await site.change(abort)
+        assert (await site.until_rest(lambda: promoter)).state is PrimaryState.SERVING
+
+    on_site(story)
+
+
+def test_promoter_reads_the_entry_after_it_has_connected() -> None:
+    async def story(site: Site) -> None:
+        promoter = site.promoter()
+        await site.run(promoter)
+        assert sorted(site.events[:-1]) == sorted(REGIONS)
+        assert site.events[-1] == "read"
+
+    on_site(story)
+
+
+def test_promoter_whose_connections_another_one_has_ended_sends_nothing_in_that_round() -> None:
+    async def story(site: Site) -> None:
+        servers = PlainDatabaseServers(site.world, "r1")
+        frozen = site.promoter("r1", servers)
+        await site.run(frozen)
+        sent = len(servers.sent)
+        held = asyncio.Event()
+        go = asyncio.Event()
+
+        async def freeze(entry: Primary) -> bool:
+            held.set()
+            await go.wait()
+            return True
+
+        frozen._are_shards_free = freeze
+        late = asyncio.ensure_future(site.run(frozen))
+        await held.wait()
+        await site.run(site.promoter("r2"))
+        go.set()
+        done = await late
+        assert done.problems
+        assert len(servers.sent) == sent
+
+    on_site(story)
+
+
+def test_entry_that_was_changed_meanwhile_is_read_again() -> None:
+    async def story(site: Site) -> None:
+        promoter = site.promoter()
+        await site.until_rest(lambda: promoter)
+        await site.change(lambda entry: start_drain(entry, "r2"))
+        while not isinstance((await site.run(promoter)).step, ReplaceEntry):
+            pass
+        found = await read_primary(site.registry, "main")
+        assert found is not None
+        assert found.entry.state is PrimaryState.FENCED
+
+        async def aborted_meanwhile(entry: Primary) -> bool:
+            await site.change(abort)
+            return True
+
+        promoter._are_shards_free = aborted_meanwhile
+        site.world.servers["r2"].apply_next()
+        done = await site.run(promoter)
+        assert isinstance(done.step, ReplaceEntry)
+        assert "registry" in done.problems
+        found = await read_primary(site.registry, "main")
+        assert found is not None
+        assert (found.entry.state, found.entry.term) == (PrimaryState.SERVING, 1)
+
+    on_site(story)
+
+
+def test_server_with_another_number_counts_as_not_reached() -> None:
+    async def story(site: Site) -> None:
+        servers = PlainDatabaseServers(site.world, "r2")
+        servers.server_ids["r1"] = 99
+        promoter = site.promoter("r2", servers)
+        done = await site.run(promoter)
+        assert done.step == AwaitChange(("r1 is not reached",))
+        assert "not to 11; correct the address" in done.problems["r1"]
+        assert all(step.server != "r1" for step in servers.sent)
+
+    on_site(story)
+
+
+def test_server_that_was_not_reached_is_not_waited_for_again_and_is_used_when_it_is_back() -> None:
+    async def story(site: Site) -> None:
+        site.world.servers["r3"].kill9()
+        servers = PlainDatabaseServers(site.world, "r2")
+        promoter = site.promoter("r2", servers)
+        assert "r3" in (await site.run(promoter)).problems
+        asked = asyncio.Event()
+        connect = servers.connect
+
+        async def silent(name: str) -> object:
+            asked.set()
+            await asyncio.Event().wait()
+            return await connect(name)
+
+        servers.connect = silent  # type: ignore[assignment, method-assign]
+        done = await site.run(promoter)
+        assert asked.is_set()
+        assert "r3" in done.problems
+        await promoter.close()
+        servers.connect = connect  # type: ignore[method-assign]
+        site.world.servers["r3"].start()
+        again = site.promoter("r2", servers)
+        assert (await site.until_rest(lambda: again)).ackers.keys() == {"r2", "r3"}
+        assert any(step.command is ServerCommand.FOLLOW and step.server == "r3" for step in servers.sent)
+        await again.close()
+
+    on_site(story)
+
+
+def test_database_without_an_entry_needs_no_promoter() -> None:
+    async def story(site: Site) -> None:
+        registry = LocalEnsemble(None, lambda: 0).registry(6_000)
+        await registry.open()
+        promoter = Promoter(
+            registry, "main", PlainDatabaseServers(site.world, "r1"), lambda entry: asyncio.sleep(0, True)
+        )
+        assert await promoter.run_round() is None
+        await promoter.close()
+        await registry.close()
+
+    on_site(story)
