@@ -83,3 +83,12 @@ def test_frame_over_the_byte_budget_keeps_only_its_head_and_the_next_one_is_comp
         assert room.reserved_bytes <= 1_000
     assert got == [(message[:SHED_HEAD_BYTES], True), (b"next", False)]
     assert room.reserved_bytes == len(b"next")
+
+
+def test_connection_that_ends_in_a_shed_frame_gives_back_its_bytes_once() -> None:
+    room = ByteBudget(1_000)
+    frames = FrameReader(100_000, room)
+    for part in (struct.pack(">i", 5_000) + bytes(800), bytes(800)):
+        assert list(frames.feed(part)) == []
+    frames.discard()
+    assert room.reserved_bytes == 0

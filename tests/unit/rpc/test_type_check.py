@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from thrift.Thrift import TType
 
-from foqs.rpc.messages import BadMessage, DecodeLimits, Decoder, bytes_spec, read_head
+from foqs.rpc.messages import BadMessage, DecodeLimits, Decoder, bytes_spec, encode_struct, read_head
 from foqs.rpc.methods import contract_methods
 from foqs.rpc.type_check import VALUES_MAX, TypeCheck, UnknownField, WrongType
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.rpc_server import call, enqueue, head
 
 SPEC = bytes_spec(Foqs.enqueue_args)
+REQUEST_FIELDS = SPEC[1][1][3][1]
 CHECK = TypeCheck(SPEC)
 DECODER = Decoder(DecodeLimits(1 << 20, 40_000))
 
@@ -64,6 +65,18 @@ def test_request_of_a_generated_client_passes_without_a_walk(
     message = call("enqueue", request, compact=compact)[4:]
     parsed, _ = read_head(message)
     CHECK.check(message, parsed, DECODER.decode(message, parsed, SPEC))
+
+
+def test_payloads_of_a_long_message_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[bytes] = []
+
+    def encode(*arguments: Any) -> bytes:
+        encoded.append(encode_struct(*arguments))
+        return encoded[-1]
+
+    monkeypatch.setattr("foqs.rpc.type_check.encode_struct", encode)
+    check(items(LONG))
+    assert [len(message) < 100 for message in encoded] == [True]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +141,12 @@ def test_field_of_a_newer_version_in_the_request_itself_is_refused() -> None:
     with pytest.raises(UnknownField, match="field 99 ") as caught:
         check(field(TType.STRUCT, 1) + field(TType.I64, 99) + b"\0" * 8 + b"\0\0")
     assert caught.value.field == "request"
+
+
+@pytest.mark.parametrize("number", [-1, 0, len(REQUEST_FIELDS)])
+def test_number_beside_those_of_the_contract_is_no_field(number: int) -> None:
+    with pytest.raises(UnknownField, match=f"field {number} "):
+        check(field(TType.STRUCT, 1) + field(TType.I64, number) + b"\0" * 8 + b"\0\0")
 
 
 def test_a_list_that_comes_twice_is_refused_before_it_is_decoded_again() -> None:

@@ -115,11 +115,22 @@ def test_a_name_without_work_is_removed_at_its_turn() -> None:
     scheduler.remove_first()
     assert scheduler.first() == "c"
     scheduler.remove_first()
-    assert (len(scheduler), scheduler.first()) == (1, "a")
+    assert (len(scheduler), bool(scheduler), scheduler.first()) == (1, True, "a")
     scheduler.add("b")
     assert scheduler.first() == "b"
     scheduler.clear()
-    assert len(scheduler) == 0
+    assert not scheduler
+
+
+def test_names_with_equal_tags_are_served_in_the_order_in_which_they_came() -> None:
+    scheduler = FairScheduler(lambda _: 1)
+    for name in "bca":
+        scheduler.add(name)
+    served = []
+    for _ in range(6):
+        served.append(scheduler.first())
+        scheduler.charge(1)
+    assert served == list("bcabca")
 
 
 @given(

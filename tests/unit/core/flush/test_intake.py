@@ -186,8 +186,10 @@ def test_drain_returns_all_waiting_parts_and_leaves_nothing() -> None:
     queue.submit(caller.acks(1, 2, 1))
     queue.submit(caller.events(EventKind.NACK, 2, 3, metadata=b"x" * 50))
     queue.submit(caller.inserts(10, 100, 400))
-    assert Counter(numbers_at(queue.remove_all())) == Counter([1, 1, 2, 2, 3, 10, 11])
+    queue.submit(caller.delivery(4))
+    assert Counter(numbers_at(queue.remove_all())) == Counter([1, 1, 2, 2, 3, 4, 10, 11])
     assert len(queue) == 0
+    assert queue.lease_backlog("m") == (0, 1.0), "no other namespace waits"
     assert not queue.seal()
     queue.submit(caller.inserts(20, 500))
     queue.submit(caller.events(EventKind.NACK, 1, metadata=b"x" * 500))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from foqs.core.flush.intake import LANE_SHARES
 from foqs.core.flush.lane_queue import TURN_COST_MAX
+from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Events, Lane, Operation
 from foqs.core.items.life import Event, EventKind
 from tests.support.plain_intake import (
@@ -113,6 +114,12 @@ def test_the_bytes_of_a_lane_stay_within_the_limit_except_for_a_single_larger_en
         assert is_within(batch.parts, bytes_max)
         entries -= len(batch)
     assert entries == 0
+
+
+def test_moves_that_may_copy_large_payloads_are_in_a_flush_each() -> None:
+    queue = intake(flush_bytes_max=100)
+    queue.submit(Moves("n", [Event(EventKind.MOVE, number, topic="u") for number in (1, 2)], 90, None))
+    assert [numbers_of(sealed(queue)) for _ in range(2)] == [[1], [2]]
 
 
 def test_a_lane_with_large_entries_does_not_stop_another() -> None:

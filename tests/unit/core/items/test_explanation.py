@@ -75,6 +75,7 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         (item(State.READY, expires_at_ms=NOW_MS + 5_000), {}, "not delivered by 2023-11-14 22:13:25 UTC, within 5.0 s", ""),
         (LEASED, {}, "A consumer has it, attempt 2 (of no maximum), with a lease until 2023-11-14 22:13:40 UTC, for another 20.0 s.", "ack"),
         (item(State.LEASED, due_ms=NOW_MS - 10, attempt=1), {}, "Its lease of attempt 1 (of no maximum) ended at", "database is slow"),
+        (item(State.LEASED, due_ms=NOW_MS, attempt=1), {}, "Its lease of attempt 1 (of no maximum) ended at", "database is slow"),
         (DEAD, {}, "It is dead, attempts exhausted: delivered 3 of at most 3 times", "foqs dead redrive 2-5"),
         (DEAD, {}, "It is kept until 2023-11-14 23:13:20 UTC, for another 1.0 h, then deleted.", ""),
         (None, {}, "these cannot be distinguished", "enqueue it again"),

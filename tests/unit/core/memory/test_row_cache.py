@@ -137,6 +137,15 @@ def test_a_cached_row_without_payload_gets_it_from_a_prefetch_and_stays_as_it_is
     assert [cache.get(2)] == rows(2, payload=None, state=State.LEASED)
 
 
+def test_the_longest_payload_that_was_read_is_recorded_even_of_a_row_that_was_read_without_it() -> None:
+    longest = LongestPayloads()
+    cache = RowCache(Budget(0, 0), PrefetchBudget(100 * ONE, 100), longest)
+    cache.finish_prefetch(start(cache, 1), [])
+    assert longest.payload_bytes_max("default") == 0
+    cache.finish_prefetch(start(cache, 1, 2), [row(1, payload=None, payload_bytes=9), row(2, payload=b"pp")])
+    assert longest.payload_bytes_max("default") == 9
+
+
 def test_a_cleared_cache_releases_its_room_for_the_others() -> None:
     written, prefetched = Budget(2 * ONE, 100), PrefetchBudget(2 * ONE, 100)
     one, other = RowCache(written, prefetched, LongestPayloads()), RowCache(written, prefetched, LongestPayloads())

@@ -78,6 +78,26 @@ def test_counts_are_the_initial_counts_plus_the_changes_since(
     assert set(none_ready) == {topic for topic in changed if not plain[topic, State.READY]} - set(ended)
 
 
+def test_beginnings_and_ends_of_topics_are_counted() -> None:
+    counts = TopicCounts()
+    assert (counts.begun_count, counts.ended_count) == (0, 0)
+    counts.add(A, State.READY, 2)
+    counts.add(A, State.DEAD, 1)
+    counts.add(B, State.READY, 1)
+    assert (counts.begun_count, counts.ended_count) == (2, 0)
+    counts.add(B, State.READY, -1)
+    assert (counts.begun_count, counts.ended_count) == (2, 1)
+
+
+def test_subscriber_gets_the_changed_topics() -> None:
+    counts = TopicCounts()
+    counts.add(OTHER, State.READY, 1)
+    counts.changed = {}
+    counts.add(A, State.READY, 1)
+    counts.mark_changed([B])
+    assert list(counts.changed) == [(*A, State.READY), B]
+
+
 def test_topics_that_nobody_lists_any_more_keep_no_changes() -> None:
     counts = TopicCounts()
     counts.add(A, State.READY, 1)
