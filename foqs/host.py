@@ -67,12 +67,12 @@ START_STEPS: Final = (
     ("dead-letter sweep", "it moves items of the shards, of each from its recovery on"),
     ("plan", "in a cluster, other hosts know more until it was read; the wait is limited"),
     ("bulk jobs", "their pages are calls of this host"),
-    ("listener", "calls that arrive before shards are served fail as UNAVAILABLE"),
+    ("Thrift listener", "calls that arrive before shards are served fail as UNAVAILABLE"),
     ("SQS listener", "its actions are calls of this host, so it accepts them last"),
 )
 """The parts of a host in the order in which they start, each with the reason for its place."""
 STOP_STEPS: Final = (
-    ("listener", "no new connections are accepted; TLS handshakes are cancelled"),
+    ("Thrift listener", "no new connections are accepted; TLS handshakes are cancelled"),
     ("SQS listener", "it accepts no new connections either; its actions in progress are calls in flight"),
     ("console", "its pages make calls"),
     ("bulk jobs", "other hosts go on with them while the shards are still served"),
@@ -133,7 +133,7 @@ class ComposedHost:
         self._service: RpcService
         self._rpc_server: RpcServer
         self._sampler: HostSampler
-        self._listener: asyncio.Server
+        self._thrift_listener: asyncio.Server
         self._engine_task: asyncio.Future[None]
         self._sweep_task: asyncio.Future[None]
         self._console: Console | None = None
@@ -168,7 +168,7 @@ class ComposedHost:
             "dead-letter sweep": self._start_sweep,
             "plan": self._follow_plan,
             "bulk jobs": self._start_jobs,
-            "listener": lambda: self._listener.start_serving(),
+            "Thrift listener": lambda: self._thrift_listener.start_serving(),
             "SQS listener": self._start_sqs,
         }
         for step, _ in START_STEPS:
@@ -178,10 +178,10 @@ class ComposedHost:
 
     async def _bind_ports(self) -> None:
         server = self._config.server
-        self._listener = await asyncio.get_running_loop().create_server(
+        self._thrift_listener = await asyncio.get_running_loop().create_server(
             self._new_connection, server.host, server.port, start_serving=False
         )
-        self._ports["port"] = int(self._listener.sockets[0].getsockname()[1])
+        self._ports["port"] = int(self._thrift_listener.sockets[0].getsockname()[1])
         self._ports["sqs_port"] = -1 if self._sqs_server is None else await self._sqs_server.bind()
         self._make_servers()
 
@@ -330,13 +330,13 @@ class ComposedHost:
         """Return a protocol for one accepted connection."""
         return self._rpc_server.connection() if self._tls_acceptor is None else self._tls_acceptor.connection()
 
-    def _close_listener(self) -> None:
+    def _close_thrift_listener(self) -> None:
         """Accept no more connections, and end the TLS handshakes."""
-        self._listener.close()
+        self._thrift_listener.close()
         if self._tls_acceptor is not None:
             self._tls_acceptor.close()
 
-    def _close_sqs(self) -> None:
+    def _close_sqs_listener(self) -> None:
         if self._sqs_server is not None:
             self._sqs_server.close()
 
@@ -364,8 +364,8 @@ class ComposedHost:
 
     async def abandon(self) -> None:
         """End a start that failed before any shard was served."""
-        self._close_listener()
-        self._close_sqs()
+        self._close_thrift_listener()
+        self._close_sqs_listener()
         await self._tier.close()
 
     async def stop(self) -> None:
@@ -374,11 +374,11 @@ class ComposedHost:
         engine_task = self._engine_task
         deadline = loop.time() + self._config.server.stop_timeout_ms / 1000
 
-        async def listener() -> None:
-            self._close_listener()
+        async def thrift_listener() -> None:
+            self._close_thrift_listener()
 
         async def sqs_listener() -> None:
-            self._close_sqs()
+            self._close_sqs_listener()
 
         async def console() -> None:
             if self._console is not None:
@@ -407,7 +407,7 @@ class ComposedHost:
             await asyncio.gather(engine_task, return_exceptions=True)
 
         steps: dict[str, Callable[[], Awaitable[None]]] = {
-            "listener": listener,
+            "Thrift listener": thrift_listener,
             "SQS listener": sqs_listener,
             "console": console,
             "bulk jobs": bulk_jobs,
