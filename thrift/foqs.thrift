@@ -690,7 +690,7 @@ enum BulkJobCommand {
   CANCEL = 3,
 }
 
-/** What a job shall do to each item: an action with its fields, as in StartBulkJobRequest. */
+/** What a job does to each item: an action with its fields, as in StartBulkJobRequest. */
 struct BulkChange {
   1: optional BulkAction action,
   2: optional Change change,
@@ -1086,7 +1086,7 @@ struct HostInfo {
   3: optional string tier,
   /** The number of shards that it should own. */
   4: optional i32 shards,
-  /** It is drained: it shall own no shard. */
+  /** It is drained: it gets no shards, and hands over those that it owns. */
   5: optional bool draining,
   /** The items that wait there for a flush, as it reported last. */
   6: optional double load,

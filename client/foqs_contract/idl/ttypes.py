@@ -5512,7 +5512,7 @@ class BulkReply(object):
 
 class BulkChange(object):
     """
-    What a job shall do to each item: an action with its fields, as in StartBulkJobRequest.
+    What a job does to each item: an action with its fields, as in StartBulkJobRequest.
 
     Attributes:
      - action
@@ -9356,7 +9356,7 @@ class HostInfo(object):
      - region
      - tier
      - shards: The number of shards that it should own.
-     - draining: It is drained: it shall own no shard.
+     - draining: It is drained: it gets no shards, and hands over those that it owns.
      - load: The items that wait there for a flush, as it reported last.
      - version
      - name: The same after a restart.
