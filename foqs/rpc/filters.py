@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from foqs.core.items import validation
-from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX
+from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.options.options import NamespaceOptions
@@ -81,15 +81,6 @@ def _parse_topics(raw: ttypes.ItemFilter) -> tuple[str, ...] | None:
         raise InvalidArgument("give topic or topics, not both", field="filter.topics")
     names = [validation.decode_name(name, f"filter.topics[{place}]") for place, name in enumerate(raw.topics)]
     return tuple(sorted(set(names)))
-
-
-def parse_shard(raw: int | None) -> int:
-    """Parse the number of a shard. Raises FoqsError."""
-    if raw is None:
-        raise InvalidArgument("this is missing; give the number of a shard, as in getRouting", field="shard")
-    if not 0 <= raw <= SHARD_MAX:
-        raise InvalidArgument(f"{raw} is no shard; give 0 to {SHARD_MAX}", field="shard")
-    return raw
 
 
 def parse_page(page: ttypes.Page | None, limit_min: int = 1) -> tuple[int, str | None]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
-from foqs.core.items.item import TIME_MS_MAX, State
+from foqs.core.items.item import SHARD_MAX, TIME_MS_MAX, State
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import RowFilter
 from foqs.queue.outage import NothingDeliverable
@@ -298,7 +298,7 @@ class QueueHandlers:
         request: ttypes.ListItemsRequest = call.request
         namespace, _ = self._namespace(request)
         only = RowFilter() if request.filter is None else filters.parse_filter(request.filter)
-        shard = filters.parse_shard(request.shard)
+        shard = validation.check_number(request.shard, 0, SHARD_MAX, "shard")
         limit, cursor = parse_page(request.page)
         with_payload = bool(request.with_payload)
         listing = ShardListing(namespace, only, shard, cursor, limit, with_payload, bool(request.with_key))

@@ -13,7 +13,7 @@ import pytest
 from thrift.Thrift import TType
 
 from foqs.catalog.namespace_settings import SETTING_RANGES
-from foqs.core.items.item import TIME_MS_MAX
+from foqs.core.items.item import SHARD_MAX, TIME_MS_MAX
 from foqs.rpc.filters import FILTER_TOPICS_MAX
 from foqs_contract.idl import ttypes
 from foqs_contract.idl.ttypes import BulkAction, ItemState
@@ -74,7 +74,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "attempt": [(-1, INVALID), (I32_MIN, INVALID), (I32_MAX, LIMIT)],
     "restore_key": [*[(value, INVALID) for value in ("", "a\0", b"\xff")], ("x" * 201, LIMIT)],
     "trace_context": [(b"x" * 513, INVALID)],
-    "shard": [(-1, INVALID)],
+    "shard": [(-1, INVALID), (I32_MIN, INVALID), (SHARD_MAX + 1, LIMIT), (I32_MAX, LIMIT)],
     "count": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "items_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "limit": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],

@@ -122,11 +122,6 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
     assert {name: getattr(item, name) for name in seen} == seen
 
 
-def test_shard_beyond_the_last_number_is_refused() -> None:
-    request = ttypes.ListItemsRequest("default", shard=65_536)
-    assert refusal(FakeQueue(), "listItems", request) == ("INVALID_ARGUMENT", "shard")
-
-
 def test_every_method_of_the_contract_is_there_and_one_without_a_handler_is_not_implemented() -> None:
     handlers = service_of(FakeQueue())
     assert {name.decode() for name in handlers.methods} == set(CALLS)
