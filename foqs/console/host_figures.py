@@ -129,6 +129,10 @@ class HostFigures:
         """Return the displacement of this host's sampled deliveries of a topic; None without samples."""
         return self._engine.queue.order_meter.samples.of_topic(topic, self._stopwatch_s())
 
+    def is_paused(self, topic: TopicName) -> bool:
+        """Return whether a topic, with items or without, is paused."""
+        return topic in self._engine.namespaces.paused_topics
+
     def breakers(self) -> Mapping[int, str]:
         """Return the state of the circuit breaker of each shard of this host."""
         return {number: shard.breaker_state for number, shard in sorted(self._engine.shards.items())}

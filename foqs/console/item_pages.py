@@ -32,7 +32,8 @@ async def item(page_request: PageRequest) -> web.StreamResponse:
         id=item_id,
         found=found,
         item=found.item,
-        is_paused=counts is not None and counts.paused,
+        is_paused=found.item is not None
+        and page_request.shared.figures.is_paused((page_request.namespace, found.item.topic)),
         first_priority=_first_priority(found, counts),
     )
 

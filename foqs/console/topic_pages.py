@@ -167,6 +167,7 @@ async def topic_values(page_request: PageRequest) -> Mapping[str, Any]:
         "topic": name,
         "counts": counts,
         "states": STATES,
+        "is_paused": shared.figures.is_paused((page_request.namespace, name)),
         "rates": rates,
         "time_to_empty": time_to_empty(0 if counts is None else counts.ready, rates, shared.now_s()),
     }

@@ -130,6 +130,10 @@ def test_a_topic_is_paused_resumed_and_purged(host: OpenHost, browser: Browser) 
     done = browser.post("/topic", topic="line", action="purge", confirmed="1")
     assert "2 items were deleted" in done.text
     assert calls(host, lambda client: client.count(ItemFilter("line"))).items == 0
+    paused = browser.post("/topic", topic="line", action="pause")
+    assert "The topic has no items, and is paused." in paused.text
+    assert 'value="resume"' in paused.body
+    assert 'value="pause"' in browser.post("/topic", topic="line", action="resume").body
 
 
 def test_an_item_says_why_it_is_not_delivered_and_is_mended(host: OpenHost, browser: Browser) -> None:

@@ -47,6 +47,9 @@ class Figures:
     def order(self, topic: TopicName) -> TopicOrder | None:
         return None
 
+    def is_paused(self, topic: TopicName) -> bool:
+        return False
+
     def breakers(self) -> Mapping[int, str]:
         return {}
 
