@@ -454,6 +454,16 @@ HOST: Final = Dashboard(
             ],
         ),
         Panel(
+            "Journal",
+            "Items whose rows are not written yet, rows of the journal, and rows written back per second.",
+            "foqsjournallags",
+            [
+                (_here("foqs_journal_dirty_items", "max", "shard"), "items, shard {{shard}}"),
+                (_here("foqs_journal_rows", "max", "shard"), "rows, shard {{shard}}"),
+                (_rate("foqs_journal_written_back_rows_total", "", _HERE), "rows written back per second"),
+            ],
+        ),
+        Panel(
             "Idempotency keys",
             "Enqueues that repeated an earlier one, and keys that were used for different items.",
             "foqskeysconflict",

@@ -265,6 +265,15 @@ class StoreOptions(Options):
         "The key of tls_cert_file, PEM without a passphrase, which only its owner may read.",
         change="Set it with tls_cert_file.",
     )
+    journal: bool = option(
+        False,
+        "true or false",
+        "Write the changes of items into a journal, one row for each flush, and an item's own row only if the item lives "
+        "longer than five seconds. Less work for the database. Off: each flush writes the rows of its items, and a host "
+        "that takes a shard over empties its journal first. In MySQL and MariaDB a shard journals after foqs schema "
+        "apply --contract. It applies to [databases] too.",
+        change="It is new: leave it off where items matter, until a release turns it on. It may be switched at any restart.",
+    )
     unsafe_durability: bool = option(
         False,
         "true or false",

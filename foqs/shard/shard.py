@@ -42,6 +42,7 @@ from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.topic_removal import TopicRemoval
 from foqs.shard.unread_topics import UnreadTopics
+from foqs.shard.write_back import run_write_back
 from foqs.shard.writer import STALLED_S, Writer
 from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
@@ -96,6 +97,7 @@ class OwnedShard:
         self._delivery_port = host.delivery_port
         self._database_clock = database.clock
         self._shard_clock = shard_clock
+        self._store = store
         self._refilling: set[TopicName] = set()
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
@@ -232,6 +234,7 @@ class OwnedShard:
             self._topic_removal.run(),
             self._purge_worker.run(),
             self._count_and_read_unread_topics(),
+            run_write_back(self._writer, self._store),
         )
         self._background_tasks = [asyncio.ensure_future(service) for service in services]
         readers = self._reader, self._query_reader
@@ -316,7 +319,10 @@ class OwnedShard:
         return self._breaker.state
 
     def snapshot(self) -> ShardSnapshot:
-        return take_snapshot(self._intake, self._writer, self._reader, self.memory, self._report, self.now_ms())
+        journal = self._store.journal
+        return take_snapshot(
+            self._intake, self._writer, self._reader, self.memory, self._report, journal, self.now_ms()
+        )
 
     def now_ms(self) -> int:
         return self._shard_clock.now_ms()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from foqs.core.flush.intake import Intake
+from foqs.core.journal.journal_status import JournalStatus
 from foqs.shard.flush_report import FlushReport
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
@@ -27,6 +28,7 @@ class ShardSnapshot:
     `overdue_ms`: for how long the next scan for due items has been due.
     `lease_ranges`: memory of the remembered lease ends, in ranges; at most `lease_ranges_max`.
     `due_counts`: items that became due, by what ended.
+    `journal`: None if its flushes write rows.
     """
 
     queue_items: Mapping[str, int]
@@ -57,6 +59,7 @@ class ShardSnapshot:
     key_expiry_flushes: int
     purged_rows: int
     purging_topics: int
+    journal: JournalStatus | None
 
 
 def take_snapshot(
@@ -65,6 +68,7 @@ def take_snapshot(
     reader: ShardReader,
     memory: ShardMemory,
     report: FlushReport,
+    journal: JournalStatus | None,
     now_ms: int,
 ) -> ShardSnapshot:
     waiting, timers, index = intake.waiting_by_lane(), memory.timers, memory.index
@@ -97,4 +101,5 @@ def take_snapshot(
         key_expiry_flushes=writer.key_expiry_flushes,
         purged_rows=report.rows_purged,
         purging_topics=len(memory.purge_markers),
+        journal=journal,
     )

@@ -15,6 +15,8 @@ from foqs.options.config import Config
 from foqs.options.options import StoreUrl
 from foqs.runtime.clock import Clock
 from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.journaled.journal_settings import FLUSH_ITEMS_MAX, WRITE_BACK_AFTER_MS, JournalSettings
+from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import Store, StoreUnusable
@@ -37,14 +39,15 @@ def database_store_factory(config: Config, name: str) -> StoreFactory:
 
 
 def shard_store_factory(config: Config, clock: Clock) -> Callable[[int, str], Store]:
-    """Return a factory that maps (shard, name of its database) to a store.
+    """Return a factory that maps (shard, name of its database) to a store that journals if `store.journal` says so.
 
     A standalone host has one database and ignores the name. Otherwise the factory
     raises `StoreUnusable` for a database that is not configured.
     """
+    settings = JournalSettings(WRITE_BACK_AFTER_MS, FLUSH_ITEMS_MAX, clock.monotonic_ms, is_on=config.store.journal)
     if not config.cluster.zookeeper:
         local_factory = local_store_factory(config, clock)
-        return lambda shard, _: local_factory(shard)
+        return lambda shard, _: JournaledStore(local_factory(shard), settings)
     factories = {name: database_store_factory(config, name) for name in config.databases}
 
     def make_store(shard: int, database: str) -> Store:
@@ -54,7 +57,7 @@ def shard_store_factory(config: Config, clock: Clock) -> Callable[[int, str], St
                 f"shard {shard} is in the database {database!r}, which this host does not know; "
                 f"add [databases.{database}] to its configuration and start it again"
             )
-        return factory(shard)
+        return JournaledStore(factory(shard), settings)
 
     return make_store
 

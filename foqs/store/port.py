@@ -25,6 +25,7 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.items.row_filter import RowFilter
+from foqs.core.journal.journal_status import JournalStatus
 from foqs_contract.printable_text import printable
 
 FAULT_POINTS: Final = ("begin", "fenced", "read", "written", "committed")
@@ -193,7 +194,7 @@ class Store(Protocol):
         ...
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
-        """Make (epoch, nonce) the owner, at flush 0, and return the new owner row.
+        """Make (epoch, nonce) the owner, and return the new owner row, at flush 0 or after the flushes of the takeover.
 
         Its `clock_ms` is the last one that the former owner saved. A second takeover
         with the same epoch and nonce succeeds, so that a lost reply is harmless.
@@ -285,6 +286,16 @@ class Store(Protocol):
 
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         """Return the least `until_ms` of all key rows, not below `from_ms`; None if there are none."""
+        ...
+
+    @property
+    def may_journal(self) -> bool:
+        """Whether every program that may take the shard over reads its journal, as of the last `open`."""
+        ...
+
+    @property
+    def journal(self) -> JournalStatus | None:
+        """The journal of this ownership in numbers; None: each flush writes rows."""
         ...
 
     def reads(self) -> Reads:

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Final
 
 from foqs.core.items.item import State, TopicName
+from foqs.core.journal.journal_status import JournalStatus
 from foqs.core.memory.order_samples import OrderSamples
 from foqs.queue.engine import Engine
 from foqs.queue.reads.listings import counts_by_state
@@ -73,6 +74,16 @@ _SNAPSHOT_METRICS: Final[dict[str, Callable[[ShardSnapshot], float | None]]] = {
     "foqs_key_expiry_flushes": lambda shard: shard.key_expiry_flushes,
     "foqs_purged_rows": lambda shard: shard.purged_rows,
     "foqs_purging_topics": lambda shard: shard.purging_topics,
+}
+
+_JOURNAL_METRICS: Final[dict[str, Callable[[JournalStatus], float]]] = {
+    "foqs_journal_dirty_items": lambda journal: journal.dirty_items,
+    "foqs_journal_young_bytes": lambda journal: journal.young_bytes,
+    "foqs_journal_rows": lambda journal: journal.rows,
+    "foqs_journal_bytes": lambda journal: journal.live_bytes,
+    "foqs_journal_written_back_rows": lambda journal: journal.written_back,
+    "foqs_journal_lag_seconds": lambda journal: journal.lag_ms / 1_000,
+    "foqs_journal_replay_seconds": lambda journal: journal.replay_ms / 1_000,
 }
 
 
@@ -154,6 +165,9 @@ def _add_shard_samples(samples: _SampleLists, name: str, shard: OwnedShard) -> N
         value = read(snapshot)
         if value is not None:
             samples[metric].append(((name,), value))
+    if snapshot.journal is not None:
+        for metric, read_journal in _JOURNAL_METRICS.items():
+            samples[metric].append(((name,), read_journal(snapshot.journal)))
 
 
 def _add_namespace_samples(samples: _SampleLists, shards: list[OwnedShard]) -> Counter[TopicName]:

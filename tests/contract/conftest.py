@@ -18,14 +18,14 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from foqs.store.in_memory.memory_store import MemoryDatabase
-from foqs.store.journaled.journaled_store import JournalSettings
+from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.mysql import mysql_handshake
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import FaultHook, Store, no_faults
 from foqs.store.sqlite.sqlite_store import SqliteStore
 from tests.support.aio import run
-from tests.support.journal_tables import OpenedWithJournal
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, running
 
@@ -167,7 +167,7 @@ def _with_journal(bench: Bench) -> Bench:
     """Return a bench whose stores journal over those of this one, and write rows back after six clock readings."""
 
     def journaled(make: Callable[[int, FaultHook], Store], shard: int, faults: FaultHook) -> Store:
-        return OpenedWithJournal(make(shard, faults), shard, JournalSettings(6, 100, partial(next, itertools.count())))
+        return JournaledStore(make(shard, faults), JournalSettings(6, 100, partial(next, itertools.count())))
 
     return Bench(bench.kind, partial(journaled, bench.make), bench.memory, partial(journaled, bench.make_hasty))
 

@@ -15,7 +15,6 @@ from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import SEQUENCE_MAX, State
 from foqs.store.port import FAULT_POINTS, FencedOut, StoreLost, StoreUnusable, WriteRefused
 from tests.contract.conftest import SHARD, Bench
-from tests.contract.journal_bench import opened_with_journal
 from tests.contract.test_store_fence import Fault
 from tests.contract.zombie import Zombie
 from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
@@ -41,7 +40,7 @@ async def journal_of(owned: Ownership, first: Position = (0, 0)) -> dict[Positio
 
 def test_rows_of_the_journal_are_read_in_the_order_of_their_flushes(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         assert await owned.store.journal_floor() is None
         assert await owned.store.journal_events((0, 0), ALL) == []
         await owned.write(journal_row=journal_row("a"))
@@ -62,7 +61,7 @@ def test_greatest_position_and_any_bytes_are_kept(bench: Bench) -> None:
     events = bytes(range(256)) + b"'\\\"\0"
 
     async def story() -> None:
-        owned = await opened_with_journal(bench, (1 << 20) - 1)
+        owned = await opened(bench.store(), (1 << 20) - 1)
         await owned.write(journal_row=JournalRow(events, [events, b"", events], (owned.epoch, 1)))
         place = PayloadPlace((owned.epoch, 1), len(events), len(events))
         assert await owned.store.journal_events((0, 0), ALL) == [PositionedEvents((owned.epoch, 1), events)]
@@ -74,7 +73,7 @@ def test_greatest_position_and_any_bytes_are_kept(bench: Bench) -> None:
 
 def test_page_of_events_has_at_least_one_row_and_no_more_than_its_bytes(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         for size in (300_000, 10, 200_000, 100_000, 10):
             await owned.write(journal_row=JournalRow(b"x" * size, [b"payload"], (1, 1)))
         first, sizes = (1, 1), []
@@ -93,7 +92,7 @@ def test_payloads_are_read_at_their_places_in_rows_of_any_length(bench: Bench) -
     payloads = [random.randbytes(length) for length in lengths]
 
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         expected: dict[PayloadPlace, bytes] = {}
         for flush in (1, 2):
             random.shuffle(payloads)
@@ -117,7 +116,7 @@ def test_payloads_are_read_at_their_places_in_rows_of_any_length(bench: Bench) -
 @pytest.mark.parametrize(("offset", "size"), [(0, 8), (4, 4), (7, 1), (8, 0), (1 << 21, 5)])
 def test_place_beyond_its_row_is_damage(bench: Bench, offset: int, size: int) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         await owned.write(journal_row=journal_row("a", payloads=[b"1234", b"567"]))
         whole, beyond = PayloadPlace((1, 1), 4, 3), PayloadPlace((1, 1), offset, size)
         assert await owned.store.journal_payloads([whole]) == {whole: b"567"}
@@ -133,7 +132,7 @@ def test_place_beyond_its_row_is_damage(bench: Bench, offset: int, size: int) ->
 
 def test_read_of_payloads_fails_on_a_database_that_lacks_the_flush(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         await owned.write(journal_row=journal_row("a", payloads=[b"p"]))
         async with reading(owned.store) as reads:
             with pytest.raises(StoreLost):
@@ -144,7 +143,7 @@ def test_read_of_payloads_fails_on_a_database_that_lacks_the_flush(bench: Bench)
 
 def test_trimming_deletes_a_prefix_and_keeps_the_newest_row(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         for _ in range(4):
             await owned.write(journal_row=journal_row("a", payloads=[b"p"]))
         new = await opened(bench.store(), 2, OTHER)
@@ -161,7 +160,7 @@ def test_trimming_deletes_a_prefix_and_keeps_the_newest_row(bench: Bench) -> Non
 
 def test_flush_without_a_row_empties_the_journal(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         await owned.write(journal_row=journal_row("a"))
         await owned.write(inserts=[make_row(1)], journal_trimmed=JournalRange((0, 0), (1, 2)))
         assert await journal_of(owned) == {}
@@ -174,7 +173,7 @@ def test_flush_without_a_row_empties_the_journal(bench: Bench) -> None:
 
 def test_write_back_writes_rows_and_the_journal_in_one_flush(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         await owned.write(journal_row=journal_row("added 1 2 3"), timers_added=[(9, 3)])
         await owned.write(
             journal_row=journal_row("current 1 2 3", (1, 2)),
@@ -199,7 +198,7 @@ def test_flush_that_broke_left_all_of_its_journal_row_and_rows_or_nothing(bench:
     fault = Fault(point)
 
     async def story() -> None:
-        owned = await opened_with_journal(bench, faults=fault)
+        owned = await opened(bench.store(faults=fault))
         await owned.write(journal_row=journal_row("a"), inserts=[make_row(1)])
         fault.armed = True
         fence = owned.fence
@@ -233,7 +232,7 @@ def test_flush_that_broke_left_all_of_its_journal_row_and_rows_or_nothing(bench:
 
 def test_refused_flush_leaves_no_journal_row(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)], journal_row=journal_row("a"))
         with pytest.raises(WriteRefused):
             await owned.write(inserts=[make_row(1)], journal_row=journal_row("b"))
@@ -246,7 +245,7 @@ def test_refused_flush_leaves_no_journal_row(bench: Bench) -> None:
 
 def test_former_owner_adds_no_row_after_a_takeover(bench: Bench) -> None:
     async def story() -> None:
-        former = await opened_with_journal(bench)
+        former = await opened(bench.store())
         await former.write(journal_row=journal_row("a"))
         new = await opened(bench.store(), 2, OTHER)
         for _ in range(2):
@@ -265,7 +264,7 @@ def test_copy_without_the_last_flush_refuses_the_next_one(bench: Bench) -> None:
     """The owner has committed three flushes, and its database is replaced by a copy that has two of them."""
 
     async def story() -> None:
-        owner, copy = await opened_with_journal(bench), await opened_with_journal(bench, shard=SHARD + 1)
+        owner, copy = await opened(bench.store()), await opened(bench.store(SHARD + 1))
         for owned, flushes in ((owner, 3), (copy, 2)):
             for _ in range(flushes):
                 await owned.write(journal_row=journal_row("a"))
@@ -282,7 +281,7 @@ def test_attempt_that_arrives_after_its_outcome_was_read_changes_nothing(bench: 
     """An attempt is stopped on its way. The owner row says that nothing was committed, and the flush is repeated."""
 
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         late = Zombie(bench, point, make_row(1), journal_row=journal_row("late"))
         await late.pause()
         if bench.kind == "sqlite" and point != "begin":
@@ -317,7 +316,7 @@ def test_journal_of_racing_owners_has_the_acknowledged_flushes_and_no_other(benc
         return committed
 
     async def story() -> None:
-        await opened_with_journal(bench)
+        await opened(bench.store())
         results = await asyncio.gather(*(live(epoch) for epoch in range(2, 6)), return_exceptions=True)
         reader = bench.store()
         await reader.open()

@@ -14,7 +14,6 @@ import pytest
 from foqs.store.port import Store
 from tests.contract.conftest import SHARD, Bench
 from tests.support.journal_owner import RandomFaults, play_history
-from tests.support.journal_tables import create_journal
 
 pytestmark = pytest.mark.rows_only
 
@@ -24,7 +23,6 @@ def test_items_survive_lost_connections_and_owners_that_end_at_any_point(bench: 
     async def open_store(faults: RandomFaults) -> Store:
         store = bench.store(SHARD, faults)
         await store.open()
-        await create_journal(store, SHARD)
         return store
 
     assert bench.run(play_history(Random(seed), open_store, 40), 300) > 1

@@ -13,10 +13,9 @@ from foqs.store.mysql.mysql_journal_sql import JournalStatements
 from foqs.store.mysql.mysql_sql import PREPARED_STATEMENTS_IN_BULK, PREPARED_STATEMENTS_MAX
 from foqs.store.port import StoreLost
 from tests.contract.conftest import SHARD, Bench, mysql_bench
-from tests.contract.journal_bench import opened_with_journal
 from tests.contract.test_store_mysql_plans import explain
 from tests.support.inner_parts import link_of
-from tests.support.stores import contents, make_row
+from tests.support.stores import contents, make_row, opened
 
 pytestmark = pytest.mark.mysql
 
@@ -41,7 +40,7 @@ def test_row_that_needs_many_packets_is_whole_or_missing_wherever_the_connection
         return await run_packet(link, *statements, **options)
 
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         monkeypatch.setattr(MysqlLink, "run", run_or_break)
         for packets in range(100):
             left[0] = packets
@@ -65,7 +64,7 @@ def test_row_that_needs_many_packets_is_whole_or_missing_wherever_the_connection
 
 def test_writer_prepares_the_row_of_the_journal_and_no_more_statements_than_doctor_counts(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         for number in range(1, 4):
             await owned.write(journal_row=JournalRow(b"events", [b"payload"], (1, 1)), inserts=[make_row(number)])
         link = link_of(owned.store)
@@ -77,7 +76,7 @@ def test_writer_prepares_the_row_of_the_journal_and_no_more_statements_than_doct
 
 def test_statements_of_the_journal_read_only_their_ranges(bench: Bench) -> None:
     async def story() -> None:
-        owned = await opened_with_journal(bench)
+        owned = await opened(bench.store())
         for _ in range(40):
             await owned.write(journal_row=JournalRow(b"events", [b"p" * 9_000], (1, 1)))
         await link_of(owned.store).run(b"ANALYZE TABLE foqs_%d_journal" % SHARD)

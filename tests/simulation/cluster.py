@@ -24,6 +24,7 @@ from foqs.core.flush.fence import Fence
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.idempotency_keys import divide_key_slots
 from foqs.core.items.item import Row, State, format_id
+from foqs.core.journal.journal_budget import JournalBudget
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.queue.tier import Alone
@@ -38,7 +39,8 @@ from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.shard import OwnedShard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_table import ShardTables
-from foqs.store.journaled.journaled_store import JournaledStore, JournalSettings
+from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.port import Store, StoreUnusable
 from foqs.testing.memory_network import Listener, ProtocolFactory
 from foqs.testing.virtual_loop import VirtualClock
@@ -120,6 +122,8 @@ _SLEW_RATIO: Final = SLEW_PERMILLE / 1000 + 0.015
 
 WRITE_BACK_AFTER_MS: Final = 300
 """How long an item is dirty before its row is written, if the stores journal."""
+JOURNAL_ON: Final = 0.8
+"""The part of the owners that journal, if the stores do. The others empty the journal and write rows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -157,6 +161,8 @@ class SimulatedCluster:
         self._book = MemoryEpochBook()
         self._is_slow_at_last = seed % 5 == 3
         self._fate = Random(f"{seed}/fate")
+        self._journal_switch = Random(f"{seed}/journal")
+        """Chooses which owners journal, if any do, and their bounds."""
         self._context = copy_context()
         self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in self.shards}
         """The server of each shard."""
@@ -325,7 +331,16 @@ class SimulatedCluster:
         store = self.servers[shard].store(shard)
         if not self.journals:
             return store
-        return JournaledStore(store, JournalSettings(WRITE_BACK_AFTER_MS, 100, lambda: int(self.loop.time() * 1000)))
+        switch = self._journal_switch
+        settings = JournalSettings(
+            WRITE_BACK_AFTER_MS,
+            100,
+            lambda: int(self.loop.time() * 1000),
+            is_on=switch.random() < JOURNAL_ON,
+            live_bytes_max=switch.choice((20_000, 1 << 30)),
+            budget=JournalBudget(items_max=switch.choice((30, 1_000))),
+        )
+        return JournaledStore(store, settings)
 
     def _shards(self) -> list[OwnedShard]:
         engines = [each.engine for each in self.running() if each.engine is not None and not each.gone.is_set()]

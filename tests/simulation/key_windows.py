@@ -40,8 +40,8 @@ def _begin(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _commit(original: Callable[..., Any]) -> Callable[..., Any]:
     async def commit(self: FaultyStore, fence: Fence, writes: Writes) -> None:
-        first_ms = _first_attempts_ms[self._shard, fence.epoch]
-        for record in writes.idempotency_keys_replaced:
+        for record in writes.idempotency_keys_replaced:  # a takeover that empties a journal replaces none
+            first_ms = _first_attempts_ms[self._shard, fence.epoch]
             former = self._tables.idempotency_keys.get((record.namespace, record.key))
             # A namespace that was created again has new keys.
             if former is not None and former.until_ms > first_ms and record.namespace != BRIEF:

@@ -305,7 +305,9 @@ class FaultyStore(MemoryStore):
     async def commit(self, fence: Fence, writes: Writes) -> None:
         """Send COMMIT. Sometimes it is very late, even if its connection is lost, and its caller often gives up."""
         server, rng = self._server, self._server.rng
-        server.steps_carried_ms[self._connection] = self._steps_known_ms or 0
+        # A takeover that empties a journal has not read the clock: the owner row keeps its offset.
+        known_ms = server.steps_saved_ms if self._steps_known_ms is None else self._steps_known_ms
+        server.steps_carried_ms[self._connection] = known_ms
         if server.commit_s:
             await Pause(server.loop, server.commit_s)
         if rng.random() >= server.troubles.late_commit:

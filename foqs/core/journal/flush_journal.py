@@ -30,6 +30,8 @@ def plan_journal(
     write_back: Iterable[int],
     carried: Iterable[int] = _NO_NUMBERS,
     payloads: Mapping[int, bytes] = _NO_PAYLOADS,
+    *,
+    writes_through: bool = False,
 ) -> JournalPlan:
     """Return what a flush journals.
 
@@ -38,8 +40,9 @@ def plan_journal(
         write_back: items whose rows are written, as they are after the flush.
         carried: items whose rows are refused, and whose events would hold the floor.
         payloads: those of young items among these two, if the memory does not have them.
+        writes_through: see `JournalPlanner`.
     """
-    planner = JournalPlanner(dirty_items, position, payloads)
+    planner = JournalPlanner(dirty_items, position, payloads, writes_through=writes_through)
     for old, new in zip(*changes.leased, strict=True):
         planner.change(old, new)
     for _, old, new in changes.changed:
@@ -59,12 +62,16 @@ def plan_journal(
 
 
 def write_journal(journal: JournalPlan, positions: JournalPositions, writes: Writes) -> None:
-    """Add the journal row of a flush to `writes`, and what it trims. A flush without events has neither."""
-    if journal.events:
+    """Add the journal row of a flush to `writes`, and what it trims.
+
+    A flush without events has neither, unless it can trim all but the newest row.
+    """
+    trimmed = positions.range_to_trim(journal.floor)
+    if journal.events or (trimmed is not None and len(positions) > 1):
         payloads = [row.payload for row in journal.events.added if row.payload is not None]
         assert len(payloads) == len(journal.events.added), "a young item is journaled without its payload"
         writes.journal_row = JournalRow(encode_events(journal.events), payloads, journal.floor)
-        writes.journal_trimmed = positions.range_to_trim(journal.floor)
+        writes.journal_trimmed = trimmed
 
 
 def write_rows(journal: JournalPlan, dirty_items: DirtyItems, writes: Writes) -> None:

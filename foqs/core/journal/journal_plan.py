@@ -66,19 +66,33 @@ class JournalPlanner:
     Args:
         position: the place of the flush.
         payloads: those of young items that are written again, if the memory does not have them.
+        writes_through: rows that are current stay so: their changes are written and not journaled, because there is
+            no room for more dirty items.
     """
 
     def __init__(
-        self, dirty_items: DirtyItems, position: Position, payloads: Mapping[int, bytes] = _NO_PAYLOADS
+        self,
+        dirty_items: DirtyItems,
+        position: Position,
+        payloads: Mapping[int, bytes] = _NO_PAYLOADS,
+        *,
+        writes_through: bool = False,
     ) -> None:
         self._dirty_items = dirty_items
         self._payloads = payloads
+        self._writes_through = writes_through
         self.plan = JournalPlan(position)
         self._payloads_end = 0
         self._leases: dict[tuple[int | None, int, int, State, int | None], LeaseUpdate] = {}
 
     def add(self, row: Row) -> None:
         """Plan the event of a new item."""
+        if self._writes_through:
+            self._write_row(row.id, DirtyItem(self.plan.position, None, row=row))
+        else:
+            self._journal_whole(row)
+
+    def _journal_whole(self, row: Row) -> None:
         self.plan.events.added.append(row)
         self._set(row.id, DirtyItem(self.plan.position, None, row=row, payload_offset=self._payloads_end))
         self._payloads_end += row.payload_bytes
@@ -87,6 +101,9 @@ class JournalPlanner:
         """Plan the change of an item. `old` is the item before, which its row need not show."""
         change = change_of(old, new)
         former = self._find(old.id)
+        if former is None and self._writes_through:
+            self._write_row(old.id, DirtyItem(self.plan.position, base_of(old), change=change))
+            return
         self.plan.events.changed.append(change)
         if former is None:
             base = self.plan.events.bases[old.id] = base_of(old)
@@ -104,6 +121,9 @@ class JournalPlanner:
     def end(self, old: Row) -> None:
         """Plan the end of an item."""
         former = self._find(old.id)
+        if former is None and self._writes_through:
+            self._write_row(old.id, DirtyItem(self.plan.position, base_of(old)))
+            return
         self.plan.events.ended.append(old.id)
         if former is None:
             base = self.plan.events.bases[old.id] = base_of(old)
@@ -158,7 +178,7 @@ class JournalPlanner:
         events.changed = [change for change in events.changed if change.number not in carried]
         for number, item in carried.items():
             if item.row is not None:
-                self.add(self._with_payload(item.row))
+                self._journal_whole(self._with_payload(item.row))
                 continue
             assert item.base is not None
             events.bases[number] = item.base

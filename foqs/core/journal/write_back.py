@@ -19,6 +19,8 @@ MOST_PERCENT: Final = 60
 """The part that they never exceed."""
 URGENT_PERCENT: Final = 80
 """Above this part of a bound, items are written back before they are due."""
+FULL_PERCENT: Final = 100
+"""From here on, flushes also write the rows that they change."""
 
 
 class WriteBackChoice:

@@ -310,6 +310,14 @@ class MemoryStore:
         await self._round_trip()
         return self._tables.next_key_expiry_ms(from_ms)
 
+    @property
+    def may_journal(self) -> bool:
+        return True
+
+    @property
+    def journal(self) -> None:
+        return None
+
     def reads(self) -> MemoryReads:
         return MemoryReads(self._database, self._tables)
 

@@ -6,7 +6,7 @@ memory lays over the rows. Changes only when a flush is known to be committed. K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from foqs.core.flush.fence import Position
@@ -16,8 +16,10 @@ from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_plan import JournalPlan
 from foqs.core.journal.journal_positions import JournalPositions
+from foqs.core.journal.journal_status import JournalStatus
 from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers
-from foqs.core.journal.write_back import WriteBackChoice
+from foqs.core.journal.write_back import URGENT_PERCENT, WriteBackChoice
+from foqs.store.journaled.journal_settings import JournalSettings
 
 _TOUCHED_NUMBERS_MAX: Final = 1_000_000
 
@@ -25,17 +27,18 @@ _TOUCHED_NUMBERS_MAX: Final = 1_000_000
 class PlannedFlush:
     """A flush as it was planned last. It counts only when it is committed."""
 
-    def __init__(self, journal: JournalPlan, writes: Writes) -> None:
+    def __init__(self, journal: JournalPlan, writes: Writes, written_back: int) -> None:
         self.journal = journal
         self.writes = writes
+        self.written_back = written_back
+        """The number of rows that are written back."""
 
 
 class JournalMemory:
     """The memory of one ownership.
 
     Args:
-        write_back_after_ms: how long an item is dirty before its row is written.
-        now_ms: returns a time that never goes back.
+        replay_ms: the duration of the replay that made `dirty_items` and `positions`.
     """
 
     def __init__(
@@ -44,15 +47,20 @@ class JournalMemory:
         positions: JournalPositions,
         purge_markers: PurgeMarkers,
         takeover: Position,
-        write_back_after_ms: int,
-        now_ms: Callable[[], int],
+        settings: JournalSettings,
+        replay_ms: int,
     ) -> None:
         self.dirty_items = dirty_items
         self.positions = positions
         self.purge_markers = purge_markers
-        self.choice = WriteBackChoice(write_back_after_ms, takeover, now_ms())
+        self.choice = WriteBackChoice(settings.write_back_after_ms, takeover, settings.now_ms())
         self.reads = ReadsUnderWay(_TOUCHED_NUMBERS_MAX)
-        self._now_ms = now_ms
+        self._settings = settings
+        self._now_ms = settings.now_ms
+        self._last_position = takeover
+        self._written_back = 0
+        self._replay_ms = replay_ms
+        self._note_use()
 
     def apply(self, planned: PlannedFlush) -> None:
         """Bring the memory up to a committed flush."""
@@ -65,11 +73,46 @@ class JournalMemory:
         journal.apply_to(self.dirty_items)
         self.reads.on_committed(journal.touched)
         self.choice.on_committed(journal.position, self._now_ms())
+        self._last_position = journal.position
+        self._written_back += planned.written_back
+        self._note_use()
         for marker in writes.purge_markers_removed:
             if marker in self.purge_markers:
                 self.purge_markers.remove(marker)
         for marker in writes.purge_markers_added:
             self.purge_markers.add(marker)
+
+    def _note_use(self) -> None:
+        self._settings.budget.set_use(self, len(self.dirty_items), self.dirty_items.young_count.payload_bytes)
+
+    def release(self) -> None:
+        """Give the memory back to the host: this ownership has ended."""
+        self._settings.budget.release(self)
+
+    @property
+    def fullness_percent(self) -> int:
+        """The largest part of a bound that is used: of the memory of the host, or of the journal's bytes."""
+        live_percent = 100 * self.positions.live_bytes // self._settings.live_bytes_max
+        return max(live_percent, self._settings.budget.fullness_percent(self))
+
+    def status(self) -> JournalStatus:
+        """Return the figures of this moment."""
+        dirty_items, positions, after_ms = self.dirty_items, self.positions, self._settings.write_back_after_ms
+        due_ms = self.choice.next_due_ms(dirty_items)
+        wait_ms = after_ms if due_ms is None else due_ms - self._now_ms()
+        can_trim = (
+            len(positions) > 1 and positions.range_to_trim(dirty_items.floor((), self._last_position)) is not None
+        )
+        return JournalStatus(
+            dirty_items=len(dirty_items),
+            young_bytes=dirty_items.young_count.payload_bytes,
+            rows=len(positions),
+            live_bytes=positions.live_bytes,
+            written_back=self._written_back,
+            lag_ms=max(0, -wait_ms),
+            replay_ms=self._replay_ms,
+            next_flush_ms=0 if can_trim or self.fullness_percent >= URGENT_PERCENT else max(0, wait_ms),
+        )
 
     def is_known(self, number: int, touched: TouchedNumbers) -> bool:
         """Return whether the memory knows better than a row that was read under this record."""

@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 from foqs.core.flush.fence import Fence, Owner, Position
-from foqs.core.flush.journal_rows import PayloadPlace, PositionedEvents
+from foqs.core.flush.journal_rows import JournalRange, PayloadPlace, PositionedEvents
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row, TopicName
 from foqs.core.journal.flush_journal import plan_journal, write_journal, write_rows
+from foqs.core.journal.journal_status import JournalStatus
+from foqs.core.journal.write_back import FULL_PERCENT
 from foqs.store.journaled.journal_memory import JournalMemory, PlannedFlush
 from foqs.store.journaled.journal_recovery import replay_journal
+from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_reads import JournaledReads
 from foqs.store.journaled.merged_rows import MergedRows, due_page
 from foqs.store.journaled.refused_rows import RefusedRows
 from foqs.store.port import (
     Decide,
     DueRow,
+    FencedOut,
     IdempotencyKeyExists,
+    Reads,
     Store,
     StoreLost,
     StoreUnusable,
@@ -38,33 +44,30 @@ from foqs.store.port import (
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, frozen=True)
-class JournalSettings:
-    """How a store journals.
-
-    Attributes:
-        write_back_after_ms: how long an item is dirty before its row is written.
-        flush_items_max: the entries of a flush, of which write-backs have a part.
-        now_ms: returns a time that never goes back.
-    """
-
-    write_back_after_ms: int
-    flush_items_max: int
-    now_ms: Callable[[], int]
+_SETTLING_RETRIES_MAX: Final = 20
+"""How often a flush is repeated, after refusals such as a deadlock, that empties the journal of a shard."""
 
 
 class JournaledStore:
-    """One shard with a journal; see `port.Store`. `inner` holds rows and journal."""
+    """One shard with a journal; see `port.Store`. `inner` holds rows and journal.
+
+    With the journal off, or where a host that does not know it may take the shard over, a takeover empties
+    the journal; then flushes and reads are those of `inner`.
+    """
 
     def __init__(self, inner: Store, settings: JournalSettings) -> None:
         self.inner = inner
         self._settings = settings
         self._memory: JournalMemory | None = None
+        self._is_plain = False
+        """Each flush of this ownership writes rows, and the journal is empty."""
         self._ownership: tuple[int, str] | None = None
         self._planned: PlannedFlush | None = None
         """The flush under way, or the last one if its outcome is unknown."""
         self._is_unresolved = False
         """The outcome of the last flush is unknown."""
+        self._writes_through = False
+        """The flush under way leaves no more rows behind: there is no room for more dirty items."""
         self._refused = RefusedRows()
         self._missing: list[int] = []
         """Young items whose payloads the next flush reads, because the last one needed them."""
@@ -76,6 +79,14 @@ class JournaledStore:
             raise StoreLost("the shard was not taken over yet, so its journal is not known")
         return self._memory
 
+    @property
+    def may_journal(self) -> bool:
+        return self.inner.may_journal
+
+    @property
+    def journal(self) -> JournalStatus | None:
+        return None if self._is_plain or self._memory is None else self._memory.status()
+
     async def open(self) -> None:
         await self.inner.open()
         if self._is_unresolved:
@@ -85,24 +96,75 @@ class JournaledStore:
         return await self.inner.now_ms()
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
+        self._forget()
         owner = await self.inner.take_over(epoch, nonce)
-        markers = PurgeMarkers(await self.inner.purge_markers())
+        self._ownership = (epoch, nonce)
         try:
-            dirty_items, positions = await replay_journal(self.inner)
-        except StoreUnusable:
+            await self._recover(owner)
+            if not self._journals:
+                owner = await self._settle(owner)
+        except (StoreUnusable, FencedOut):
             # A newer owner may have trimmed the journal meanwhile.
             present = await self.inner.read_owner()
             if (present.epoch, present.nonce) != (epoch, nonce):
                 raise Superseded(present.epoch) from None
             raise
-        settings = self._settings
-        self._memory = JournalMemory(
-            dirty_items, positions, markers, (epoch, 0), settings.write_back_after_ms, settings.now_ms
-        )
-        self._ownership = (epoch, nonce)
+        return owner
+
+    @property
+    def _journals(self) -> bool:
+        """Whether changes of items that are current are journaled, and not written."""
+        return self._settings.is_on and self.inner.may_journal
+
+    def _forget(self) -> None:
+        """Forget the former ownership."""
+        if self._memory is not None:
+            self._memory.release()
+        self._memory, self._is_plain = None, False
         self._planned, self._is_unresolved = None, False
         self._refused, self._missing = RefusedRows(), []
+
+    async def _recover(self, owner: Owner) -> None:
+        begun_ms = self._settings.now_ms()
+        markers = PurgeMarkers(await self.inner.purge_markers())
+        dirty_items, positions = await replay_journal(self.inner)
+        replay_ms = self._settings.now_ms() - begun_ms
+        position = (owner.epoch, owner.flush)
+        self._memory = JournalMemory(dirty_items, positions, markers, position, self._settings, replay_ms)
+
+    async def _settle(self, owner: Owner) -> Owner:
+        """Write all rows back and empty the journal, in flushes of this owner. Returns its owner row after them.
+
+        An item whose row the database refuses stays in the journal, and the memory with it.
+
+        Raises:
+            FencedOut, StoreLost: the shard must be taken over again.
+        """
+        memory = self.memory
+        while len(memory.dirty_items) > len(self._refused.alone):
+            owner = replace(owner, flush=owner.flush + 1)
+            await self._settle_once(owner)
+        if memory.dirty_items:
+            return owner
+        if len(memory.positions):
+            owner = replace(owner, flush=owner.flush + 1)
+            fence = _fence_of(owner)
+            everything = Writes(journal_trimmed=JournalRange((0, 0), fence.position))
+            await self.inner.flush(fence, [], {}, [], lambda _rows, _keys: everything)
+        memory.release()
+        self._memory, self._is_plain = None, True
         return owner
+
+    async def _settle_once(self, owner: Owner) -> None:
+        for _ in range(_SETTLING_RETRIES_MAX):
+            try:
+                await self._flush(_fence_of(owner), [], {}, [], lambda _rows, _keys: Writes(), FULL_PERCENT)
+            except WriteRefused as refused:
+                if not refused.is_retryable:
+                    raise StoreLost(f"rows of the journal cannot be written: {refused}") from refused
+            else:
+                return
+        raise StoreLost("rows of the journal were not written, because the database refused them again and again")
 
     async def read_owner(self) -> Owner:
         owner = await self.inner.read_owner()
@@ -129,10 +191,26 @@ class JournaledStore:
         key_names: Sequence[KeyName],
         decide: Decide,
     ) -> None:
+        if self._is_plain:
+            await self.inner.flush(fence, row_ids, payload_limits, key_names, decide)
+            return
         if self._is_unresolved:
             raise StoreLost("the outcome of the last flush is unknown; read the owner row first")
+        fullness_percent = self.memory.fullness_percent if self._journals else FULL_PERCENT
+        await self._flush(fence, row_ids, payload_limits, key_names, decide, fullness_percent)
+
+    async def _flush(
+        self,
+        fence: Fence,
+        row_ids: Sequence[int],
+        payload_limits: Mapping[int, int],
+        key_names: Sequence[KeyName],
+        decide: Decide,
+        fullness_percent: int,
+    ) -> None:
         dirty_items, settings = self.memory.dirty_items, self._settings
-        chosen = self.memory.choice.numbers(dirty_items, settings.now_ms(), settings.flush_items_max, 0)
+        chosen = self.memory.choice.numbers(dirty_items, settings.now_ms(), settings.flush_items_max, fullness_percent)
+        self._writes_through = fullness_percent >= FULL_PERCENT
         written_back = self._refused.choose(chosen)
         carried = self._refused.to_carry(dirty_items, chosen)
         try:
@@ -177,10 +255,18 @@ class JournaledStore:
             if self._missing:
                 raise WriteRefused("the payloads of moved items are read first", is_retryable=True)
             _check_new(writes, memory)
-            journal = plan_journal(writes.changes, memory.dirty_items, fence.position, written_back, carried, payloads)
+            journal = plan_journal(
+                writes.changes,
+                memory.dirty_items,
+                fence.position,
+                written_back,
+                carried,
+                payloads,
+                writes_through=self._writes_through,
+            )
             write_rows(journal, memory.dirty_items, writes)
             write_journal(journal, memory.positions, writes)
-            self._planned = PlannedFlush(journal, writes)
+            self._planned = PlannedFlush(journal, writes, len(written_back))
             return writes
 
         try:
@@ -252,10 +338,12 @@ class JournaledStore:
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         return await self.inner.next_key_expiry_ms(from_ms)
 
-    def reads(self) -> JournaledReads:
-        return JournaledReads(self.inner.reads(), lambda: self.memory)
+    def reads(self) -> Reads:
+        return self.inner.reads() if self._is_plain else JournaledReads(self.inner.reads(), lambda: self.memory)
 
     async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
+        if self._is_plain:
+            return await self.inner.due_rows(low_ms, high_ms, after, limit)
         return await due_page(
             self.memory,
             low_ms,
@@ -266,6 +354,8 @@ class JournaledStore:
         )
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
+        if self._is_plain:
+            return await self.inner.rows(ids)
         limits = dict.fromkeys(ids, -1)
         merged = MergedRows(self.memory, lambda wanted: self.inner.rows(list(wanted)), self.inner.journal_payloads)
         with merged:
@@ -274,16 +364,21 @@ class JournaledStore:
 
     async def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
         of_rows = await self.inner.next_due_ms(above_ms, below_ms)
+        if self._is_plain:
+            return of_rows
         of_items = self.memory.dirty_items.next_due_ms(above_ms)
         known = [due_ms for due_ms in (of_rows, of_items) if due_ms is not None and due_ms < below_ms]
         return min(known, default=None)
 
-    def next_write_back_ms(self) -> int | None:
-        """Return when a flush is needed to write rows back; None if nothing is dirty."""
-        return None if self._memory is None else self._memory.choice.next_due_ms(self._memory.dirty_items)
-
     async def close(self) -> None:
+        if self._memory is not None:
+            self._memory.release()
         await self.inner.close()
+
+
+def _fence_of(owner: Owner) -> Fence:
+    """Return the fence of the flush that leaves this owner row."""
+    return Fence(owner.epoch, owner.nonce, owner.flush, owner.clock_ms, owner.offset_ms, owner.arrival_ms)
 
 
 def _with_payload(row: Row, payload: bytes | None) -> Row:

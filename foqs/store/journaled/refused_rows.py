@@ -16,7 +16,7 @@ class RefusedRows:
     """The refused rows of one ownership."""
 
     def __init__(self) -> None:
-        self._alone: set[int] = set()
+        self.alone: set[int] = set()
         """Refused alone."""
         self._groups: deque[Sequence[int]] = deque()
         """Refused together, to be tried one group after the other."""
@@ -25,21 +25,21 @@ class RefusedRows:
         """Return what a flush writes back of these numbers, or a group that was refused with others."""
         if self._groups:
             return list(self._groups[0])
-        return [number for number in numbers if number not in self._alone] if self._alone else list(numbers)
+        return [number for number in numbers if number not in self.alone] if self.alone else list(numbers)
 
     def to_carry(self, dirty_items: DirtyItems, numbers: Iterable[int]) -> list[int]:
         """Return those of these numbers, which are due, that cannot be written back."""
-        if not self._alone:
+        if not self.alone:
             return []
-        self._alone = {number for number in self._alone if number in dirty_items}
-        return [number for number in numbers if number in self._alone]
+        self.alone = {number for number in self.alone if number in dirty_items}
+        return [number for number in numbers if number in self.alone]
 
     def on_refused(self, numbers: Sequence[int]) -> list[int]:
         """Note that a write-back was refused. Returns the row that was refused alone, if it was one."""
         if self._groups:
             self._groups.popleft()
         if len(numbers) == 1:
-            self._alone.update(numbers)
+            self.alone.update(numbers)
             return list(numbers)
         half = len(numbers) // 2
         self._groups += (numbers[:half], numbers[half:])

@@ -92,9 +92,6 @@ _JOURNAL: Final = """CREATE TABLE IF NOT EXISTS {journal} (
   PRIMARY KEY (position, part)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
 
-JOURNAL_MIGRATION: Final = Migration(9, "a journal of the changes of items whose rows are written later", (_JOURNAL,))
-"""Adds the journal. Not in `MIGRATIONS` yet, because no shard journals. It will have phases: see docs/design/journal.md."""
-
 MIGRATIONS: Final = (
     Migration(
         1,
@@ -134,7 +131,8 @@ MIGRATIONS: Final = (
     Migration(
         8,
         "an item's group, its trace context and the time of its first delivery; a table of timers in place of an index "
-        "of all dues, because the owner remembers when leases end; the place in the order of the last accepted item",
+        "of all dues, because the owner remembers when leases end; the place in the order of the last accepted item; "
+        "a journal of the changes of items whose rows are written later",
         # INSTANT changes no row, however many the table has; all columns are added, or none. An owner of version 7
         # writes no timers, so the constraint refuses it before they are filled. See docs/design/upgrades.md.
         (
@@ -142,6 +140,7 @@ MIGRATIONS: Final = (
             f"ADD COLUMN trace_context VARBINARY({TRACE_CONTEXT_BYTES_MAX}) NULL, "
             f"ADD COLUMN first_delivered_at_ms BIGINT NOT NULL DEFAULT {NOT_DELIVERED_MS}, ALGORITHM = INSTANT",
             _TIMER,
+            _JOURNAL,
             "ALTER TABLE {owner} ADD COLUMN timers_epoch BIGINT NOT NULL DEFAULT 0, "
             f"ADD COLUMN timers_filled_to BIGINT NOT NULL DEFAULT {NOT_FILLED}, "
             "ADD COLUMN arrival_ms BIGINT NOT NULL DEFAULT 0, ALGORITHM = INSTANT",

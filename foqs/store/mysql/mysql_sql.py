@@ -51,7 +51,7 @@ from foqs.store.sql_rows import (
     fence_values,
 )
 
-TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut", "timer")
+TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut", "timer", "journal")
 """The tables of a shard, without their prefix."""
 
 IDS_PER_STATEMENT: Final = 500
@@ -132,7 +132,7 @@ class Statements:
 
     def migration(self, step: str) -> bytes:
         """Return a migration's statement for this shard's tables."""
-        tables = {name: getattr(self, f"_{name}") for name in (*TABLES, "journal")}
+        tables = {name: getattr(self, f"_{name}") for name in TABLES}
         return step.format(**tables).encode()
 
     @property
@@ -148,7 +148,7 @@ class Statements:
     def right_probes(self) -> tuple[bytes, ...]:
         """Statements that need every right that a flush needs, and change nothing."""
         item, owner, topic, key, slot, cut = self._item, self._owner, self._topic, self._key, self._slot, self._cut
-        timer = self._timer
+        timer, journal = self._timer, self._journal
         texts = (
             f"INSERT INTO {item} SELECT * FROM {item} WHERE FALSE",
             f"UPDATE {item} SET attempt = attempt WHERE id = 0",
@@ -163,6 +163,8 @@ class Statements:
             f"DELETE FROM {cut} WHERE namespace = ''",
             f"INSERT INTO {timer} SELECT * FROM {timer} WHERE FALSE",
             f"DELETE FROM {timer} WHERE due_ms = 0 AND id = 0",
+            f"INSERT INTO {journal} SELECT * FROM {journal} WHERE FALSE",
+            f"DELETE FROM {journal} WHERE position = 0",
         )
         return tuple(map(str.encode, texts))
 

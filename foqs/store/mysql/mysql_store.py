@@ -41,6 +41,7 @@ from foqs.store.mysql.mysql_journal_sql import (
     parts_of_a_page,
     payload_ranges,
 )
+from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs.store.mysql.mysql_reads import MysqlReads
 from foqs.store.mysql.mysql_rows import (
     decode_idempotency_keys,
@@ -112,6 +113,8 @@ class MysqlStore:
         self._is_read_only = False
         """Whether the server accepts no writes, as of the connect."""
         self._ownership: tuple[int, str] | None = None
+        self._excludes_older = False
+        """Whether the server refuses a takeover by a host of the version before, as of the open. It never stops that."""
         self._timers_are_filled = False
         """Whether the timer table has the entries of all rows, as of this connection: a replica may not have them yet."""
 
@@ -177,6 +180,14 @@ class MysqlStore:
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         (found,) = await self._read([self._sql.next_key_expiry(from_ms)])
         return int(found.rows[0][0]) if found.rows else None
+
+    @property
+    def may_journal(self) -> bool:
+        return self._excludes_older
+
+    @property
+    def journal(self) -> None:
+        return None
 
     def reads(self) -> MysqlReads:
         return MysqlReads(self._settings, self._shard)
@@ -295,6 +306,7 @@ class MysqlStore:
             self._check_server()
             await link.run(session_sql.set_autocommit(True))
             await prepare_tables(link, self._settings, self._shard)
+            self._excludes_older = (await read_state(link, self._shard)).version == MIGRATIONS[-1].number
             await link.run(session_sql.set_autocommit(False))
         except ServerError as error:
             if error.code in _NO_ACCESS_CODES:

@@ -136,22 +136,20 @@ MIGRATIONS: Final = (
         "the place in the order of the last item that the owner had accepted",
         ("ALTER TABLE owner ADD COLUMN arrival_ms INTEGER NOT NULL DEFAULT 0",),
     ),
-)
-
-JOURNAL_MIGRATION: Final = Migration(
-    9,
-    "a journal of the changes of items whose rows are written later",
-    # The payloads come last: a read of the others does not read their pages.
-    (
-        """CREATE TABLE journal (
+    Migration(
+        9,
+        "a journal of the changes of items whose rows are written later",
+        # The payloads come last: a read of the others does not read their pages.
+        (
+            """CREATE TABLE journal (
   position INTEGER PRIMARY KEY,
   floor INTEGER NOT NULL,
   events BLOB NOT NULL,
   payloads BLOB NOT NULL
 )""",
+        ),
     ),
 )
-"""Adds the journal. Not in `MIGRATIONS` yet, because no shard journals: see docs/design/journal.md."""
 
 
 def _assigned(names: Sequence[str]) -> str:

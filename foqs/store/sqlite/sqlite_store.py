@@ -132,6 +132,14 @@ class SqliteStore:
         (found,) = await self._read(lambda db: db.execute(sql.NEXT_KEY_EXPIRY, (from_ms,)).fetchone())
         return None if found is None else int(found)
 
+    @property
+    def may_journal(self) -> bool:
+        return True
+
+    @property
+    def journal(self) -> None:
+        return None
+
     def reads(self) -> SqliteReads:
         return SqliteReads(self._file)
 

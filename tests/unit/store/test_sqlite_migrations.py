@@ -72,6 +72,7 @@ _AS_VERSION_6 = (
     *(f"ALTER TABLE item DROP COLUMN {name}" for name in ("item_group", *_ADDED)),
     "ALTER TABLE owner DROP COLUMN arrival_ms",
     "DROP TABLE timer",
+    "DROP TABLE journal",
     "CREATE INDEX item_due ON item (due_ms) WHERE due_ms IS NOT NULL",
 )
 

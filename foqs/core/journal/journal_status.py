@@ -1,0 +1,29 @@
+"""The journal of an ownership in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class JournalStatus:
+    """The figures of one moment.
+
+    Attributes:
+        dirty_items: items whose rows are not current.
+        young_bytes: the payloads of those without a row.
+        rows, live_bytes: the rows of the journal that are not trimmed yet, and their bytes.
+        written_back: rows that were written or deleted by write-back since the takeover.
+        lag_ms: for how long the oldest item has been due to be written back.
+        replay_ms: the duration of the replay at the takeover.
+        next_flush_ms: in how many milliseconds the journal needs a flush, if none is written anyway.
+    """
+
+    dirty_items: int
+    young_bytes: int
+    rows: int
+    live_bytes: int
+    written_back: int
+    lag_ms: int
+    replay_ms: int
+    next_flush_ms: int
