@@ -11,10 +11,10 @@ from typing import Any, Final
 from foqs.core.flush.fence import Owner
 from foqs.core.items.item import Row, TopicName
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
-from foqs.core.journal.touched_numbers import ReadsUnderWay
+from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers
 from foqs.store.journaled import journaled_reads
+from foqs.store.journaled.journal_memory import JournalMemory
 from foqs.store.journaled.journaled_store import JournaledStore
-from foqs.store.journaled.merged_rows import MergedRows
 from foqs.store.port import TopicCount
 from tests.simulation.planted import Bug
 from tests.simulation.planting import plant
@@ -79,10 +79,10 @@ def unknown_flush_applied() -> None:
 def stale_rows_count() -> None:
     """A row of a page counts although a flush has written it since."""
 
-    def counts(self: MergedRows, number: int) -> bool:
-        return number in self._found
+    def is_known(self: JournalMemory, number: int, touched: TouchedNumbers) -> bool:
+        return number in self.dirty_items
 
-    plant(MergedRows, "counts", counts)
+    plant(JournalMemory, "is_known", is_known)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -16,10 +16,33 @@ from foqs.core.journal.dirty_items import DirtyItem
 
 @dataclass(slots=True, eq=False)
 class TouchedNumbers:
-    """The rows that flushes have written or deleted since one read began, as they are now; None: the row is gone."""
+    """The rows that flushes have written or deleted since one read began, as they are now; None: the row is gone.
+
+    A read that goes to the tables several times has one record, so that its result can be of one moment.
+
+    Attributes:
+        flushes: how many of these flushes there were.
+    """
 
     numbers: dict[int, DirtyItem | None] = field(default_factory=dict)
     is_void: bool = False
+    flushes: int = 0
+    _last_flushes: dict[int, int] = field(default_factory=dict)
+    """The last of the flushes that wrote each row."""
+
+    def is_touched_after(self, number: int, flushes: int) -> bool:
+        """Return whether a row was written after the first `flushes` of these flushes."""
+        return self._last_flushes.get(number, 0) > flushes
+
+    def on_committed(self, touched: Mapping[int, DirtyItem | None], numbers_max: int) -> None:
+        """Note the rows that a committed flush has written."""
+        self.flushes += 1
+        self.numbers.update(touched)
+        self._last_flushes.update(dict.fromkeys(touched, self.flushes))
+        if len(self.numbers) > numbers_max:
+            self.is_void = True
+            self.numbers.clear()
+            self._last_flushes.clear()
 
 
 class ReadsUnderWay:
@@ -56,7 +79,4 @@ class ReadsUnderWay:
         """Note the rows that a committed flush has written."""
         if touched:
             for record in self._records:
-                record.numbers.update(touched)
-                if len(record.numbers) > self._numbers_max:
-                    record.is_void = True
-                    record.numbers.clear()
+                record.on_committed(touched, self._numbers_max)

@@ -20,6 +20,7 @@ from foqs.core.journal.journal_status import JournalStatus
 from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers
 from foqs.core.journal.write_back import URGENT_PERCENT, WriteBackChoice
 from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.port import DueRow, LeaseEnd
 
 _TOUCHED_NUMBERS_MAX: Final = 1_000_000
 
@@ -151,6 +152,37 @@ class JournalMemory:
             ):
                 keys.append(item.order_key(number))
         return keys
+
+    def order_keys(
+        self, topic: TopicName, state: State, purged_up_to: int, touched: TouchedNumbers
+    ) -> Iterator[OrderKey]:
+        """Yield the keys of the items that `items_of` yields, with numbers above `purged_up_to`."""
+        for number, item in self.items_of(topic, state, touched):
+            if number > purged_up_to:
+                yield item.order_key(number)
+
+    def leases(self, topic: TopicName, touched: TouchedNumbers) -> Iterator[LeaseEnd]:
+        """Yield the leases of a topic that a page read under this record may lack, as they are now."""
+        for number, item in self.items_of(topic, State.LEASED, touched):
+            if (due_ms := item.due_ms) is not None:
+                yield item.order_key(number), due_ms
+
+    def may_be_in(self, state: State, number: int, touched: TouchedNumbers) -> bool:
+        """Return whether the item of a row that was read in a state is not known to be in another one now."""
+        if not self.is_known(number, touched):
+            return True
+        item = self.now(number, touched)
+        return item is not None and item.state is state
+
+    def dues(self, low_ms: int | None, high_ms: int, touched: TouchedNumbers) -> list[DueRow]:
+        """Return the dues between two moments of items that a page read under this record may lack."""
+        dues = [DueRow(due_ms, number) for due_ms, number in self.dirty_items.dues_up_to(high_ms)]
+        dues += [
+            DueRow(item.timer_due_ms, number)
+            for number, item in touched.numbers.items()
+            if item is not None and item.timer_due_ms is not None and number not in self.dirty_items
+        ]
+        return [due for due in dues if due.due_ms <= high_ms and (low_ms is None or due.due_ms >= low_ms)]
 
     def now(self, number: int, touched: TouchedNumbers) -> DirtyItem | None:
         """Return the item of a known number as it is now; None: it is gone."""

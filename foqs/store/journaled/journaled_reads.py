@@ -1,24 +1,21 @@
 """Reads beside the flushes of a shard with a journal: rows, with the memory of the owner laid over them.
 
-Each page is the state of one moment, the end of its last read of the tables. A row
-that a flush wrote meanwhile is not judged by the page that may have missed it: the record of the read
-has it. Knows nothing of flushes.
+Each result is the state of one moment during the call, the end of its last read of the tables, however
+often it reads them. A row that a flush wrote meanwhile is not judged by the page that may have missed it: the
+record of the call has it. Knows nothing of flushes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from operator import itemgetter
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
 
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.journal_rows import PayloadPlace
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.row_filter import RowFilter
-from foqs.core.journal.touched_numbers import TouchedNumbers
 from foqs.store.journaled.journal_memory import JournalMemory
-from foqs.store.journaled.merged_rows import MergedRows, check_room, due_page
-from foqs.store.journaled.page_merge import merge_page
+from foqs.store.journaled.merged_pages import MergedPage, check_room
+from foqs.store.journaled.merged_rows import MergedRows, due_page
 from foqs.store.port import (
     ANY_LENGTH,
     DueRow,
@@ -26,12 +23,8 @@ from foqs.store.port import (
     IdRange,
     LeaseEnd,
     Reads,
-    StoreLost,
     TopicCount,
 )
-
-_ATTEMPTS_MAX: Final = 20
-"""How often a read is repeated because flushes wrote what it reads."""
 
 
 class JournaledReads:
@@ -64,18 +57,13 @@ class JournaledReads:
         self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
     ) -> list[OrderKey]:
         memory = self._memory()
-
-        def added(touched: TouchedNumbers, start: OrderKey | None) -> list[OrderKey]:
-            return memory.ready_keys(topic, start, limit, purged_up_to, touched)
-
-        return await self._pages(
-            lambda start, count: self._inner.ready_order_keys(committed, topic, start, count, purged_up_to),
-            added,
-            order_key_number,
-            _itself,
-            after,
-            limit,
-        )
+        with memory.reads.record() as touched:
+            page = MergedPage(memory, touched, after, limit, _itself, order_key_number)
+            while not page.is_complete():
+                read_limit = page.read_limit
+                keys = await self._inner.ready_order_keys(committed, topic, page.read_after, read_limit, purged_up_to)
+                page.add(keys, read_limit)
+            return page.merged(memory.ready_keys(topic, after, limit, purged_up_to, touched))
 
     async def list_rows(
         self,
@@ -89,71 +77,64 @@ class JournaledReads:
         with_payload: bool,
     ) -> list[Row]:
         memory, payload_bytes_max = self._memory(), ANY_LENGTH if with_payload else -1
-        page_keys: dict[int, OrderKey] = {}
-        end, is_exhausted = after, False
         with self._merged_rows(committed, payload_bytes_max) as merged:
-            for _ in range(_ATTEMPTS_MAX + limit):
-                if not is_exhausted:
-                    record = merged.begin_read()
-                    page = await self._inner.list_rows(
-                        committed, topic, state, end, limit, purged_up_to, with_payload=with_payload
+            touched = merged.touched
+            page = MergedPage(memory, touched, after, limit, _itself, order_key_number)
+            while True:
+                while not page.is_complete():
+                    begun, read_limit = touched.flushes, page.read_limit
+                    # Only the first rows with payload: most of the others are not in the result.
+                    found = await self._inner.list_rows(
+                        committed,
+                        topic,
+                        state,
+                        page.read_after,
+                        read_limit,
+                        purged_up_to,
+                        with_payload=with_payload and page.read_after == after,
                     )
-                    merged.add(record, (), page)
-                    page_keys |= {row.id: row.order_key for row in page}
-                    is_exhausted = len(page) < limit or not page
-                    end = page[-1].order_key if page else end
-                while True:
-                    keys = {number: key for number, key in page_keys.items() if merged.counts(number)}
-                    for number, item in memory.items_of(topic, state, merged.touched):
-                        key = item.order_key(number)
-                        is_in_page = (after is None or key > after) and (
-                            is_exhausted or (end is not None and key <= end)
-                        )
-                        if is_in_page and number > purged_up_to:
-                            keys[number] = key
-                    if len(keys) < limit and not is_exhausted:
-                        break  # read one more page
-                    chosen = sorted(keys, key=keys.__getitem__)[:limit]
-                    limits = dict.fromkeys(chosen, payload_bytes_max)
-                    rows, unread = merged.assembled(limits)
-                    if not unread:
-                        return rows
-                    await merged.read(unread, limits)
-        raise StoreLost("rows that flushes change all the time could not be listed; try again")
+                    merged.add(begun, (), [row for row in found if memory.may_be_in(state, row.id, touched)])
+                    page.add([row.order_key for row in found], read_limit)
+                keys = page.merged(memory.order_keys(topic, state, purged_up_to, touched))
+                rows = await merged.assembled({order_key_number(key): payload_bytes_max for key in keys})
+                if rows is not None:
+                    return rows
 
     async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         memory = self._memory()
         with self._merged_rows(committed, -1) as merged:
-            record = merged.begin_read()
+            touched = merged.touched
             page = await self._inner.rows_by_id(committed, namespace, only, ids)
-            merged.add(record, (), page.rows)
+            merged.add(0, (), page.rows)
             last = ids.last if page.last_id is None else page.last_id
-            for _ in range(_ATTEMPTS_MAX):
+            while True:
                 numbers = sorted(
                     {
-                        *[row.id for row in page.rows if merged.counts(row.id)],
+                        *[row.id for row in page.rows if not memory.is_known(row.id, touched)],
                         *memory.dirty_items.between(ids.after + 1, last),
-                        *[number for number in record.numbers if ids.after < number <= last],
+                        *[number for number in touched.numbers if ids.after < number <= last],
                     }
                 )
                 last_id = page.last_id
                 if len(numbers) > ids.rows_max:
                     numbers = numbers[: ids.rows_max]
                     last_id = numbers[-1]
-                limits = dict.fromkeys(numbers, -1)
-                found, unread = merged.assembled(limits)
-                if not unread:
+                found = await merged.assembled(dict.fromkeys(numbers, -1))
+                if found is not None:
                     rows = [row for row in found if row.namespace == namespace and only.matches(row)]
                     if len(rows) >= ids.limit:
                         return IdPage(rows[: ids.limit], rows[ids.limit - 1].id)
                     return IdPage(rows, last_id)
-                await merged.read(unread, limits)
-        raise StoreLost("rows that flushes change all the time could not be listed; try again")
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         memory = self._memory()
         return await due_page(
-            memory, None, high_ms, after, limit, lambda start: self._inner.due_rows(committed, high_ms, start, limit)
+            memory,
+            None,
+            high_ms,
+            after,
+            limit,
+            lambda start, read_limit: self._inner.due_rows(committed, high_ms, start, read_limit),
         )
 
     async def leases_in(self, committed: Fence, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:
@@ -174,29 +155,17 @@ class JournaledReads:
     ) -> list[list[LeaseEnd]]:
         memory = self._memory()
         with memory.reads.record() as touched:
-            pages = await self._inner.leases_of(committed, topics, limit)
-        check_room(touched)
-        result: list[list[LeaseEnd]] = []
-        for (topic, after), page in zip(topics, pages, strict=True):
-            added = [
-                (item.order_key(number), due_ms)
-                for number, item in memory.items_of(topic, State.LEASED, touched)
-                if (due_ms := item.due_ms) is not None and (after is None or item.order_key(number) > after)
+            pages = [
+                (topic, MergedPage(memory, touched, after, limit, _order_key, order_key_number))
+                for topic, after in topics
             ]
-            is_full = bool(page) and len(page) >= limit
-            merged = merge_page(
-                page,
-                is_full,
-                lambda lease: memory.is_known(order_key_number(lease[0]), touched),
-                added,
-                itemgetter(0),
-            )
-            if is_full and len(merged) < limit:
-                # Most of the page is known better: the rest of the topic is read by itself.
-                (rest,) = await self.leases_of(committed, [(topic, page[-1][0])], limit)
-                merged += rest
-            result.append(merged[:limit])
-        return result
+            while unfinished := [(topic, page) for topic, page in pages if not page.is_complete()]:
+                read_limit = unfinished[0][1].read_limit
+                places = [(topic, page.read_after) for topic, page in unfinished]
+                found = await self._inner.leases_of(committed, places, read_limit)
+                for (_, page), leases in zip(unfinished, found, strict=True):
+                    page.add(leases, read_limit)
+            return [page.merged(memory.leases(topic, touched)) for topic, page in pages]
 
     async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
         return await self._inner.idempotency_keys_of(committed, untils)
@@ -220,38 +189,13 @@ class JournaledReads:
     async def close(self) -> None:
         await self._inner.close()
 
-    async def _pages(
-        self,
-        read_page: Callable[[OrderKey | None, int], Awaitable[Sequence[OrderKey]]],
-        added: Callable[[TouchedNumbers, OrderKey | None], list[OrderKey]],
-        number_of: Callable[[OrderKey], int],
-        place: Callable[[OrderKey], object],
-        after: OrderKey | None,
-        limit: int,
-    ) -> list[OrderKey]:
-        """Read pages of the table until `limit` entries are known, or there are no more."""
-        memory = self._memory()
-        found: dict[int, OrderKey] = {}
-        while True:
-            with memory.reads.record() as touched:
-                page = await read_page(after, limit)
-            check_room(touched)
-            is_full = bool(page) and len(page) >= limit
-            merged = merge_page(
-                page,
-                is_full,
-                lambda key: memory.is_known(number_of(key), touched),
-                added(touched, after),
-                place,
-            )
-            found |= {number_of(key): key for key in merged}
-            if not is_full or len(found) >= limit:
-                return sorted(found.values())[:limit]
-            after = page[-1]
-
 
 def _itself(key: OrderKey) -> OrderKey:
     return key
+
+
+def _order_key(lease: LeaseEnd) -> OrderKey:
+    return lease[0]
 
 
 def _sum(one: TopicCount, other: TopicCount) -> TopicCount:

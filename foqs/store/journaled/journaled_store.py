@@ -350,7 +350,7 @@ class JournaledStore:
             high_ms,
             after,
             limit,
-            lambda start: self.inner.due_rows(low_ms, high_ms, start, limit),
+            lambda start, read_limit: self.inner.due_rows(low_ms, high_ms, start, read_limit),
         )
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:

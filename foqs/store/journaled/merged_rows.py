@@ -12,19 +12,18 @@ from foqs.core.flush.journal_rows import PayloadPlace
 from foqs.core.items.item import Row
 from foqs.core.journal.dirty_items import DirtyItem
 from foqs.core.journal.journal_events import apply_change
-from foqs.core.journal.touched_numbers import TouchedNumbers
 from foqs.store.journaled.journal_memory import JournalMemory
-from foqs.store.journaled.page_merge import merge_page
+from foqs.store.journaled.merged_pages import MergedPage, check_room
 from foqs.store.port import DueRow, StoreLost
 
 _ATTEMPTS_MAX: Final = 20
-"""How often a read is repeated because flushes wrote what it reads."""
+"""How often rows are read because flushes write them meanwhile."""
 
 
 class MergedRows:
     """Rows of one result: those of the table that were read for it, with the memory laid over them at its end.
 
-    The record of each read stays open until the result is complete, so all of it is of one moment.
+    One record spans all reads of the tables, so all of it is of one moment.
     """
 
     def __init__(
@@ -36,60 +35,58 @@ class MergedRows:
         self._memory = memory
         self._read_rows = read_rows
         self._read_payloads = read_payloads
-        self._records: list[TouchedNumbers] = []
-        self._found: dict[int, tuple[TouchedNumbers, Row | None]] = {}
+        self.touched: Final = memory.reads.begin_read()
+        """All rows that flushes wrote since the first read."""
+        self._found: dict[int, tuple[int, Row | None]] = {}
+        """What was read of the table, with `touched.flushes` as it was when this read began."""
         self._payloads: dict[PayloadPlace, bytes | None] = {}
+        self._attempts = 0
 
     def __enter__(self) -> MergedRows:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for record in self._records:
-            self._memory.reads.end_read(record)
+        self._memory.reads.end_read(self.touched)
 
-    @property
-    def touched(self) -> TouchedNumbers:
-        """All rows that flushes wrote since the first read."""
-        return self._records[0]
-
-    def begin_read(self) -> TouchedNumbers:
-        """Begin to read rows of the table."""
-        record = self._memory.reads.begin_read()
-        self._records.append(record)
-        return record
-
-    def add(self, record: TouchedNumbers, numbers: Iterable[int], rows: Iterable[Row]) -> None:
-        """Add what a read brought: the rows of these numbers, or that there are none."""
-        check_room(record)
-        self._found.update((number, (record, None)) for number in numbers)
-        self._found.update((row.id, (record, row)) for row in rows)
-
-    def counts(self, number: int) -> bool:
-        """Return whether the row of this number that was read is what the item is."""
-        found = self._found.get(number)
-        return found is not None and number not in found[0].numbers and number not in self._memory.dirty_items
+    def add(self, begun: int, numbers: Iterable[int], rows: Iterable[Row]) -> None:
+        """Add what a read brought that began after `begun` flushes: the rows of these numbers, or that there are none."""
+        self._found.update((number, (begun, None)) for number in numbers)
+        self._found.update((row.id, (begun, row)) for row in rows)
 
     async def of_numbers(self, payload_limits: Mapping[int, int]) -> list[Row]:
         """Return the items of these numbers that exist, with payloads up to their limits."""
-        for _ in range(_ATTEMPTS_MAX):
-            rows, unread = self.assembled(payload_limits)
-            if not unread:
-                return rows
-            await self.read(unread, payload_limits)
-        raise StoreLost("rows that flushes change all the time could not be read; try again")
+        while (rows := await self.assembled(payload_limits)) is None:
+            pass
+        return rows
+
+    async def assembled(self, payload_limits: Mapping[int, int]) -> list[Row] | None:
+        """Return the items of these numbers as they are now. Reads what is missing, and returns None then.
+
+        Raises:
+            StoreLost: flushes write these rows so often that they cannot be read.
+        """
+        check_room(self.touched)
+        rows, unread = self._assembled(payload_limits)
+        if not unread:
+            return rows
+        self._attempts += 1
+        if self._attempts > _ATTEMPTS_MAX:
+            raise StoreLost("rows that flushes change all the time could not be read; try again")
+        await self.read(unread, payload_limits)
+        return None
 
     async def read(self, numbers: Iterable[int], payload_limits: Mapping[int, int]) -> None:
-        """Read what is missing of these numbers: rows, or payloads of young items."""
+        """Read what the memory lacks of these numbers: rows, and payloads of young items."""
         young = {number: item for number in numbers if (item := self._memory.dirty_items.get(number)) and item.row}
-        record = self.begin_read()
+        begun = self.touched.flushes
         others = [number for number in numbers if number not in young]
-        self.add(record, others, await self._read_rows({number: payload_limits[number] for number in others}))
-        places = [_place_of(item) for item in young.values()]
+        self.add(begun, others, await self._read_rows({number: payload_limits[number] for number in others}))
+        places = [_place_of(item) for number, item in young.items() if _lacks_payload(item.row, payload_limits[number])]
         if places:
             found = await self._read_payloads(places)
             self._payloads.update((place, found.get(place)) for place in places)
 
-    def assembled(self, payload_limits: Mapping[int, int]) -> tuple[list[Row], list[int]]:
+    def _assembled(self, payload_limits: Mapping[int, int]) -> tuple[list[Row], list[int]]:
         """Return the items as they are now, and the numbers of those that must be read first."""
         rows: list[Row] = []
         unread: list[int] = []
@@ -102,13 +99,11 @@ class MergedRows:
                 else:
                     rows.append(row)
             elif item is None or not item.is_ended:
-                found = self._found.get(number)
-                if found is None or number in found[0].numbers:
+                begun, row = self._found.get(number, (-1, None))
+                if begun < 0 or self.touched.is_touched_after(number, begun) or _lacks_payload(row, limit):
                     unread.append(number)
-                elif found[1] is not None:
-                    rows.append(
-                        found[1] if item is None or item.change is None else apply_change(found[1], item.change)
-                    )
+                elif row is not None:
+                    rows.append(row if item is None or item.change is None else apply_change(row, item.change))
         return rows, unread
 
     def _young_row(self, item: DirtyItem, limit: int) -> Row | None:
@@ -117,7 +112,7 @@ class MergedRows:
         row = item.row.copy()
         if row.payload_bytes > limit:
             row.payload = None
-        elif row.payload is None:
+        elif _lacks_payload(row, limit):
             place = _place_of(item)
             if place not in self._payloads:
                 return None
@@ -127,6 +122,10 @@ class MergedRows:
                     "the journal does not have the payload of an item any more; the shard has another owner"
                 )
         return row
+
+
+def _lacks_payload(row: Row | None, limit: int) -> bool:
+    return row is not None and row.payload is None and row.payload_bytes <= limit
 
 
 def _place_of(item: DirtyItem) -> PayloadPlace:
@@ -140,40 +139,20 @@ async def due_page(
     high_ms: int,
     after: DueRow | None,
     limit: int,
-    read_page: Callable[[DueRow | None], Awaitable[Sequence[DueRow]]],
+    read_page: Callable[[DueRow | None, int], Awaitable[Sequence[DueRow]]],
 ) -> list[DueRow]:
     """Return a page of timer entries, of rows and of dirty items."""
-    found: dict[int, DueRow] = {}
-    while True:
-        with memory.reads.record() as touched:
-            page = await read_page(after)
-        check_room(touched)
-        is_full = bool(page) and len(page) >= limit
-        dues = [DueRow(due_ms, number) for due_ms, number in memory.dirty_items.dues_up_to(high_ms)]
-        dues += [
-            DueRow(item.timer_due_ms, number)
-            for number, item in touched.numbers.items()
-            if item is not None and item.timer_due_ms is not None and number not in memory.dirty_items
-        ]
-        added = [
-            due
-            for due in dues
-            if due.due_ms <= high_ms
-            and (low_ms is None or due.due_ms >= low_ms)
-            and (after is None or _due_place(due) > _due_place(after))
-        ]
-        merged = merge_page(page, is_full, lambda due: memory.is_known(due.id, touched), added, _due_place)
-        found |= {due.id: due for due in merged}
-        if not is_full or len(found) >= limit:
-            return sorted(found.values(), key=_due_place)[:limit]
-        after = page[-1]
+    with memory.reads.record() as touched:
+        page = MergedPage(memory, touched, None if after is None else _due_place(after), limit, _due_place, _number_at)
+        while not page.is_complete():
+            read_limit, place = page.read_limit, page.read_after
+            page.add(await read_page(None if place is None else DueRow(*place), read_limit), read_limit)
+        return page.merged(memory.dues(low_ms, high_ms, touched))
 
 
 def _due_place(due: DueRow) -> tuple[int, int]:
     return (due.due_ms, due.id)
 
 
-def check_room(touched: TouchedNumbers) -> None:
-    """Raise `StoreLost` if a record is void."""
-    if touched.is_void:
-        raise StoreLost("flushes wrote too many rows during a read; try again")
+def _number_at(place: tuple[int, int]) -> int:
+    return place[1]
