@@ -20,6 +20,7 @@ from typing import Final
 
 from tests.simulation import (
     event_counts,
+    full_disk,
     key_windows,
     payload_weights,
     planted_bytes,
@@ -102,6 +103,8 @@ def run_seed(
     payload_weights.reset()
     key_windows.install()
     key_windows.reset()
+    full_disk.install()
+    full_disk.reset()
     crash: list[str] = []
     with Faults() as faults:
         try:
@@ -136,6 +139,7 @@ def run_seed(
             *run.cluster.disorder,
             *payload_weights.OVER,
             *key_windows.EARLY,
+            *full_disk.DELAYED,
             *run.differences,
             *(str(each) for each in check_histories(histories, run.cluster.bounds())),
         ],

@@ -35,6 +35,7 @@ NAMES: Final = (
     "slow clocks",
     "bad rows",
     "lost looks",
+    "full disks",
 )
 """The keys of a server's `counts`."""
 
@@ -199,7 +200,9 @@ class FaultyDatabaseServer(MemoryDatabase):
         now_s = self.loop.time()
         if self.rng.random() < self.troubles.full_disk:
             self._disk_full_until_s = now_s + self.rng.uniform(0.02, 0.6)
-        if writes.inserts and now_s < self._disk_full_until_s:
+        needs_room = writes.inserts or (writes.journal_row is not None and writes.journal_row.payloads)
+        if needs_room and now_s < self._disk_full_until_s:
+            self.counts["full disks"] += 1
             return WriteRefused("the disk is full", is_full=True)
         if self._has_bad_row(writes, now_s):
             return "refused by the database: a bad row"

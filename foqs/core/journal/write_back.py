@@ -19,6 +19,8 @@ MOST_PERCENT: Final = 60
 """The part that they never exceed."""
 URGENT_PERCENT: Final = 80
 """Above this part of a bound, items are written back before they are due."""
+WRITE_BACK_BYTES_MAX: Final = 4 << 20
+"""The payloads that a flush writes back. One item may have more."""
 FULL_PERCENT: Final = 100
 """From here on, flushes also write the rows that they change."""
 
@@ -49,6 +51,11 @@ class WriteBackChoice:
         Args:
             fullness_percent: the largest part of a bound that is used; 100 or more in a hand-over.
         """
+        return _within_bytes(dirty_items, self._due_numbers(dirty_items, now_ms, flush_items_max, fullness_percent))
+
+    def _due_numbers(
+        self, dirty_items: DirtyItems, now_ms: int, flush_items_max: int, fullness_percent: int
+    ) -> list[int]:
         least, most = flush_items_max * LEAST_PERCENT // 100, flush_items_max * MOST_PERCENT // 100
         self._advance(now_ms)
         if fullness_percent >= URGENT_PERCENT:
@@ -71,3 +78,15 @@ class WriteBackChoice:
         while positions and positions[0][0] + self._after_ms <= now_ms:
             committed_ms, self._due_position = positions.popleft()
             self._due_ms = committed_ms + self._after_ms
+
+
+def _within_bytes(dirty_items: DirtyItems, numbers: list[int]) -> list[int]:
+    """Return the first of these numbers: those whose payloads are `WRITE_BACK_BYTES_MAX` together, at least one."""
+    bytes_left = WRITE_BACK_BYTES_MAX
+    for at, number in enumerate(numbers):
+        item = dirty_items.get(number)
+        if item is not None and item.row is not None:
+            bytes_left -= item.row.payload_bytes
+            if bytes_left < 0:
+                return numbers[: max(at, 1)]
+    return numbers

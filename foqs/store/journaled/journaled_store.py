@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 _SETTLING_RETRIES_MAX: Final = 20
 """How often a flush is repeated, after refusals such as a deadlock, that empties the journal of a shard."""
+_NO_ROOM_PAUSE_MS: Final = 1_000
+"""How long flushes write nothing back after the database had no room for that."""
 
 
 class JournaledStore:
@@ -69,6 +71,7 @@ class JournaledStore:
         self._writes_through = False
         """The flush under way leaves no more rows behind: there is no room for more dirty items."""
         self._refused = RefusedRows()
+        self._no_room_until_ms = 0
         self._missing: list[int] = []
         """Young items whose payloads the next flush reads, because the last one needed them."""
 
@@ -122,7 +125,7 @@ class JournaledStore:
             self._memory.release()
         self._memory, self._is_plain = None, False
         self._planned, self._is_unresolved = None, False
-        self._refused, self._missing = RefusedRows(), []
+        self._refused, self._missing, self._no_room_until_ms = RefusedRows(), [], 0
 
     async def _recover(self, owner: Owner) -> None:
         begun_ms = self._settings.now_ms()
@@ -163,6 +166,8 @@ class JournaledStore:
                 if not refused.is_retryable:
                     raise StoreLost(f"rows of the journal cannot be written: {refused}") from refused
             else:
+                if self._no_room_until_ms:
+                    raise StoreLost("the database has no room for the rows of the journal; make room")
                 return
         raise StoreLost("rows of the journal were not written, because the database refused them again and again")
 
@@ -208,16 +213,22 @@ class JournaledStore:
         decide: Decide,
         fullness_percent: int,
     ) -> None:
-        dirty_items, settings = self.memory.dirty_items, self._settings
-        chosen = self.memory.choice.numbers(dirty_items, settings.now_ms(), settings.flush_items_max, fullness_percent)
+        dirty_items, settings, now_ms = self.memory.dirty_items, self._settings, self._settings.now_ms()
+        chosen: list[int] = []
+        if now_ms >= self._no_room_until_ms:
+            chosen = self.memory.choice.numbers(dirty_items, now_ms, settings.flush_items_max, fullness_percent)
         self._writes_through = fullness_percent >= FULL_PERCENT
-        written_back = self._refused.choose(chosen)
+        written_back = self._refused.choose(chosen) if chosen else []
         carried = self._refused.to_carry(dirty_items, chosen)
         try:
             await self._flush_once(fence, row_ids, payload_limits, key_names, decide, written_back, carried)
         except WriteRefused as refused:
-            if not written_back or refused.is_retryable or refused.is_full or isinstance(refused, IdempotencyKeyExists):
+            if not written_back or refused.is_retryable or isinstance(refused, IdempotencyKeyExists):
                 raise
+            if refused.is_full:  # acks need less room, or none, and must not wait for it
+                self._no_room_until_ms = now_ms + _NO_ROOM_PAUSE_MS
+                await self._flush_once(fence, row_ids, payload_limits, key_names, decide, [], [])
+                return
             await self._flush_once(fence, row_ids, payload_limits, key_names, decide, [], carried)
             for number in self._refused.on_refused(written_back):
                 log.warning("the database refuses the row of item %d of the journal: %s", number, refused)

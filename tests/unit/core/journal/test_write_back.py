@@ -5,7 +5,7 @@ from __future__ import annotations
 from foqs.core.items.item import State
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_events import Base
-from foqs.core.journal.write_back import WriteBackChoice
+from foqs.core.journal.write_back import WRITE_BACK_BYTES_MAX, WriteBackChoice
 from tests.support.journal_rows import new_row
 
 ROW = Base("n", "t", State.READY, None, 9, 0, 0)
@@ -77,3 +77,18 @@ def test_item_that_found_no_room_in_a_flush_stays_due() -> None:
     assert choice.next_due_ms(dirty_items) == 6_000
     dirty_items.apply({}, [2])
     assert choice.next_due_ms(dirty_items) is None
+
+
+def test_long_payloads_are_written_back_few_at_a_time_and_at_least_one() -> None:
+    dirty_items, choice = DirtyItems(), WriteBackChoice(5_000, (1, 0), 0)
+    sizes = [WRITE_BACK_BYTES_MAX // 2, WRITE_BACK_BYTES_MAX // 2, 1, WRITE_BACK_BYTES_MAX + 1, 1]
+    for number, payload_bytes in enumerate(sizes, 1):
+        row = new_row(number)
+        row.payload_bytes = payload_bytes
+        dirty_items.apply({number: DirtyItem((1, number), None, row=row)}, ())
+        choice.on_committed((1, number), 0)
+    written_back: list[list[int]] = []
+    while found := choice.numbers(dirty_items, 9_000, 100, 0):
+        written_back.append(found)
+        dirty_items.apply({}, found)
+    assert written_back == [[1, 2], [3], [4], [5]]

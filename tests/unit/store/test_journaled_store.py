@@ -1,0 +1,93 @@
+"""Flushes of a store with a journal over a database that refuses what they write beside their own changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from foqs.core.flush.writes import Writes
+from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.journaled.journaled_store import JournaledStore
+from foqs.store.port import StoreLost, WriteRefused
+from tests.support.aio import run
+from tests.support.stores import Ownership, contents, make_row, opened
+
+
+class FullDisk:
+    """A database without room for rows and payloads, and its time. It counts what it refused."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.is_full = False
+        self.refusals = 0
+        self.database = MemoryDatabase(lambda: self.now_ms)
+        self.database.refuse = self._refuse
+        self.settings = JournalSettings(100, 100, lambda: self.now_ms)
+
+    def _refuse(self, writes: Writes) -> WriteRefused | None:
+        journal_row = writes.journal_row
+        if not self.is_full or not (writes.inserts or (journal_row is not None and journal_row.payloads)):
+            return None
+        self.refusals += 1
+        return WriteRefused("the disk is full", is_full=True)
+
+    async def owner(self, epoch: int, **changes: bool) -> Ownership:
+        return await opened(JournaledStore(self.database.store(0), replace(self.settings, **changes)), epoch)
+
+
+@pytest.fixture
+def disk() -> FullDisk:
+    return FullDisk()
+
+
+def rows_of(disk: FullDisk) -> Callable[[], set[int]]:
+    """Return a function that returns the numbers of the rows in the table."""
+    return lambda: set(disk.database.tables[0].rows)
+
+
+def test_full_disk_refuses_no_ack_because_of_items_that_are_due_to_be_written_back(disk: FullDisk) -> None:
+    async def story() -> None:
+        owned, rows = await disk.owner(1), rows_of(disk)
+        await owned.write(inserts=[make_row(number) for number in range(1, 9)])
+        disk.now_ms, disk.is_full = 200, True
+        for number in range(1, 5):
+            await owned.write(deletes=[number])
+        assert disk.refusals == 1, "an ack tries again what has no room"
+        with pytest.raises(WriteRefused, match="full"):
+            await owned.write(inserts=[make_row(9)])
+        assert (disk.refusals, rows()) == (2, set())
+        disk.now_ms, disk.is_full = 2_000, False
+        await owned.write()
+        assert rows() == {5, 6, 7, 8}
+        assert set(await contents(owned)) == {5, 6, 7, 8}
+
+    run(story())
+
+
+def test_row_that_had_no_room_is_not_held_to_be_refused(disk: FullDisk) -> None:
+    async def story() -> None:
+        owned, rows = await disk.owner(1), rows_of(disk)
+        await owned.write(inserts=[make_row(1)])
+        for flush in range(1, 6):
+            disk.now_ms, disk.is_full = 2_000 * flush, flush < 5
+            await owned.write()
+        assert rows() == {1}
+        assert disk.refusals == 4
+
+    run(story())
+
+
+def test_host_that_must_empty_a_journal_on_a_full_disk_says_so(disk: FullDisk) -> None:
+    async def story() -> None:
+        owned = await disk.owner(1)
+        await owned.write(inserts=[make_row(1)])
+        disk.is_full = True
+        with pytest.raises(StoreLost, match="no room"):
+            await disk.owner(2, is_on=False)
+        disk.is_full = False
+        assert set(await contents(await disk.owner(3, is_on=False))) == {1}
+
+    run(story())
