@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from foqs.core.flush.fence import Fence, Owner, Position
@@ -145,31 +146,30 @@ class JournaledStore:
         """
         memory = self.memory
         while len(memory.dirty_items) > len(self._refused.alone):
-            owner = replace(owner, flush=owner.flush + 1)
-            await self._settle_once(owner)
+            owner = await self._settle_once(owner, partial(self._flush, fullness_percent=FULL_PERCENT), Writes())
+            if self._no_room_until_ms:
+                raise StoreLost("the database has no room for the rows of the journal; make room")
         if memory.dirty_items:
             return owner
         if len(memory.positions):
-            owner = replace(owner, flush=owner.flush + 1)
-            fence = _fence_of(owner)
-            everything = Writes(journal_trimmed=JournalRange((0, 0), fence.position))
-            await self.inner.flush(fence, [], {}, [], lambda _rows, _keys: everything)
+            everything = JournalRange((0, 0), (owner.epoch, owner.flush + 1))
+            owner = await self._settle_once(owner, self.inner.flush, Writes(journal_trimmed=everything))
         memory.release()
         self._memory, self._is_plain = None, True
         return owner
 
-    async def _settle_once(self, owner: Owner) -> None:
+    async def _settle_once(self, owner: Owner, flush: Callable[..., Awaitable[None]], writes: Writes) -> Owner:
+        """Write one flush. Returns the owner row after it."""
+        owner = replace(owner, flush=owner.flush + 1)
         for _ in range(_SETTLING_RETRIES_MAX):
             try:
-                await self._flush(_fence_of(owner), [], {}, [], lambda _rows, _keys: Writes(), FULL_PERCENT)
+                await flush(_fence_of(owner), [], {}, [], lambda _rows, _keys: replace(writes))
             except WriteRefused as refused:
                 if not refused.is_retryable:
-                    raise StoreLost(f"rows of the journal cannot be written: {refused}") from refused
+                    raise StoreLost(f"the journal cannot be emptied: {refused}") from refused
             else:
-                if self._no_room_until_ms:
-                    raise StoreLost("the database has no room for the rows of the journal; make room")
-                return
-        raise StoreLost("rows of the journal were not written, because the database refused them again and again")
+                return owner
+        raise StoreLost("the journal was not emptied, because the database refused that again and again")
 
     async def read_owner(self) -> Owner:
         owner = await self.inner.read_owner()

@@ -91,3 +91,39 @@ def test_host_that_must_empty_a_journal_on_a_full_disk_says_so(disk: FullDisk) -
         assert set(await contents(await disk.owner(3, is_on=False))) == {1}
 
     run(story())
+
+
+@pytest.mark.parametrize("has_items", [True, False])
+@pytest.mark.parametrize("is_retryable", [True, False])
+def test_refusal_of_a_flush_that_empties_a_journal_is_repeated_or_ends_the_takeover(
+    has_items: bool, is_retryable: bool
+) -> None:
+    """Without items, only the trim of the journal is left to write."""
+
+    async def story() -> None:
+        database = MemoryDatabase(lambda: 0)
+        settings = JournalSettings(100, 100, lambda: 0)
+        owned = await opened(JournaledStore(database.store(0), settings))
+        await owned.write(inserts=[make_row(1)])
+        if not has_items:
+            await owned.write(deletes=[1])
+        refusals = 0
+
+        def refuse(writes: Writes) -> WriteRefused | None:
+            nonlocal refusals
+            refusals += 1
+            return WriteRefused("a deadlock", is_retryable=is_retryable) if refusals <= 3 else None
+
+        database.refuse = refuse
+        store = JournaledStore(database.store(0), replace(settings, is_on=False))
+        await store.open()
+        if is_retryable:
+            await store.take_over(2, "other")
+            assert store.journal is None
+            assert set(database.tables[0].rows) == ({1} if has_items else set())
+            assert database.tables[0].journal == {}
+        elif not has_items:
+            with pytest.raises(StoreLost, match="cannot be emptied"):
+                await store.take_over(2, "other")
+
+    run(story())
