@@ -19,6 +19,8 @@ from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.observer import ShardObserver
 from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.port import FaultHook, Store, no_faults
 from foqs.testing.virtual_loop import VirtualClock
 from foqs_contract.errors import FoqsError
@@ -89,6 +91,8 @@ class World:
         self.faults: FaultHook = no_faults
         self.facts: ShardObserver | None = None
         """The observer of the engines; None for one that checks their shards after each flush."""
+        self.journal: JournalSettings | None = None
+        """How the stores journal, if they do. The checks of `checked` know no journal."""
         self.broken: list[str] = []
         """What was not true of a shard that should always be."""
         self._answering = asyncio.Event()
@@ -111,7 +115,7 @@ class World:
         has_slots = any(table.key_slots for table in self.database.tables.values())
         engine = make_engine(
             settings or engine_settings(1, 2),
-            lambda shard, _: self.database.store(shard, lambda point: self.faults(point)),
+            lambda shard, _: self._store(shard),
             LocalCoordinator(self.book),
             self.catalog,
             self.clock,
@@ -128,6 +132,10 @@ class World:
             # The first engine of a new tier has just received its slots.
             await self.until(lambda: all(map(is_quiet, engine.shards.values())))
         return engine
+
+    def _store(self, shard: int) -> Store:
+        store = self.database.store(shard, lambda point: self.faults(point))
+        return store if self.journal is None else JournaledStore(store, self.journal)
 
     def checked(self, engine: Callable[[], Engine | None]) -> CheckedShards:
         """Return an observer that checks the shards of an engine after each flush."""

@@ -89,7 +89,10 @@ class JournaledStore:
 
     @property
     def journal(self) -> JournalStatus | None:
-        return None if self._is_plain or self._memory is None else self._memory.status()
+        if self._is_plain or self._memory is None:
+            return None
+        status, pause_ms = self._memory.status(), self._no_room_until_ms - self._settings.now_ms()
+        return status if pause_ms <= status.next_flush_ms else replace(status, next_flush_ms=pause_ms)
 
     async def open(self) -> None:
         await self.inner.open()

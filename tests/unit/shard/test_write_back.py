@@ -1,0 +1,85 @@
+"""A shard with a journal to which no call comes: its rows are written back, and its journal is trimmed."""
+
+from __future__ import annotations
+
+from foqs.core.flush.writes import Writes
+from foqs.core.items.item import State
+from foqs.core.items.life import EventKind
+from foqs.core.journal.journal_status import JournalStatus
+from foqs.queue.engine import Engine
+from foqs.shard.observer import NullObserver
+from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.port import WriteRefused
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.inner_parts import store_of, writer_of
+
+WRITE_BACK_AFTER_S = 5
+NEVER_MS = 10**9
+
+
+async def started(world: World) -> Engine:
+    """An engine whose shard journals, and writes no flush of its own but those that its journal needs."""
+    world.facts = NullObserver()
+    world.journal = JournalSettings(1_000 * WRITE_BACK_AFTER_S, 100, world.clock.monotonic_ms)
+    return await world.counted_engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+
+
+def status_of(engine: Engine) -> JournalStatus:
+    status: JournalStatus | None = store_of(engine.shards[1]).journal
+    assert status is not None
+    return status
+
+
+def test_idle_shard_writes_items_back_when_they_are_due_and_then_rests() -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        caller, writer = Caller(world, engine), writer_of(engine.shards[1])
+        await caller.put(count=150)
+        flush = writer.flush_number
+        await world.pass_s(WRITE_BACK_AFTER_S - 0.5)
+        assert (writer.flush_number, world.rows(), status_of(engine).dirty_items) == (flush, [], 150)
+        await world.pass_s(1)
+        assert world.rows() == [("t", State.READY)] * 150
+        assert (status_of(engine).dirty_items, status_of(engine).rows) == (0, 1)
+        flush = writer.flush_number
+        await world.pass_s(600)
+        assert writer.flush_number == flush
+
+    run_in_world(story)
+
+
+def test_idle_shard_deletes_the_rows_of_ended_items() -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        caller = Caller(world, engine)
+        await caller.put(count=30)
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        await caller.do(EventKind.ACK, (await caller.get(count=30)).items)
+        assert len(world.rows()) == 30
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        assert (world.rows(), status_of(engine).dirty_items) == ([], 0)
+
+    run_in_world(story)
+
+
+def test_shard_without_room_on_its_disk_tries_again_once_a_second() -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        await Caller(world, engine).put(count=10)
+        refusals = 0
+
+        def refuse(writes: Writes) -> WriteRefused | None:
+            nonlocal refusals
+            refusals += bool(writes.inserts)
+            return WriteRefused("the disk is full", is_full=True) if writes.inserts else None
+
+        world.database.refuse = refuse
+        await world.pass_s(WRITE_BACK_AFTER_S + 10)
+        assert 5 <= refusals <= 11
+        assert writer_of(engine.shards[1]).flush_number < 60
+        world.database.refuse = lambda writes: None
+        await world.pass_s(2)
+        assert len(world.rows()) == 10
+
+    run_in_world(story)
