@@ -50,7 +50,7 @@ def ready_items_without_rows_unread() -> None:
 def dirty_items_uncounted() -> None:
     """The counts after a takeover are those of the rows alone."""
 
-    def difference(memory: Any) -> list[TopicCount]:
+    async def difference(numbers: Any, items: Any, markers: Any) -> list[TopicCount]:
         return []
 
     plant(journaled_reads, "_difference", difference)

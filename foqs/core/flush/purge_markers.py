@@ -46,6 +46,10 @@ class PurgeMarkers:
         """Return whether the marker is set and has not risen."""
         return self._last_numbers.get((marker.namespace, marker.topic)) == marker.last_number
 
+    def copy(self) -> PurgeMarkers:
+        """Return the markers as of now."""
+        return PurgeMarkers([PurgeMarker(*topic, last_number) for topic, last_number in self._last_numbers.items()])
+
     def next_to_purge(self) -> PurgeMarker | None:
         """Return the marker to work on next, or None: namespaces take turns, and each offers its oldest marker."""
         namespace = next(iter(self._topics_by_namespace), None)

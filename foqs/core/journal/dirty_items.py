@@ -135,6 +135,10 @@ class DirtyItems:
         """Return the numbers of dirty items from `first` to `last`, in order."""
         return sorted([number for number in self._items if first <= number <= last])
 
+    def copied(self) -> tuple[list[int], list[DirtyItem]]:
+        """Return the numbers and all dirty items as of now, for a walk in steps: a change replaces an item."""
+        return list(self._items), list(self._items.values())
+
     # -------------------------------------------------------------- write-back
 
     def oldest(self, rows_max: int, up_to: Position | None = None) -> list[int]:
@@ -261,7 +265,7 @@ class DirtyItems:
     # ------------------------------------------------------------------- check
 
     def items(self) -> Iterable[tuple[int, DirtyItem]]:
-        """Return all dirty items, for tests and for steps of a walk."""
+        """Return all dirty items, for tests."""
         return self._items.items()
 
     def check(self) -> None:

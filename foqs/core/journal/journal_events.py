@@ -6,7 +6,7 @@ in `current` counts last. Pure. Knows nothing of bytes and of what an owner reme
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from foqs.core.items.item import Row, State
@@ -107,14 +107,9 @@ def merged_change(former: ItemChange, later: ItemChange) -> ItemChange:
 
 def apply_change(row: Row, change: ItemChange) -> Row:
     """Return the item as it is now, from its row or its row before this change."""
-    new = replace(
-        row,
-        state=change.state,
-        due_ms=change.due_ms,
-        token=change.token,
-        attempt=change.attempt,
-        first_delivered_at_ms=change.first_delivered_at_ms,
-    )
+    new = row.copy()
+    new.state, new.due_ms, new.token, new.attempt = change.state, change.due_ms, change.token, change.attempt
+    new.first_delivered_at_ms = change.first_delivered_at_ms
     rewrite = change.rewrite
     if rewrite is not None:
         new.priority, new.deliver_after_ms, new.expires_at_ms, new.metadata = rewrite

@@ -154,12 +154,19 @@ class JournalMemory:
         return keys
 
     def order_keys(
-        self, topic: TopicName, state: State, purged_up_to: int, touched: TouchedNumbers
-    ) -> Iterator[OrderKey]:
-        """Yield the keys of the items that `items_of` yields, with numbers above `purged_up_to`."""
-        for number, item in self.items_of(topic, state, touched):
-            if number > purged_up_to:
-                yield item.order_key(number)
+        self,
+        topic: TopicName,
+        state: State,
+        after: OrderKey | None,
+        keys_max: int,
+        purged_up_to: int,
+        touched: TouchedNumbers,
+    ) -> list[OrderKey]:
+        """Return the keys of items in a state that a page read under this record may lack; see `ready_keys`."""
+        if state is State.READY:
+            return self.ready_keys(topic, after, keys_max, purged_up_to, touched)
+        found = self.items_of(topic, state, touched)
+        return [item.order_key(number) for number, item in found if number > purged_up_to]
 
     def leases(self, topic: TopicName, touched: TouchedNumbers) -> Iterator[LeaseEnd]:
         """Yield the leases of a topic that a page read under this record may lack, as they are now."""

@@ -7,12 +7,16 @@ record of the call has it. Knows nothing of flushes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.journal_rows import PayloadPlace
+from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.row_filter import RowFilter
+from foqs.core.journal.dirty_items import DirtyItem
 from foqs.store.journaled.journal_memory import JournalMemory
 from foqs.store.journaled.merged_pages import MergedPage, check_room
 from foqs.store.journaled.merged_rows import MergedRows, due_page
@@ -26,6 +30,9 @@ from foqs.store.port import (
     TopicCount,
 )
 
+_ITEMS_PER_STEP: Final = 10_000
+"""How many dirty items are counted before other tasks run: some milliseconds."""
+
 
 class JournaledReads:
     """A connection for reading; see `port.Reads`.
@@ -37,7 +44,7 @@ class JournaledReads:
     def __init__(self, inner: Reads, memory: Callable[[], JournalMemory]) -> None:
         self._inner = inner
         self._memory = memory
-        self._difference: list[TopicCount] = []
+        self._snapshot: tuple[list[int], list[DirtyItem], PurgeMarkers] = ([], [], PurgeMarkers())
         """What the memory knew beyond the rows when the snapshot began."""
 
     async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
@@ -95,7 +102,7 @@ class JournaledReads:
                     )
                     merged.add(begun, (), [row for row in found if memory.may_be_in(state, row.id, touched)])
                     page.add([row.order_key for row in found], read_limit)
-                keys = page.merged(memory.order_keys(topic, state, purged_up_to, touched))
+                keys = page.merged(memory.order_keys(topic, state, after, limit, purged_up_to, touched))
                 rows = await merged.assembled({order_key_number(key): payload_bytes_max for key in keys})
                 if rows is not None:
                     return rows
@@ -176,11 +183,12 @@ class JournaledReads:
     async def begin_snapshot(self, committed: Fence) -> None:
         """Start a snapshot, between two flushes: the memory is that of the same flush."""
         await self._inner.begin_snapshot(committed)
-        self._difference = _difference(self._memory())
+        memory = self._memory()
+        self._snapshot = (*memory.dirty_items.copied(), memory.purge_markers.copy())
 
     async def counts(self) -> list[TopicCount]:
         groups: dict[tuple[str, str, State], TopicCount] = {}
-        for count in (*await self._inner.counts(), *self._difference):
+        for count in (*await self._inner.counts(), *await _difference(*self._snapshot)):
             group = (count.namespace, count.topic, count.state)
             known = groups.get(group)
             groups[group] = count if known is None else _sum(known, count)
@@ -209,17 +217,17 @@ def _sum(one: TopicCount, other: TopicCount) -> TopicCount:
     )
 
 
-def _difference(memory: JournalMemory) -> list[TopicCount]:
-    """Return what is to be added to the counts of the rows: each dirty item's row is taken away, and its item added."""
+async def _difference(numbers: Sequence[int], items: Sequence[DirtyItem], markers: PurgeMarkers) -> list[TopicCount]:
+    """Return what is to be added to the counts of the rows, in steps: each dirty item's row is taken away, and its item added."""
     groups: dict[tuple[str, str, State], list[int]] = {}
 
     def add(namespace: str, topic: str, state: State, sign: int, payload_bytes: int, number: int) -> None:
         group = groups.setdefault((namespace, topic, state), [0, 0, 0])
         group[0] += sign
         group[1] += sign * payload_bytes
-        group[2] += sign * (number <= memory.purge_markers.last_number((namespace, topic)))
+        group[2] += sign * (number <= markers.last_number((namespace, topic)))
 
-    for number, item in memory.dirty_items.items():
+    for place, (number, item) in enumerate(zip(numbers, items, strict=True), 1):
         base, state = item.base, item.state
         known = item.row or base
         assert known is not None
@@ -227,4 +235,6 @@ def _difference(memory: JournalMemory) -> list[TopicCount]:
             add(base.namespace, base.topic, base.state, -1, base.payload_bytes, number)
         if state is not None:
             add(known.namespace, known.topic, state, 1, known.payload_bytes, number)
+        if place % _ITEMS_PER_STEP == 0:
+            await asyncio.sleep(0)
     return [TopicCount(*group, *numbers) for group, numbers in groups.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import Row, State
 from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.journaled import journaled_reads
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_reads import JournaledReads
 from foqs.store.journaled.journaled_store import JournaledStore
@@ -166,6 +168,25 @@ def test_payload_of_a_young_item_is_not_read_if_it_is_above_the_limit_or_in_memo
         assert (short.payload, inner.payload_bytes) == (None, 0)
         (whole,) = await reads.rows(again.past, [1_301])
         assert (whole.payload, inner.payload_bytes) == (bytes(1_000), 1_000)
+
+    run(story())
+
+
+def test_counts_are_those_of_the_snapshot_and_are_added_up_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journaled_reads, "_ITEMS_PER_STEP", 100)
+
+    async def story() -> None:
+        owned = await owner_of_rows(database())
+        await owned.write(deletes=[*range(1, 1_001)], inserts=[make_row(1_301)])
+        reads, inner = watched(owned)
+        await reads.begin_snapshot(owned.past)
+        await owned.write(deletes=[1_301])
+        turns, counting = 0, asyncio.ensure_future(reads.counts())
+        while not counting.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert [count.rows for count in counting.result()] == [301]
+        assert (turns > 10, inner.calls) == (True, 2)
 
     run(story())
 

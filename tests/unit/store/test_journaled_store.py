@@ -34,8 +34,8 @@ class FullDisk:
         self.refusals += 1
         return WriteRefused("the disk is full", is_full=True)
 
-    async def owner(self, epoch: int, **changes: bool) -> Ownership:
-        return await opened(JournaledStore(self.database.store(0), replace(self.settings, **changes)), epoch)
+    async def owner(self, epoch: int, *, is_on: bool = True) -> Ownership:
+        return await opened(JournaledStore(self.database.store(0), replace(self.settings, is_on=is_on)), epoch)
 
 
 @pytest.fixture
