@@ -29,6 +29,7 @@ from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_reads import JournaledReads
 from foqs.store.journaled.merged_rows import MergedRows, due_page
 from foqs.store.journaled.refused_rows import RefusedRows
+from foqs.store.journaled.young_payloads import young_payloads
 from foqs.store.port import (
     Decide,
     DueRow,
@@ -103,8 +104,8 @@ class JournaledStore:
         return await self.inner.now_ms()
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
-        self._forget()
         owner = await self.inner.take_over(epoch, nonce)
+        self._forget()  # not before: if the takeover failed, the former ownership may go on
         self._ownership = (epoch, nonce)
         try:
             await self._recover(owner)
@@ -202,6 +203,8 @@ class JournaledStore:
         if self._is_plain:
             await self.inner.flush(fence, row_ids, payload_limits, key_names, decide)
             return
+        if self._memory is None:
+            raise FencedOut("this host has not taken the shard over")
         if self._is_unresolved:
             raise StoreLost("the outcome of the last flush is unknown; read the owner row first")
         fullness_percent = self.memory.fullness_percent if self._journals else FULL_PERCENT
@@ -253,7 +256,7 @@ class JournaledStore:
         self._planned = None
         young = {number: item.row for number in limits if (item := memory.dirty_items.get(number)) and item.row}
         needed = [number for number, row in young.items() if row.payload_bytes <= limits[number]]
-        payloads = await self._payloads(fence, [*needed, *written_back, *carried, *self._missing])
+        payloads = await young_payloads(self.inner, memory, fence, [*needed, *written_back, *carried, *self._missing])
         for number, row in young.items():
             limit = limits[number]
             young[number] = _with_payload(
@@ -301,33 +304,6 @@ class JournaledStore:
     def _lacks_payload(self, number: int, payloads: Mapping[int, bytes]) -> bool:
         row = self.memory.young_row(number)
         return row is not None and row.payload is None and number not in payloads
-
-    async def _payloads(self, fence: Fence, numbers: Sequence[int]) -> dict[int, bytes]:
-        """Return the payloads of young items that the memory has left in the journal."""
-        places: dict[int, PayloadPlace] = {}
-        for number in numbers:
-            item = self.memory.dirty_items.get(number)
-            if item is not None and item.row is not None and item.row.payload is None:
-                places[number] = PayloadPlace(item.first, item.payload_offset, item.row.payload_bytes)
-        if not places:
-            return {}
-        found = await self.inner.journal_payloads([*places.values()])
-        for number, place in places.items():
-            if place not in found:
-                await self._judge_missing_payload(fence, number, place)
-        return {number: found[place] for number, place in places.items()}
-
-    async def _judge_missing_payload(self, fence: Fence, number: int, place: PayloadPlace) -> None:
-        """Raise `FencedOut` if another owner has trimmed the journal; else it is damaged. The fence says which."""
-
-        def give_up(rows: Mapping[int, Row], keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
-            epoch, flush = place.position
-            raise StoreUnusable(
-                f"the journal row of epoch {epoch}, flush {flush} is missing, and item {number} needs its payload; "
-                "restore the shard's tables from a backup"
-            )
-
-        await self.inner.flush(fence, [number], {}, [], give_up)
 
     # ------------------------------------------------------------------- reads
 
