@@ -143,8 +143,9 @@ _fresh = itertools.count(1)
 def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench:
     """Make a bench of one kind with a new database."""
     if kind.startswith(JOURNALED):
-        if request.node.get_closest_marker("rows_only"):
-            pytest.skip("a store with a journal differs here")
+        if rows_only := request.node.get_closest_marker("rows_only"):
+            (reason,) = rows_only.args
+            pytest.skip(reason)
         return _with_journal(make_bench(kind.removeprefix(JOURNALED), request, folder))
     if kind == "memory":
         database = MemoryDatabase(lambda: time.time_ns() // 1_000_000)

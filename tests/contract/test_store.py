@@ -18,7 +18,7 @@ INT63_MAX = (1 << 63) - 1
 HOURS_MS = 3 * 3_600_000
 
 
-@pytest.mark.rows_only
+@pytest.mark.rows_only("a host that has not taken a shard over does not know its journal")
 def test_new_shard_has_no_owner_and_no_rows(bench: Bench) -> None:
     async def story() -> None:
         store = bench.store()
@@ -293,7 +293,7 @@ def test_empty_flush_counts_and_saves_the_clock(bench: Bench) -> None:
     bench.run(story())
 
 
-@pytest.mark.rows_only
+@pytest.mark.rows_only("a row that is journaled meets the table at its write-back")
 def test_duplicate_insert_refuses_the_whole_flush_and_the_next_one_may_use_its_number(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
@@ -325,7 +325,7 @@ def test_error_of_decide_propagates_and_nothing_is_written(bench: Bench) -> None
     bench.run(story())
 
 
-@pytest.mark.rows_only
+@pytest.mark.rows_only("timer entries without items are not journaled")
 def test_due_rows_pages_between_both_bounds_in_order_through_ties(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
@@ -358,7 +358,7 @@ def test_due_rows_pages_between_both_bounds_in_order_through_ties(bench: Bench) 
     bench.run(story())
 
 
-@pytest.mark.rows_only
+@pytest.mark.rows_only("timer entries without items are not journaled")
 def test_timers_are_removed_before_others_are_added_and_both_may_be_repeated(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
@@ -436,7 +436,7 @@ def test_shards_do_not_see_each_other(bench: Bench) -> None:
     bench.run(story())
 
 
-@pytest.mark.rows_only
+@pytest.mark.rows_only("a host that has not taken a shard over does not know its journal")
 def test_reopening_sees_rows_owner_and_clock(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store(), epoch=4)
@@ -479,7 +479,7 @@ def test_takeover_is_idempotent_and_keeps_the_flush_number(bench: Bench) -> None
     bench.run(story())
 
 
-@pytest.mark.rows_only
+@pytest.mark.rows_only("a host that has not taken a shard over does not know its journal")
 def test_takeover_needs_a_higher_epoch_and_reports_the_current_one(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store(), epoch=7)
@@ -531,7 +531,7 @@ def test_tables_that_name_no_cluster_belong_to_the_first_one(bench: Bench) -> No
     bench.run(story())
 
 
-@pytest.mark.rows_only
+@pytest.mark.rows_only("the item is in memory, so the flush is decided before its fence")
 @pytest.mark.parametrize(
     "fence",
     [

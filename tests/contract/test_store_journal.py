@@ -19,7 +19,7 @@ from tests.contract.test_store_fence import Fault
 from tests.contract.zombie import Zombie
 from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
 
-pytestmark = pytest.mark.rows_only
+pytestmark = pytest.mark.rows_only("it writes journal rows by itself")
 
 ALL = 1 << 30
 

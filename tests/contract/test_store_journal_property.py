@@ -15,7 +15,7 @@ from foqs.store.port import Store
 from tests.contract.conftest import SHARD, Bench
 from tests.support.journal_owner import RandomFaults, play_history
 
-pytestmark = pytest.mark.rows_only
+pytestmark = pytest.mark.rows_only("it writes journal rows by itself")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,7 +17,7 @@ from foqs.store.port import FAULT_POINTS, Store, StoreLost, Superseded, WriteRef
 from tests.contract.conftest import Bench
 from tests.support.stores import Ownership, contents, make_row
 
-pytestmark = pytest.mark.rows_only
+pytestmark = pytest.mark.rows_only("it makes its stores with a journal by itself")
 
 ON = JournalSettings(1 << 30, 10, partial(next, itertools.count()))
 """Nothing is written back before its time, and a flush that empties the journal writes six rows."""

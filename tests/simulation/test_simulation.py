@@ -101,7 +101,7 @@ def test_fixed_seeds_with_long_payloads_have_no_violation(base: int) -> None:
 @pytest.mark.parametrize("base", [0, *(pytest.param(base, marks=pytest.mark.long) for base in JOURNAL_LONG_SEEDS)])
 @pytest.mark.parametrize("kind", [[], ["--fleet"]])
 def test_fixed_seeds_of_stores_that_journal_have_no_violation(kind: list[str], base: int) -> None:
-    assert_seeds_pass(JOURNAL_CHUNK, base, ("deadlocks", "late commits"), "--journal", *kind)
+    assert_seeds_pass(JOURNAL_CHUNK, base, ("deadlocks", "late commits", "full disks"), "--journal", *kind)
 
 
 def assert_seeds_pass(seeds: int, base: int, names: Sequence[str], *options: str) -> list[int]:
