@@ -154,6 +154,12 @@ class DirtyItems:
                         break
         return found
 
+    @property
+    def first(self) -> Position | None:
+        """The first event of the oldest item; None if none is dirty."""
+        oldest = self.oldest(1)
+        return self._items[oldest[0]].first if oldest else None
+
     def ended(self, rows_max: int) -> list[int]:
         """Return the numbers of the items that ended first, in this order, at most `rows_max`."""
         return [*islice(self._ended, rows_max)]

@@ -67,11 +67,19 @@ class WriteBackChoice:
             found += ended[: least - len(found)]
         return found
 
+    def is_due(self, first: Position) -> bool:
+        """Return whether an item with this first event has been dirty for long, as of the last choice."""
+        return self._due_position is not None and first <= self._due_position
+
     def next_due_ms(self, dirty_items: DirtyItems) -> int | None:
         """Return when the oldest item is due, or was due; None if none is dirty."""
-        if self._due_position is not None and dirty_items.oldest(1, self._due_position):
+        first = dirty_items.first
+        if first is None:
+            return None
+        if self.is_due(first):
             return self._due_ms
-        return self._positions[0][0] + self._after_ms if dirty_items and self._positions else None
+        # Earlier flushes may have left no item, so that they need nothing.
+        return next((at_ms + self._after_ms for at_ms, position in self._positions if position >= first), None)
 
     def _advance(self, now_ms: int) -> None:
         positions = self._positions

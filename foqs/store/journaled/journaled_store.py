@@ -220,16 +220,18 @@ class JournaledStore:
         fullness_percent: int,
     ) -> None:
         dirty_items, settings, now_ms = self.memory.dirty_items, self._settings, self._settings.now_ms()
-        chosen: list[int] = []
+        chosen, carried = list[int](), list[int]()
         if now_ms >= self._no_room_until_ms:
             chosen = self.memory.choice.numbers(dirty_items, now_ms, settings.flush_items_max, fullness_percent)
+            carried = self._refused.to_carry(dirty_items, self.memory.choice)
         self._writes_through = fullness_percent >= FULL_PERCENT
         written_back = self._refused.choose(chosen) if chosen else []
-        carried = self._refused.to_carry(dirty_items, chosen)
         try:
             await self._flush_once(fence, row_ids, payload_limits, key_names, decide, written_back, carried)
         except WriteRefused as refused:
-            if not written_back or refused.is_retryable or isinstance(refused, IdempotencyKeyExists):
+            if refused.is_retryable or isinstance(refused, IdempotencyKeyExists):
+                raise
+            if not written_back and not (carried and refused.is_full):
                 raise
             if refused.is_full:  # acks need less room, or none, and must not wait for it
                 self._no_room_until_ms = now_ms + _NO_ROOM_PAUSE_MS

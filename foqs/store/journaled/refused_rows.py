@@ -7,9 +7,10 @@ alone. Such a row is not tried again, and its events are carried forward. Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from foqs.core.journal.dirty_items import DirtyItems
+from foqs.core.journal.write_back import WriteBackChoice
 
 
 class RefusedRows:
@@ -27,12 +28,13 @@ class RefusedRows:
             return list(self._groups[0])
         return [number for number in numbers if number not in self.alone] if self.alone else list(numbers)
 
-    def to_carry(self, dirty_items: DirtyItems, numbers: Iterable[int]) -> list[int]:
-        """Return those of these numbers, which are due, that cannot be written back."""
+    def to_carry(self, dirty_items: DirtyItems, choice: WriteBackChoice) -> list[int]:
+        """Return the items that cannot be written back and have been dirty for long: they hold the floor."""
         if not self.alone:
             return []
-        self.alone = {number for number in self.alone if number in dirty_items}
-        return [number for number in numbers if number in self.alone]
+        items = {number: item for number in self.alone if (item := dirty_items.get(number)) is not None}
+        self.alone = set(items)
+        return [number for number, item in items.items() if choice.is_due(item.first)]
 
     def on_refused(self, numbers: Sequence[int]) -> list[int]:
         """Note that a write-back was refused. Returns the row that was refused alone, if it was one."""

@@ -83,3 +83,20 @@ def test_shard_without_room_on_its_disk_tries_again_once_a_second() -> None:
         assert len(world.rows()) == 10
 
     run_in_world(story)
+
+
+def test_row_whose_deletion_is_refused_for_good_costs_an_idle_shard_a_flush_each_time_it_is_due() -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        caller, writer = Caller(world, engine), writer_of(engine.shards[1])
+        await caller.put(count=1)
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        world.database.refuse = lambda writes: "a row that cannot be deleted" if writes.deletes else None
+        await caller.do(EventKind.ACK, (await caller.get()).items)
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        flush = writer.flush_number
+        await world.pass_s(100 * WRITE_BACK_AFTER_S)
+        assert 90 <= writer.flush_number - flush <= 110
+        assert (status_of(engine).dirty_items, status_of(engine).rows) == (1, 1)
+
+    run_in_world(story)

@@ -71,7 +71,7 @@ def test_item_that_found_no_room_in_a_flush_stays_due() -> None:
     add_young(dirty_items, 1, 1, 2)
     choice.on_committed((1, 1), 1_000)
     choice.on_committed((1, 2), 8_000)
-    assert choice.next_due_ms(dirty_items) == 5_000
+    assert choice.next_due_ms(dirty_items) == 6_000
     assert choice.numbers(dirty_items, 9_000, 2, 0) == [1]
     dirty_items.apply({}, [1])
     assert choice.next_due_ms(dirty_items) == 6_000
