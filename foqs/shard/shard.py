@@ -29,6 +29,7 @@ from foqs.shard.background_reads import FirstKeyRead, PrefetchRead, RefillRead
 from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.flush_report import FlushReport
 from foqs.shard.host_services import HostDatabase, HostServices
+from foqs.shard.idle_write_back import run_write_back
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
 from foqs.shard.owned_store import OwnedStore
@@ -42,7 +43,6 @@ from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.topic_removal import TopicRemoval
 from foqs.shard.unread_topics import UnreadTopics
-from foqs.shard.write_back import run_write_back
 from foqs.shard.writer import STALLED_S, Writer
 from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable

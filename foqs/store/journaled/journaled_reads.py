@@ -17,8 +17,8 @@ from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.row_filter import RowFilter
 from foqs.core.journal.dirty_items import DirtyItem
+from foqs.store.journaled.entry_pages import MergedPage, check_room
 from foqs.store.journaled.journal_memory import JournalMemory
-from foqs.store.journaled.merged_pages import MergedPage, check_room
 from foqs.store.journaled.merged_rows import MergedRows, due_page
 from foqs.store.port import (
     ANY_LENGTH,

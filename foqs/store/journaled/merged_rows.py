@@ -12,8 +12,8 @@ from foqs.core.flush.journal_rows import PayloadPlace
 from foqs.core.items.item import Row
 from foqs.core.journal.dirty_items import DirtyItem
 from foqs.core.journal.journal_events import apply_change
+from foqs.store.journaled.entry_pages import MergedPage, check_room
 from foqs.store.journaled.journal_memory import JournalMemory
-from foqs.store.journaled.merged_pages import MergedPage, check_room
 from foqs.store.port import DueRow, StoreLost
 
 _ATTEMPTS_MAX: Final = 20
