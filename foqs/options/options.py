@@ -272,7 +272,8 @@ class StoreOptions(Options):
         "longer than five seconds. Less work for the database. Off: each flush writes the rows of its items, and a host "
         "that takes a shard over empties its journal first. In MySQL and MariaDB a shard journals after foqs schema "
         "apply --contract. It applies to [databases] too.",
-        change="It is new: leave it off where items matter, until a release turns it on. It may be switched at any restart.",
+        change="It is new, and its long tests are not finished: leave it off where items matter, until a release turns it on. "
+        "It may be switched at any restart.",
     )
     unsafe_durability: bool = option(
         False,

@@ -219,7 +219,7 @@ SAMPLED_METRICS: Final = (
     _gauge("journal_dirty_items", "Items that the journal has and whose rows are not written yet", "shard"),
     _gauge("journal_young_bytes", "Payloads of items that have no row yet", "shard"),
     _gauge("journal_rows", "Rows of the journal that are not trimmed yet", "shard"),
-    _gauge("journal_bytes", "Bytes of these rows", "shard"),
+    _gauge("journal_bytes", "Bytes of the rows of the journal that are not trimmed yet", "shard"),
     _counter("journal_written_back_rows", "Rows that were written or deleted because the journal had them", "shard"),
     _gauge("journal_lag_seconds", "How long the oldest item of the journal has been due to get its row", "shard"),
     _gauge("journal_replay_seconds", "Duration of the replay of the journal at the takeover", "shard"),

@@ -5,7 +5,7 @@ Both are read between two flushes and beside them. Knows no connections: the cal
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from foqs.core.flush.journal_rows import PayloadPlace
@@ -75,7 +75,7 @@ class MergedRows:
         await self.read(unread, payload_limits)
         return None
 
-    async def read(self, numbers: Iterable[int], payload_limits: Mapping[int, int]) -> None:
+    async def read(self, numbers: Collection[int], payload_limits: Mapping[int, int]) -> None:
         """Read what the memory lacks of these numbers: rows, and payloads of young items."""
         young = {number: item for number in numbers if (item := self._memory.dirty_items.get(number)) and item.row}
         begun = self.touched.flushes
