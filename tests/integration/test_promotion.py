@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pymysql
 import pytest
 
+from foqs.store.mysql.mysql_driver import WrongServer
 from shardmgr.primary import Primary, PrimaryState
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
 from shardmgr.promoter import Promoter, PromoterRound
@@ -86,12 +87,25 @@ def test_primary_moves_and_back_although_the_promoter_is_another_one_at_each_ste
             servers.write("a", "first")
             with pytest.raises(pymysql.MySQLError, match=READ_ONLY):
                 servers.write("b", "at an acker")
+            first = await database.entry()
+            await servers.connect_as_host("a", first)
+            with pytest.raises(WrongServer, match="another server than the primary a: its server_id is 12"):
+                await servers.connect_as_host("b", first)
             await change_primary(database.registry, "main", lambda entry: start_drain(entry, "b"))
             moved = await database.move(database.promoter)
             assert (moved.term, moved.server, set(moved.ackers)) == (2, "b", {"a"})
             with pytest.raises(pymysql.MySQLError, match=READ_ONLY):
                 servers.write("a", "at the former primary")
             servers.write("b", "second")
+            await servers.connect_as_host("b", moved)
+            with pytest.raises(WrongServer, match="another server than the primary b"):
+                await servers.connect_as_host("a", moved)
+            with pytest.raises(WrongServer, match="a is in term 2, and this host in term 1"):
+                await servers.connect_as_host("a", first)
+            servers.servers["b"].query("SET GLOBAL read_only = 1")
+            with pytest.raises(WrongServer, match="b is read-only"):
+                await servers.connect_as_host("b", moved)
+            servers.servers["b"].query("SET GLOBAL read_only = 0")
             # Each promoter has ended the connections of the one before.
             frozen, newest = database.promoters[-2:]
             for connection in frozen._connections.values():

@@ -14,6 +14,8 @@ from typing import Final, Self
 
 import pymysql
 
+from foqs.store.mysql.expected_server import ExpectedServer
+from foqs.store.mysql.mysql_driver import MysqlLink
 from foqs.store.mysql.mysql_server import MysqlServers, ServerAccess
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 from shardmgr.promotion import first_entry
@@ -73,6 +75,14 @@ class RegionServers:
         connection = pymysql.connect(user="hosts", host="127.0.0.1", port=server.port, autocommit=True, read_timeout=30)
         with connection, connection.cursor() as cursor:
             cursor.execute(statement)
+
+    async def connect_as_host(self, name: str, entry: Primary) -> None:
+        """Connect to a server as a host that has read this entry does. Raises WrongServer."""
+        number = entry.servers[entry.server].server_id
+        expected = ExpectedServer(entry.server, number, entry.term, needs_acks=True)
+        server = self.servers[name]
+        settings = server.settings(SCHEMA, user="hosts", unix_socket=None, port=server.port, expected=expected)
+        (await MysqlLink.connect(settings)).abort()
 
     @property
     def first_entry(self) -> Primary:

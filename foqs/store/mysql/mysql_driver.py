@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
@@ -33,7 +33,17 @@ from foqs.store.mysql.mysql_protocol import (
     request_packets,
 )
 
-__all__ = ["MysqlLink", "MysqlLinkLost", "MysqlSettings", "OnResults", "Result", "ServerError", "Statement"]
+__all__ = [
+    "ConnectionCheck",
+    "MysqlLink",
+    "MysqlLinkLost",
+    "MysqlSettings",
+    "OnResults",
+    "Result",
+    "ServerError",
+    "Statement",
+    "WrongServer",
+]
 
 _CLIENT_ERROR_CODES: Final = range(2000, 3000)
 _CLOSING_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3169, 4031})
@@ -47,6 +57,14 @@ _QUIT_PACKET: Final = b"\x01\0\0\0\x01"
 """The packet that ends a session: COM_QUIT."""
 
 
+class ConnectionCheck(Protocol):
+    """Checks that a new connection leads to the right server."""
+
+    async def check(self, link: MysqlLink, database: str) -> None:
+        """Raise WrongServer if it does not. Also raises ServerError, MysqlLinkLost."""
+        ...
+
+
 @dataclass(slots=True, frozen=True)
 class MysqlSettings:
     """The address, login and timeouts of a shard's database.
@@ -56,6 +74,7 @@ class MysqlSettings:
     `statement_timeout_s` bounds one round trip, with its lock waits and the COMMIT that follows it.
     `lock_wait_timeout_s` is a whole number of seconds, as the server requires.
     `unsafe_durability` accepts server settings that can lose acknowledged writes.
+    `expected`, when set, checks each connection before its first use.
     """
 
     database: str
@@ -69,6 +88,7 @@ class MysqlSettings:
     statement_timeout_s: float = 30.0
     lock_wait_timeout_s: int = 5
     unsafe_durability: bool = False
+    expected: ConnectionCheck | None = None
 
     @property
     def location(self) -> str:
@@ -82,6 +102,10 @@ OnResults: TypeAlias = Callable[[list[Result]], bytes | None]
 
 class MysqlLinkLost(Exception):
     """The connection is gone. The last statements may or may not take effect."""
+
+
+class WrongServer(MysqlLinkLost):
+    """The connection was ended at once, because it leads to another server than it must: the text says to which."""
 
 
 class MysqlLink(asyncio.Protocol):
@@ -118,6 +142,7 @@ class MysqlLink(asyncio.Protocol):
         Raises:
             ServerError: the server refused it (a wrong password, no such database).
             MysqlLinkLost: the server was not reached within `connect_timeout_s`.
+            WrongServer: it was reached, and is not the one that `settings.expected` demands.
         """
         connection = MysqlConnection(
             host=settings.host,
@@ -140,7 +165,14 @@ class MysqlLink(asyncio.Protocol):
             if isinstance(error, Exception):
                 raise _driver_error(error, f"no answer within {settings.connect_timeout_s} s") from error
             raise
-        return cls(connection, settings.statement_timeout_s)
+        link = cls(connection, settings.statement_timeout_s)
+        if settings.expected is not None:
+            try:
+                await settings.expected.check(link, settings.database)
+            except BaseException:
+                link.abort()
+                raise
+        return link
 
     async def run(self, *statements: Statement, on_results: OnResults | None = None) -> list[Result]:
         """Send the statements at once and read every result. A bound statement is prepared first, once.

@@ -15,16 +15,14 @@ from typing import Final
 
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql.gtids import ServerUnfit, merged
-from foqs.store.mysql.mariadb_replication import MariadbReplication
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
-from foqs.store.mysql.mysql_replication import MysqlReplication
 from foqs.store.mysql.mysql_rows import decode_processes
+from foqs.store.mysql.replication_kinds import replication_sql_of
 from foqs.store.mysql.replication_sql import (
     IDENTITY,
     ReplicationLogin,
     ReplicationSql,
     by_name,
-    names_mariadb,
     read_term,
     standing,
     text,
@@ -92,8 +90,8 @@ class MysqlServers:
                 raise ServerFailed(f"{name}: {error}") from error
             raise
         version, server_id = found.rows[0]
-        dialect = MariadbReplication() if names_mariadb(text(version)) else MysqlReplication()
-        return MysqlServer(name, int(server_id), link, dialect, self._database, self._accesses)
+        sql = replication_sql_of(text(version))
+        return MysqlServer(name, int(server_id), link, sql, self._database, self._accesses)
 
 
 async def _end_others(link: MysqlLink, user: str) -> None:
@@ -132,7 +130,7 @@ class MysqlServer:
         name: str,
         server_id: int,
         link: MysqlLink,
-        dialect: ReplicationSql,
+        sql: ReplicationSql,
         database: str,
         accesses: Mapping[str, ServerAccess],
     ) -> None:
@@ -140,7 +138,7 @@ class MysqlServer:
         self.is_usable = True
         self._name = name
         self._link = link
-        self._sql = dialect
+        self._sql = sql
         self._database = database
         self._accesses = accesses
         self._sources = {"{}:{}".format(*access.source): other for other, access in accesses.items()}

@@ -57,11 +57,6 @@ IDENTITY: Final = b"SELECT VERSION(), @@GLOBAL.server_id"
 """Reads which kind of server this is, and its number. `server_uid` is not unique for servers of one machine."""
 
 
-def names_mariadb(version: str) -> bool:
-    """Return whether a text of `VERSION()` is that of a MariaDB."""
-    return "MARIADB" in version.upper()
-
-
 def read_term(database: str) -> bytes:
     """Read the term in the server's own tables. There is no such table before the first term was written."""
     return b"SELECT term FROM %s.foqs_term WHERE one = 1" % _name(database)

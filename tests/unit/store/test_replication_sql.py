@@ -10,7 +10,8 @@ import pytest
 from foqs.store.mysql.gtids import ServerUnfit, gtid_list, gtid_set, merged
 from foqs.store.mysql.mariadb_replication import MariadbReplication
 from foqs.store.mysql.mysql_replication import MysqlReplication
-from foqs.store.mysql.replication_sql import Reception, ReplicationLogin, by_name, names_mariadb, standing, write_term
+from foqs.store.mysql.replication_kinds import replication_sql_of
+from foqs.store.mysql.replication_sql import Reception, ReplicationLogin, by_name, standing, write_term
 from shardmgr.primary import ReplicationPosition
 
 MARIADB, MYSQL = MariadbReplication(), MysqlReplication()
@@ -166,5 +167,5 @@ def test_server_waits_for_acks_before_it_is_opened(sql: Any) -> None:
 def test_names_are_quoted_and_kinds_told_apart() -> None:
     assert b"`a``b`.foqs_term" in write_term("a`b", 3, "r1")[0]
     assert by_name([(b"Uptime", b"7", 1)]) == {"UPTIME": "7"}
-    assert names_mariadb("10.11.19-MariaDB-deb12")
-    assert not names_mariadb("9.7.4")
+    assert isinstance(replication_sql_of("10.11.19-MariaDB-deb12"), MariadbReplication)
+    assert isinstance(replication_sql_of("9.7.4"), MysqlReplication)
