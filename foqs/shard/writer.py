@@ -35,7 +35,7 @@ from foqs.shard.owned_store import OwnedStore, OwnershipGivenUp, ShardLost
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_memory import ShardMemory
 from foqs.store.port import FencedOut, IdempotencyKeyExists, Store, StoreLost, WriteRefused
-from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
+from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,9 @@ FULL_PROBE_S: Final = 1.0
 """After a refusal for want of room an empty flush is tried this often, so that an idle shard notices when there is room."""
 FULL_S: Final = 5.0
 """A refusal for want of room stands this long: an almost full disk takes small writes between refusals."""
+
+_LANES_OF_VALUES: Final = frozenset({Lane.INSERT, Lane.NACK})
+"""The lanes whose entries bring values of their callers, such as metadata."""
 
 _REFUSAL_LOG_INTERVAL_S: Final = 1.0
 """The least time between two log lines about refused writes."""
@@ -370,12 +373,14 @@ class Writer:
         else:
             self._log_refusal(refusal)
             for part in batch.parts:
-                part.fail(
-                    Unavailable(
-                        f"the database of shard {self._shard} refused this write: {refusal}", retry_after_ms=1_000
-                    )
-                )
+                part.fail(self._refusal_error(refusal, part.operation.lane))
                 self._memory.on_refused(part)
+
+    def _refusal_error(self, refusal: WriteRefused, lane: Lane) -> FoqsError:
+        text = f"the database of shard {self._shard} refused this write: {refusal}"
+        if refusal.is_bad_value and lane in _LANES_OF_VALUES:
+            return InvalidArgument(text)
+        return Unavailable(text, retry_after_ms=1_000)
 
     def _log_refusal(self, refusal: WriteRefused) -> None:
         """Log a refusal, but not each one: a full disk refuses everything, and the log may be on the same disk."""

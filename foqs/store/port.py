@@ -58,14 +58,17 @@ class WriteRefused(StoreError):
     """The database refused a statement and the transaction was rolled back: nothing was written.
 
     `is_retryable`: the same flush may succeed when it is run again (a deadlock, a lock
-    wait). `is_full`: the database has no room. With neither, the database does not
-    accept some value of the flush.
+    wait). `is_full`: the database has no room. `is_bad_value`: its columns do not
+    hold some value of the flush, now or later. With none, the reason is another one.
     """
 
-    def __init__(self, message: str, *, is_retryable: bool = False, is_full: bool = False) -> None:
+    def __init__(
+        self, message: str, *, is_retryable: bool = False, is_full: bool = False, is_bad_value: bool = False
+    ) -> None:
         super().__init__(message)
         self.is_retryable = is_retryable
         self.is_full = is_full
+        self.is_bad_value = is_bad_value
 
 
 class IdempotencyKeyExists(WriteRefused):

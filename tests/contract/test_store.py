@@ -301,7 +301,7 @@ def test_duplicate_insert_refuses_the_whole_flush_and_the_next_one_may_use_its_n
         await owned.write(inserts=[kept, other])
         with pytest.raises(WriteRefused) as refused:
             await owned.write(inserts=[make_row(3), make_row(1)], updates=[replace(other, attempt=5)], deletes=[2_000])
-        assert not refused.value.is_retryable
+        assert (refused.value.is_retryable, refused.value.is_bad_value) == (False, False)
         assert await contents(owned) == {1: kept, 2: other}
         with pytest.raises(WriteRefused):
             await owned.write(inserts=[make_row(4), make_row(4)])

@@ -51,7 +51,7 @@ class WriteBackChoice:
         Args:
             fullness_percent: the largest part of a bound that is used; 100 or more in a hand-over.
         """
-        return _within_bytes(dirty_items, self._due_numbers(dirty_items, now_ms, flush_items_max, fullness_percent))
+        return within_bytes(dirty_items, self._due_numbers(dirty_items, now_ms, flush_items_max, fullness_percent))
 
     def _due_numbers(
         self, dirty_items: DirtyItems, now_ms: int, flush_items_max: int, fullness_percent: int
@@ -88,7 +88,7 @@ class WriteBackChoice:
             self._due_ms = committed_ms + self._after_ms
 
 
-def _within_bytes(dirty_items: DirtyItems, numbers: list[int]) -> list[int]:
+def within_bytes(dirty_items: DirtyItems, numbers: list[int]) -> list[int]:
     """Return the first of these numbers: those whose payloads are `WRITE_BACK_BYTES_MAX` together, at least one."""
     bytes_left = WRITE_BACK_BYTES_MAX
     for at, number in enumerate(numbers):

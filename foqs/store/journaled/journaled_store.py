@@ -220,12 +220,12 @@ class JournaledStore:
         fullness_percent: int,
     ) -> None:
         dirty_items, settings, now_ms = self.memory.dirty_items, self._settings, self._settings.now_ms()
-        chosen, carried = list[int](), list[int]()
+        written_back, carried = list[int](), list[int]()
         if now_ms >= self._no_room_until_ms:
             chosen = self.memory.choice.numbers(dirty_items, now_ms, settings.flush_items_max, fullness_percent)
             carried = self._refused.to_carry(dirty_items, self.memory.choice)
+            written_back = self._refused.choose(chosen)
         self._writes_through = fullness_percent >= FULL_PERCENT
-        written_back = self._refused.choose(chosen) if chosen else []
         try:
             await self._flush_once(fence, row_ids, payload_limits, key_names, decide, written_back, carried)
         except WriteRefused as refused:
@@ -238,7 +238,8 @@ class JournaledStore:
                 await self._flush_once(fence, row_ids, payload_limits, key_names, decide, [], [])
                 return
             await self._flush_once(fence, row_ids, payload_limits, key_names, decide, [], carried)
-            for number in self._refused.on_refused(written_back):
+            is_bad_value = refused.is_bad_value
+            for number in self._refused.on_refused(written_back, dirty_items, carried, is_bad_value=is_bad_value):
                 log.warning("the database refuses the row of item %d of the journal: %s", number, refused)
         else:
             self._refused.on_written(written_back)

@@ -84,6 +84,8 @@ _RETRYABLE_CODES: Final = frozenset({_LOCK_WAIT_CODE, 1213, *PREPARE_REFUSED_COD
 _DUPLICATE_KEY_CODE: Final = 1062
 _NO_ACCESS_CODES: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698, NO_TLS_CODE})
 _DISK_FULL_CODES: Final = frozenset({1021, 1114})
+_BAD_VALUE_CODES: Final = frozenset({1048, 1264, 1265, 1366, 1406})
+"""Server errors for NULL, and for a value that is out of range, truncated, of another type, or too long."""
 _OWNER_LOCK_WAIT_S: Final = 1
 """How long a takeover or a check waits for the owner row before it kills the holder."""
 _PACKET_MARGIN: Final = 1024
@@ -599,9 +601,14 @@ class MysqlStore:
 
     def _write_error(self, error: ServerError | UnicodeEncodeError | OutOfRange) -> StoreError:
         if not isinstance(error, ServerError):
-            return WriteRefused(str(error))
+            return WriteRefused(str(error), is_bad_value=True)
         if error.code == _DUPLICATE_KEY_CODE and self._sql.adds_idempotency_keys(error.statement):
             return IdempotencyKeyExists(str(error))
         full = error.code in _DISK_FULL_CODES
         hint = "; make room on the server's disk" if full else ""
-        return WriteRefused(f"{error}{hint}", is_retryable=error.code in _RETRYABLE_CODES, is_full=full)
+        return WriteRefused(
+            f"{error}{hint}",
+            is_retryable=error.code in _RETRYABLE_CODES,
+            is_full=full,
+            is_bad_value=error.code in _BAD_VALUE_CODES,
+        )

@@ -31,6 +31,13 @@ _DAMAGED_CODES: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _LOCKED_CODES: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NO_ACCESS_CODES: Final = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH}
 _BROKEN_CODES: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
+_BAD_VALUE_CODES: Final = {sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT}
+_DUPLICATE_CODES: Final = {
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE,
+    sqlite3.SQLITE_CONSTRAINT_ROWID,
+}
+"""Extended codes: another row has this key."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -119,7 +126,11 @@ class SqliteFile:
             return StoreLost(f"{text}; the file is damaged: stop, keep it, and restore a copy")
         if code in _BROKEN_CODES or code in _NO_ACCESS_CODES:
             return StoreLost(f"{text}; check the disk and the file's permissions")
-        return WriteRefused(text)
+        is_duplicate = getattr(error, "sqlite_errorcode", None) in _DUPLICATE_CODES
+        is_bad_value = isinstance(error, (OverflowError, UnicodeEncodeError)) or (
+            code in _BAD_VALUE_CODES and not is_duplicate
+        )
+        return WriteRefused(text, is_bad_value=is_bad_value)
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         name = f"file:{quote(os.fsencode(self.path.absolute()))}?mode={mode}"

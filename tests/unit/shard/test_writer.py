@@ -16,7 +16,7 @@ from foqs.core.items.life import EventKind
 from foqs.shard.observer import NullObserver
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from foqs.store.port import StoreLost
+from foqs.store.port import StoreLost, WriteRefused
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
@@ -81,6 +81,22 @@ def test_inserts_that_wait_to_be_tried_again_are_withdrawn_at_their_deadline() -
         await world.pass_s(1)
         assert len(world.rows()) <= kinds.count(UnknownOutcome)
         await caller.put()
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("is_bad_value", [True, False])
+def test_a_value_that_the_database_does_not_hold_is_an_error_of_its_caller(is_bad_value: bool) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        world.database.refuse = lambda writes: (
+            WriteRefused("it is too long", is_bad_value=is_bad_value)
+            if any(row.payload == b"bad" for row in writes.inserts)
+            else None
+        )
+        results = await caller.enqueue([new_item(), new_item(payload=b"bad"), new_item()], 1)
+        error = InvalidArgument if is_bad_value else Unavailable
+        assert [isinstance(result, error) for result in results] == [False, True, False]
 
     run_in_world(story)
 

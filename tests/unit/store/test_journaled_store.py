@@ -93,6 +93,42 @@ def test_host_that_must_empty_a_journal_on_a_full_disk_says_so(disk: FullDisk) -
     run(story())
 
 
+@pytest.mark.parametrize("is_bad_value", [True, False])
+def test_refused_rows_are_carried_forward_and_tried_alone_and_three_times_if_the_columns_do_not_hold_them(
+    disk: FullDisk, is_bad_value: bool
+) -> None:
+    tries: dict[int, int] = {}
+
+    def refuse(writes: Writes) -> WriteRefused | None:
+        bad = [row.id for row in writes.inserts if row.id <= 3]
+        if bad and len(writes.inserts) == 1:
+            tries[bad[0]] = tries.get(bad[0], 0) + 1
+        return WriteRefused("it is too long", is_bad_value=is_bad_value) if bad else None
+
+    async def story() -> None:
+        owned, rows = await disk.owner(1), rows_of(disk)
+        disk.database.refuse = refuse
+        await owned.write(inserts=[make_row(number) for number in range(1, 9)])
+        disk.now_ms = 100
+        while rows() != {4, 5, 6, 7, 8}:
+            await owned.write()
+        for _ in range(20):
+            disk.now_ms += 50
+            await owned.write()
+        assert isinstance(owned.store, JournaledStore)
+        assert owned.store.memory.status().rows <= 10, "a refused row holds the floor"
+        assert all(times == 3 if is_bad_value else times > 4 for times in tries.values())
+        assert set(await contents(owned)) == set(range(1, 9))
+        disk.database.refuse = lambda writes: None
+        for _ in range(10):
+            disk.now_ms += 50
+            await owned.write()
+        assert rows() == ({4, 5, 6, 7, 8} if is_bad_value else set(range(1, 9)))
+        assert set(await contents(await disk.owner(2))) == set(range(1, 9))
+
+    run(story())
+
+
 @pytest.mark.parametrize("has_items", [True, False])
 @pytest.mark.parametrize("is_retryable", [True, False])
 def test_refusal_of_a_flush_that_empties_a_journal_is_repeated_or_ends_the_takeover(

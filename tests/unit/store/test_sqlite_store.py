@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,6 +297,26 @@ def test_flush_that_meets_a_locked_file_may_be_run_again(tmp_path: Path) -> None
         holder.execute("ROLLBACK")
         holder.close()
         await owned.write(inserts=[make_row(1)])
+        await owned.store.close()
+
+    run(story())
+
+
+def test_values_that_the_columns_do_not_hold_are_refused_as_such_and_others_are_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        owned = await opened(SqliteStore(tmp_path / "s.db", 1))
+        await owned.write(inserts=[make_row(1)])
+        changes: list[tuple[dict[str, Any], bool]] = [
+            ({"priority": 1 << 63}, True),
+            ({"topic": "\ud800"}, True),
+            ({"metadata": None}, True),
+            ({"number": 1}, False),
+        ]
+        for change, is_bad_value in changes:
+            with pytest.raises(WriteRefused) as refused:
+                await owned.write(inserts=[make_row(**({"number": 2} | change))])
+            assert refused.value.is_bad_value == is_bad_value, change
+        assert set(await contents(owned)) == {1}
         await owned.store.close()
 
     run(story())
