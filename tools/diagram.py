@@ -50,6 +50,7 @@ ARROWS: Final[Mapping[tuple[str, str], tuple[str, int, int, str]]] = {
     ("READY", "LEASED"): ("M291,312 H728", 510, 302, "middle"),
     ("LEASED", "READY"): ("M729,330 H292", 510, 348, "middle"),
     ("LEASED", "LEASED"): ("M851,310 C910,280 910,360 852,332", 905, 312, "start"),
+    ("READY", "DEAD"): ("M236,341 C236,500 300,592 448,592", 290, 572, "end"),
     ("LEASED", "DEAD"): ("M740,341 L548,568", 628, 410, "end"),
     ("DEAD", "READY"): ("M472,569 L262,342", 350, 470, "end"),
     ("DEFERRED", _GONE): ("M571,70 H770", 578, 14, "start"),

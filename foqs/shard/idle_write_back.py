@@ -1,14 +1,18 @@
 """Requests flushes for the journal of a shard, so that rows are written back and the journal is trimmed while no call comes.
 
-Always true: while the store journals, the next request comes no later than the journal needs it. Knows
-nothing of what such a flush writes: the store adds that.
+Always true: while the store journals, the next request comes no later than the journal needs it. Gives items
+up whose rows the database does not hold. Knows nothing else of what such a flush writes: the store adds that.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
+from foqs.core.flush.operation import Events
+from foqs.core.items.life import Event, EventKind
+from foqs.shard.awaited_results import AwaitedResults
 from foqs.shard.writer import Writer
 from foqs.store.port import Store
 
@@ -18,8 +22,14 @@ _PAUSE_BETWEEN_FLUSHES_S: Final = 0.02
 async def run_write_back(writer: Writer, store: Store) -> None:
     """Request flushes whenever the journal needs one, until the writer has ended. Returns if the store does not journal."""
     while not writer.is_ended and (status := store.journal) is not None:
-        if status.next_flush_ms > 0:
-            await asyncio.sleep(status.next_flush_ms / 1000)
-        else:
+        if status.given_up:
+            await _give_up(writer, status.given_up)
+        elif status.next_flush_ms <= 0:
             writer.request_flush()
-            await asyncio.sleep(_PAUSE_BETWEEN_FLUSHES_S)
+        await asyncio.sleep(max(status.next_flush_ms / 1000, _PAUSE_BETWEEN_FLUSHES_S))
+
+
+async def _give_up(writer: Writer, numbers: Sequence[int]) -> None:
+    results = AwaitedResults()
+    writer.submit(Events("", [Event(EventKind.GIVE_UP, number) for number in numbers], results), is_internal=True)
+    await results.future

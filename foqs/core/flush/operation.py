@@ -69,6 +69,7 @@ _LANE_BY_EVENT: Final[Mapping[EventKind, Lane]] = {
     EventKind.REDRIVE: Lane.NACK,
     EventKind.UPDATE: Lane.NACK,
     EventKind.MOVE: Lane.NACK,
+    EventKind.GIVE_UP: Lane.NACK,
     EventKind.RELEASE: Lane.RELEASE,
     EventKind.EXTEND: Lane.EXTEND,
     EventKind.DUE: Lane.DUE,

@@ -9,7 +9,7 @@ policy, times), and guards read them.
 guards against the row, the event and the time of the flush, and picks one
 transition: the next state, and the effect on the row. Rules are pure, so the
 machine is deterministic. A caller's event that a state does not accept leaves the
-row unchanged and returns an error; the shard's own events (DUE, DELIVER) are ignored.
+row unchanged and returns an error; the shard's own events (DUE, DELIVER, GIVE_UP) are ignored.
 
 A rule also declares its outcomes, as (guard, next state). The tests hold them
 against what the rule does; the diagram in ARCHITECTURE.md is drawn from them.
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
+from foqs.core.items.item import GIVEN_UP_TOKEN, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
 from foqs.core.items.row_filter import RowFilter
 from foqs_contract.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 
@@ -41,9 +41,14 @@ class EventKind(enum.Enum):
     REDRIVE = "redrive"
     UPDATE = "update"
     MOVE = "move"
+    GIVE_UP = "give up"
 
     # Hashed once per event. Enum's own hash runs in Python.
     __hash__ = object.__hash__
+
+
+OWN_EVENTS: Final = (EventKind.DUE, EventKind.DELIVER, EventKind.GIVE_UP)
+"""Events that the shard itself brings."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -211,7 +216,7 @@ def backoff_ms(retry_policy: RetryPolicy, attempt: int, jitter: float) -> int:
 
 
 def _apply_to_missing(event: Event, row: Row | None) -> Transition:
-    if event.kind in (EventKind.DUE, EventKind.DELIVER):
+    if event.kind in OWN_EVENTS:
         return _UNCHANGED
     if row is None and event.kind in (EventKind.ACK, EventKind.CANCEL):
         return Transition(Effect.UNCHANGED, already_gone=True)
@@ -404,6 +409,16 @@ def _release(event: Event, row: Row, context: FlushContext) -> Transition:
     return released
 
 
+def _give_up(event: Event, row: Row, context: FlushContext) -> Transition:
+    """End an item whose row the columns of the database do not hold. Its token says so."""
+    if _is_expired(row, context.now_ms):
+        return _DELETED
+    given_up = _to_dead(row, context)
+    assert given_up.row is not None
+    given_up.row.token = GIVEN_UP_TOKEN
+    return given_up
+
+
 def _redrive(event: Event, row: Row, context: FlushContext) -> Transition:
     expires = None if row.ttl_ms is None else min(context.now_ms + row.ttl_ms, TIME_MS_MAX)
     new = replace(
@@ -549,6 +564,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_D, EventKind.MOVE): Rule(
         _move, (("", None), ("TTL ended: NOT_FOUND", _D), ("in the topic already: INVALID_ARGUMENT", _D))
     ),
+    (_D, EventKind.GIVE_UP): Rule(_leave_unchanged, (("not ready", _D),)),
     (_R, EventKind.DUE): Rule(_ready_due, (("TTL ended", None), ("not yet", _R))),
     (_R, EventKind.DELIVER): Rule(_deliver, (("", _L), ("TTL ended", None))),
     (_R, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
@@ -571,6 +587,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_R, EventKind.MOVE): Rule(
         _move, (("", None), ("TTL ended: NOT_FOUND", _R), ("in the topic already: INVALID_ARGUMENT", _R))
     ),
+    (_R, EventKind.GIVE_UP): Rule(_give_up, (("row refused", _X), ("TTL ended", None))),
     (_L, EventKind.DUE): Rule(
         _leased_due,
         (
@@ -608,6 +625,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_L, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _L),)),
     (_L, EventKind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
     (_L, EventKind.MOVE): Rule(_reject_move, (("INVALID_ARGUMENT", _L),)),
+    (_L, EventKind.GIVE_UP): Rule(_leave_unchanged, (("not ready", _L),)),
     (_X, EventKind.DUE): Rule(_dead_due, (("retention ended", None), ("not yet", _X))),
     (_X, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _X),)),
     (_X, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
@@ -618,4 +636,5 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_X, EventKind.REDRIVE): Rule(_redrive, (("", _R),)),
     (_X, EventKind.UPDATE): Rule(_update_dead, (("", _X), ("a time: INVALID_ARGUMENT", _X))),
     (_X, EventKind.MOVE): Rule(_move_dead, (("", None), ("in the topic already: INVALID_ARGUMENT", _X))),
+    (_X, EventKind.GIVE_UP): Rule(_leave_unchanged, (("dead already", _X),)),
 }

@@ -16,6 +16,7 @@ class JournalStatus:
         written_back: rows that were written or deleted by write-back since the takeover.
         lag_ms: for how long the oldest item has been due to be written back.
         replay_ms: the duration of the replay at the takeover.
+        given_up: items that the shard must make DEAD, because the columns of the database do not hold their rows.
         next_flush_ms: in how many milliseconds the journal needs a flush, if none is written anyway.
     """
 
@@ -26,4 +27,5 @@ class JournalStatus:
     written_back: int
     lag_ms: int
     replay_ms: int
+    given_up: tuple[int, ...]
     next_flush_ms: int

@@ -92,7 +92,8 @@ class JournaledStore:
     def journal(self) -> JournalStatus | None:
         if self._is_plain or self._memory is None:
             return None
-        status, pause_ms = self._memory.status(), self._no_room_until_ms - self._settings.now_ms()
+        status = self._memory.status(self._refused.given_up(self._memory.dirty_items))
+        pause_ms = self._no_room_until_ms - self._settings.now_ms()
         return status if pause_ms <= status.next_flush_ms else replace(status, next_flush_ms=pause_ms)
 
     async def open(self) -> None:

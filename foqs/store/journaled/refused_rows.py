@@ -54,13 +54,11 @@ class RefusedRows:
         return within_bytes(dirty_items, carried)
 
     def given_up(self, dirty_items: DirtyItems) -> list[int]:
-        """Return the items that are not DEAD and whose rows are not tried any more."""
+        """Return the READY items whose rows are not tried any more. Others may end before they are READY."""
         return [
             number
             for number in self.alone
-            if self._is_given_up(number)
-            and (item := dirty_items.get(number)) is not None
-            and item.state not in (None, State.DEAD)
+            if self._is_given_up(number) and (item := dirty_items.get(number)) is not None and item.state is State.READY
         ]
 
     def on_refused(

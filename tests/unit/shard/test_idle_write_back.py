@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from foqs.core.flush.writes import Writes
+from foqs.core.items.explanation import dead_reason
 from foqs.core.items.item import State
-from foqs.core.items.life import EventKind
+from foqs.core.items.life import Event, EventKind
 from foqs.core.journal.journal_status import JournalStatus
 from foqs.queue.engine import Engine
 from foqs.shard.observer import NullObserver
 from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.port import WriteRefused
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
@@ -81,6 +83,26 @@ def test_shard_without_room_on_its_disk_tries_again_once_a_second() -> None:
         world.database.refuse = lambda writes: None
         await world.pass_s(2)
         assert len(world.rows()) == 10
+
+    run_in_world(story)
+
+
+def test_item_whose_row_the_columns_do_not_hold_becomes_dead_with_this_reason() -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        caller = Caller(world, engine)
+        world.database.refuse = lambda writes: WriteRefused("too long", is_bad_value=True) if writes.inserts else None
+        (number,) = [int(name.partition("-")[2]) for name in await caller.put()]
+        await world.pass_s(5 * WRITE_BACK_AFTER_S)
+        store = store_of(engine.shards[1])
+        assert isinstance(store, JournaledStore)
+        row = store.memory.young_row(number)
+        assert row is not None
+        assert "does not hold its row" in (dead_reason(row) or "")
+        assert (await caller.get()).items == []
+        world.database.refuse = lambda writes: None
+        assert await caller.apply([(1, Event(EventKind.REDRIVE, number, caller.namespace))]) == [None]
+        assert len((await caller.get()).items) == 1
 
     run_in_world(story)
 

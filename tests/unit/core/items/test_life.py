@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
+from foqs.core.items.item import GIVEN_UP_TOKEN, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
 from foqs.core.items.life import (
+    OWN_EVENTS,
     TABLE,
     Effect,
     Event,
@@ -166,7 +167,7 @@ def assert_only_a_refusal_has_an_error(event: Event, transition: Transition) -> 
     Only the shard's own events, and the end of a lease that has ended, may find nothing to do.
     """
     if transition.error is None:
-        own = event.kind in (EventKind.DUE, EventKind.DELIVER) or event.lease_ms == 0
+        own = event.kind in OWN_EVENTS or event.lease_ms == 0
         assert own or transition.effect is not Effect.UNCHANGED
     else:
         assert transition.effect is Effect.UNCHANGED
@@ -182,8 +183,9 @@ def assert_the_rest_is_kept(event: Event, row: Row, new: Row) -> None:
     for name in (*lasting, "attempts_max", "payload_bytes"):
         assert getattr(new, name) == getattr(row, name), name
     leased = kind is EventKind.DELIVER or (event.has_waiter and new.state is State.LEASED)
-    is_given_up = kind in (EventKind.NACK, EventKind.RELEASE, EventKind.REDRIVE)
-    assert new.token == (NEW if leased else -row.token if is_given_up else row.token)
+    is_over = kind in (EventKind.NACK, EventKind.RELEASE, EventKind.REDRIVE)
+    token = NEW if leased else -row.token if is_over else row.token
+    assert new.token == (GIVEN_UP_TOKEN if kind is EventKind.GIVE_UP else token)
     attempts = {EventKind.RELEASE: row.attempt - 1, EventKind.REDRIVE: 0}
     assert new.attempt == (row.attempt + 1 if leased else attempts.get(kind, row.attempt))
     if kind is not EventKind.REDRIVE:
@@ -358,7 +360,7 @@ def test_an_event_of_another_namespace_changes_nothing() -> None:
             transition = apply_event(replace(event, namespace="other"), row, CONTEXT)
             assert transition.effect is Effect.UNCHANGED
             assert not transition.already_gone
-            if kind not in (EventKind.DUE, EventKind.DELIVER):
+            if kind not in OWN_EVENTS:
                 assert transition.error is not None and transition.error.number is ErrorCode.NOT_FOUND
 
 
@@ -368,8 +370,7 @@ def test_only_ack_and_cancel_succeed_on_an_item_that_is_gone() -> None:
             transition = apply_event(event, None, CONTEXT)
             assert transition.effect is Effect.UNCHANGED
             assert transition.already_gone == (kind in (EventKind.ACK, EventKind.CANCEL))
-            ignored = (EventKind.DUE, EventKind.DELIVER)
-            assert (transition.error is None) == (kind in ignored or transition.already_gone)
+            assert (transition.error is None) == (kind in OWN_EVENTS or transition.already_gone)
 
 
 def test_redrive_resets_the_attempts_and_the_ttl() -> None:
