@@ -135,9 +135,12 @@ class DirtyItems:
         """Return the numbers of dirty items from `first` to `last`, in order."""
         return sorted([number for number in self._items if first <= number <= last])
 
-    def copied(self) -> tuple[list[int], list[DirtyItem]]:
-        """Return the numbers and all dirty items as of now, for a walk in steps: a change replaces an item."""
-        return list(self._items), list(self._items.values())
+    def copied(self, topic: TopicName | None = None) -> tuple[list[int], list[DirtyItem]]:
+        """Return the numbers and dirty items of a topic, or all, as of now, for a walk in steps: a change replaces an item."""
+        if topic is None:
+            return list(self._items), list(self._items.values())
+        numbers = list(self._topics.get(topic, ()))
+        return numbers, list(map(self._items.__getitem__, numbers))
 
     # -------------------------------------------------------------- write-back
 

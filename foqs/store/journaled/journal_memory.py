@@ -20,7 +20,7 @@ from foqs.core.journal.journal_status import JournalStatus
 from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers
 from foqs.core.journal.write_back import URGENT_PERCENT, WriteBackChoice
 from foqs.store.journaled.journal_settings import JournalSettings
-from foqs.store.port import DueRow, LeaseEnd
+from foqs.store.port import DueRow
 
 _TOUCHED_NUMBERS_MAX: Final = 1_000_000
 
@@ -169,11 +169,14 @@ class JournalMemory:
         found = self.items_of(topic, state, touched)
         return [item.order_key(number) for number, item in found if number > purged_up_to]
 
-    def leases(self, topic: TopicName, touched: TouchedNumbers) -> Iterator[LeaseEnd]:
-        """Yield the leases of a topic that a page read under this record may lack, as they are now."""
-        for number, item in self.items_of(topic, State.LEASED, touched):
-            if (due_ms := item.due_ms) is not None:
-                yield item.order_key(number), due_ms
+    def copied(self, topic: TopicName, touched: TouchedNumbers) -> tuple[list[int], list[DirtyItem]]:
+        """Return the numbers and items of a topic that a page read under this record may lack, as of now."""
+        numbers, items = self.dirty_items.copied(topic)
+        for number, item in touched.numbers.items():
+            if item is not None and item.topic == topic and number not in self.dirty_items:
+                numbers.append(number)
+                items.append(item)
+        return numbers, items
 
     def may_be_in(self, state: State, number: int, touched: TouchedNumbers) -> bool:
         """Return whether the item of a row that was read in a state is not known to be in another one now."""

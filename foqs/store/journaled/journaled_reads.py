@@ -31,7 +31,7 @@ from foqs.store.port import (
 )
 
 _ITEMS_PER_STEP: Final = 10_000
-"""How many dirty items are counted before other tasks run: some milliseconds."""
+"""How many dirty items are looked at before other tasks run: some milliseconds."""
 
 
 class JournaledReads:
@@ -172,7 +172,9 @@ class JournaledReads:
                 found = await self._inner.leases_of(committed, places, read_limit)
                 for (_, page), leases in zip(unfinished, found, strict=True):
                     page.add(leases, read_limit)
-            return [page.merged(memory.leases(topic, touched)) for topic, page in pages]
+            # Copied, because flushes go on while many items are looked at: the pages are of this moment.
+            copies = [(page, *memory.copied(topic, touched)) for topic, page in pages]
+        return [page.merged(await _leases(numbers, items)) for page, numbers, items in copies]
 
     async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
         return await self._inner.idempotency_keys_of(committed, untils)
@@ -215,6 +217,20 @@ def _sum(one: TopicCount, other: TopicCount) -> TopicCount:
         one.payload_bytes + other.payload_bytes,
         one.purged_rows + other.purged_rows,
     )
+
+
+async def _leases(numbers: Sequence[int], items: Sequence[DirtyItem]) -> list[LeaseEnd]:
+    """Return the leases of these items, in steps."""
+    leases: list[LeaseEnd] = []
+    for begin in range(0, len(numbers), _ITEMS_PER_STEP):
+        step = slice(begin, begin + _ITEMS_PER_STEP)
+        leases += [
+            (item.order_key(number), due_ms)
+            for number, item in zip(numbers[step], items[step], strict=True)
+            if item.state is State.LEASED and (due_ms := item.due_ms) is not None
+        ]
+        await asyncio.sleep(0)
+    return leases
 
 
 async def _difference(numbers: Sequence[int], items: Sequence[DirtyItem], markers: PurgeMarkers) -> list[TopicCount]:

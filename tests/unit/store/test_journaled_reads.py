@@ -191,6 +191,25 @@ def test_counts_are_those_of_the_snapshot_and_are_added_up_in_steps(monkeypatch:
     run(story())
 
 
+def test_lease_walk_over_many_dirty_items_goes_in_steps_and_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journaled_reads, "_ITEMS_PER_STEP", 10)
+
+    async def story() -> None:
+        owned = await owner_of_rows(database())
+        await owned.write(leases=[LeaseUpdate(50, 7, 1, [*range(1, 1_001)])])
+        reads, _ = watched(owned)
+        turns, walking = 0, asyncio.ensure_future(leases(reads, owned, 2_000))
+        while not walking.done():
+            turns += 1
+            if turns == 8:  # the tables were read
+                await owned.write(deletes=[1_000], leases=[LeaseUpdate(50, 8, 1, [1_001])])
+            await asyncio.sleep(0)
+        assert walking.result() == [*range(1, 1_001)]
+        assert turns > 50
+
+    run(story())
+
+
 def test_rows_of_the_last_pages_have_their_payloads() -> None:
     async def story() -> None:
         owned = await owner_of_rows(database())
