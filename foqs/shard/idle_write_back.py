@@ -1,13 +1,13 @@
 """Requests flushes for the journal of a shard, so that rows are written back and the journal is trimmed while no call comes.
 
-Always true: while the store journals, the next request comes no later than the journal needs it. Gives items
-up whose rows the database does not hold. Knows nothing else of what such a flush writes: the store adds that.
+Always true: while the store journals, the next request comes no later than the journal needs it. Before a
+hand-over the shard writes back what the next owner would replay, while it still serves. Gives items up whose rows the database does not hold. Knows nothing else of what such a flush writes: the store adds that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from foqs.core.flush.operation import Events
@@ -17,6 +17,8 @@ from foqs.shard.writer import Writer
 from foqs.store.port import Store
 
 _PAUSE_BETWEEN_FLUSHES_S: Final = 0.02
+HANDOVER_S: Final = 2.0
+"""How long a shard that is handed over still serves, at most, to write rows back."""
 
 
 async def run_write_back(writer: Writer, store: Store) -> None:
@@ -33,3 +35,16 @@ async def _give_up(writer: Writer, numbers: Sequence[int]) -> None:
     results = AwaitedResults()
     writer.submit(Events("", [Event(EventKind.GIVE_UP, number) for number in numbers], results), is_internal=True)
     await results.future
+
+
+async def write_back_before_hand_over(writer: Writer, store: Store, close: Callable[[], None]) -> None:
+    """Write rows back while the shard serves, until few are left or `HANDOVER_S` have passed. Then call `close`."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + HANDOVER_S
+    store.begin_hand_over()
+    while (status := store.journal) is not None and not status.may_be_handed_over and loop.time() < end_s:
+        writer.request_flush()
+        await asyncio.sleep(_PAUSE_BETWEEN_FLUSHES_S)
+        if writer.is_ended:
+            return
+    close()

@@ -29,7 +29,7 @@ from foqs.shard.background_reads import FirstKeyRead, PrefetchRead, RefillRead
 from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.flush_report import FlushReport
 from foqs.shard.host_services import HostDatabase, HostServices
-from foqs.shard.idle_write_back import run_write_back
+from foqs.shard.idle_write_back import run_write_back, write_back_before_hand_over
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
 from foqs.shard.owned_store import OwnedStore
@@ -101,7 +101,7 @@ class OwnedShard:
         self._refilling: set[TopicName] = set()
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
-        self._background_tasks: Sequence[asyncio.Task[None]] = ()
+        self._background_tasks: list[asyncio.Task[None]] = []
         self._intake = Intake(_intake_limits(options, constants), self._weight)
         self.numbers = ItemNumbers(self.epoch, host.arrivals, lambda call: self._writer.is_writing(call))
         self.memory = memory = ShardMemory(self, cache, host)
@@ -238,8 +238,8 @@ class OwnedShard:
         )
         self._background_tasks = [asyncio.ensure_future(service) for service in services]
         readers = self._reader, self._query_reader
-        tasks = [*(asyncio.ensure_future(reader.run()) for reader in readers), *self._background_tasks]
-        for task in tasks:
+        reader_tasks = [asyncio.ensure_future(reader.run()) for reader in readers]
+        for task in (*reader_tasks, *self._background_tasks):
             task.add_done_callback(self._on_task_ended)
         try:
             self._delivery_port.on_items_ready(self.index.topics())
@@ -247,6 +247,7 @@ class OwnedShard:
         finally:
             self._is_open = False
             self._breaker.close()
+            tasks = [*reader_tasks, *self._background_tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -257,6 +258,16 @@ class OwnedShard:
         """Give the shard up if a task failed: without its timers, no lease would ever end."""
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._writer.give_up(f"one of its tasks failed: {fault!r}", fault)
+
+    def begin_hand_over(self, close: Callable[[], None]) -> None:
+        """Serve until the journal owes few rows, which may be now, and then call `close`."""
+        journal = self._store.journal
+        if journal is None or journal.may_be_handed_over or not self._is_open:
+            close()
+            return
+        task = asyncio.ensure_future(write_back_before_hand_over(self._writer, self._store, close))
+        task.add_done_callback(self._on_task_ended)
+        self._background_tasks.append(task)
 
     def close(self) -> None:
         """Accept nothing more; `run` returns when all queued operations are written. The next owner does the background work."""

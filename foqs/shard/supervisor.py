@@ -94,7 +94,7 @@ class ShardSupervisor:
 
     @property
     def is_releasing(self) -> bool:
-        """Whether its release was requested: it accepts nothing more."""
+        """Whether its release was requested: it accepts nothing more, or soon."""
         return self._release_requested.is_set()
 
     async def run(self) -> None:
@@ -139,11 +139,16 @@ class ShardSupervisor:
         self._advance(OwnershipEvent.RELEASE_REQUESTED)
 
     def release(self) -> None:
-        """Accept nothing more; `run` returns when all queued operations are written. May be called again."""
+        """Accept nothing more, soon; `run` returns when all queued operations are written. May be called again.
+
+        A shard with a journal serves until it owes few rows.
+        """
         if not self.is_releasing:
             self._release_requested.set()
             self._requested_s = asyncio.get_running_loop().time()
-            self._close_shard()
+            shard = self._shards.get(self._shard)
+            if shard is not None:
+                shard.begin_hand_over(self._close_shard)
 
     def drop(self) -> None:
         """End at once: another host owns the shard, or may. Nothing is served or reported any more. The caller cancels `run`."""

@@ -301,6 +301,10 @@ class Store(Protocol):
         """The journal of this ownership in numbers; None: each flush writes rows."""
         ...
 
+    def begin_hand_over(self) -> None:
+        """Journal nothing more, and write as many rows back as flushes can; see `JournalStatus.may_be_handed_over`."""
+        ...
+
     def reads(self) -> Reads:
         """Return a connection for reading beside the flushes. It connects with its first call."""
         ...

@@ -160,6 +160,7 @@ class SimulatedCluster:
         self._by_process: dict[Process, Incarnation] = {}
         self._book = MemoryEpochBook()
         self._is_slow_at_last = seed % 5 == 3
+        self._handover_items_max = 20_000 if seed % 2 else 3
         self._fate = Random(f"{seed}/fate")
         self._journal_switch = Random(f"{seed}/journal")
         """Chooses which owners journal, if any do, and their bounds."""
@@ -337,6 +338,7 @@ class SimulatedCluster:
             100,
             lambda: int(self.loop.time() * 1000),
             is_on=switch.random() < JOURNAL_ON,
+            handover_items_max=self._handover_items_max,
             live_bytes_max=switch.choice((20_000, 1 << 30)),
             budget=JournalBudget(items_max=switch.choice((30, 1_000))),
         )

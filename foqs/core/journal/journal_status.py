@@ -17,6 +17,7 @@ class JournalStatus:
         lag_ms: for how long the oldest item has been due to be written back.
         replay_ms: the duration of the replay at the takeover.
         given_up: items that the shard must make DEAD, because the columns of the database do not hold their rows.
+        may_be_handed_over: whether the next owner replays what is left, rather than wait until it is written back.
         next_flush_ms: in how many milliseconds the journal needs a flush, if none is written anyway.
     """
 
@@ -28,4 +29,5 @@ class JournalStatus:
     lag_ms: int
     replay_ms: int
     given_up: tuple[int, ...]
+    may_be_handed_over: bool
     next_flush_ms: int

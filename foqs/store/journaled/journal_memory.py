@@ -113,6 +113,7 @@ class JournalMemory:
             lag_ms=max(0, -wait_ms),
             replay_ms=self._replay_ms,
             given_up=tuple(given_up),
+            may_be_handed_over=len(dirty_items) <= self._settings.handover_items_max,
             next_flush_ms=0 if can_trim or self.fullness_percent >= URGENT_PERCENT else max(0, wait_ms),
         )
 

@@ -12,6 +12,8 @@ WRITE_BACK_AFTER_MS: Final = 5_000
 """Longer than most items live, and what a takeover replays."""
 FLUSH_ITEMS_MAX: Final = 2_000
 """The entries of a flush, of which write-backs have a part."""
+HANDOVER_ITEMS_MAX: Final = 20_000
+"""The dirty items that an owner leaves to the next one: it replays them faster than they are written back."""
 LIVE_BYTES_MAX: Final = 1 << 30
 """The bytes of one shard's journal that are not trimmed."""
 
@@ -25,6 +27,7 @@ class JournalSettings:
         flush_items_max: the entries of a flush, of which write-backs have a part.
         now_ms: returns a time that never goes back.
         is_on: off: a takeover writes all rows back and empties the journal; then each flush writes rows.
+        handover_items_max: the dirty items that an owner leaves to the next one.
         live_bytes_max: the bytes of a journal from its floor on. Above it, flushes write rows.
         budget: the memory of all shards of the host. Above it, flushes write rows.
     """
@@ -33,5 +36,6 @@ class JournalSettings:
     flush_items_max: int
     now_ms: Callable[[], int]
     is_on: bool = True
+    handover_items_max: int = HANDOVER_ITEMS_MAX
     live_bytes_max: int = LIVE_BYTES_MAX
     budget: JournalBudget = field(default_factory=JournalBudget)

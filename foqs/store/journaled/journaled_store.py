@@ -73,6 +73,7 @@ class JournaledStore:
         self._writes_through = False
         """The flush under way leaves no more rows behind: there is no room for more dirty items."""
         self._refused = RefusedRows()
+        self._is_handing_over = False
         self._no_room_until_ms = 0
         self._missing: list[int] = []
         """Young items whose payloads the next flush reads, because the last one needed them."""
@@ -95,6 +96,9 @@ class JournaledStore:
         status = self._memory.status(self._refused.given_up(self._memory.dirty_items))
         pause_ms = self._no_room_until_ms - self._settings.now_ms()
         return status if pause_ms <= status.next_flush_ms else replace(status, next_flush_ms=pause_ms)
+
+    def begin_hand_over(self) -> None:
+        self._is_handing_over = True
 
     async def open(self) -> None:
         await self.inner.open()
@@ -123,13 +127,13 @@ class JournaledStore:
     @property
     def _journals(self) -> bool:
         """Whether changes of items that are current are journaled, and not written."""
-        return self._settings.is_on and self.inner.may_journal
+        return self._settings.is_on and self.inner.may_journal and not self._is_handing_over
 
     def _forget(self) -> None:
         """Forget the former ownership."""
         if self._memory is not None:
             self._memory.release()
-        self._memory, self._is_plain = None, False
+        self._memory, self._is_plain, self._is_handing_over = None, False, False
         self._planned, self._is_unresolved = None, False
         self._refused, self._missing, self._no_room_until_ms = RefusedRows(), [], 0
 

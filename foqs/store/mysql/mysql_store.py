@@ -191,6 +191,9 @@ class MysqlStore:
     def journal(self) -> None:
         return None
 
+    def begin_hand_over(self) -> None:
+        """Do nothing: each flush writes rows."""
+
     def reads(self) -> MysqlReads:
         return MysqlReads(self._settings, self._shard)
 

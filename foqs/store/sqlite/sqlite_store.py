@@ -140,6 +140,9 @@ class SqliteStore:
     def journal(self) -> None:
         return None
 
+    def begin_hand_over(self) -> None:
+        """Do nothing: each flush writes rows."""
+
     def reads(self) -> SqliteReads:
         return SqliteReads(self._file)
 

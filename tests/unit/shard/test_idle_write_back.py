@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from foqs.core.flush.writes import Writes
 from foqs.core.items.explanation import dead_reason
 from foqs.core.items.item import State
 from foqs.core.items.life import Event, EventKind
 from foqs.core.journal.journal_status import JournalStatus
 from foqs.queue.engine import Engine
+from foqs.shard.idle_write_back import HANDOVER_S
 from foqs.shard.observer import NullObserver
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
@@ -20,10 +25,10 @@ WRITE_BACK_AFTER_S = 5
 NEVER_MS = 10**9
 
 
-async def started(world: World) -> Engine:
+async def started(world: World, **settings: Any) -> Engine:
     """An engine whose shard journals, and writes no flush of its own but those that its journal needs."""
     world.facts = NullObserver()
-    world.journal = JournalSettings(1_000 * WRITE_BACK_AFTER_S, 100, world.clock.monotonic_ms)
+    world.journal = JournalSettings(1_000 * WRITE_BACK_AFTER_S, 100, world.clock.monotonic_ms, **settings)
     return await world.counted_engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
 
 
@@ -83,6 +88,24 @@ def test_shard_without_room_on_its_disk_tries_again_once_a_second() -> None:
         world.database.refuse = lambda writes: None
         await world.pass_s(2)
         assert len(world.rows()) == 10
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_shard_that_is_handed_over_serves_while_it_writes_rows_back_but_not_for_long(has_room: bool) -> None:
+    async def story(world: World) -> None:
+        engine = await started(world, handover_items_max=10)
+        caller = Caller(world, engine)
+        await caller.put(count=150)
+        if not has_room:
+            world.database.refuse = lambda writes: WriteRefused("full", is_full=True) if writes.inserts else None
+        engine.on_release_requested(1)
+        assert len((await caller.get()).items) == 1
+        await world.pass_s(HANDOVER_S / 2)
+        assert (1 in engine.shards, len(world.rows()) >= 140) == (not has_room, has_room)
+        await world.pass_s(HANDOVER_S)
+        assert 1 not in engine.shards
 
     run_in_world(story)
 
