@@ -1,0 +1,118 @@
+"""The planned move of a database's primary to another region, from the first word to the last.
+
+Always true: a move can be started again by any process at any moment, and goes on where
+it is; rounds are run only by the elected promoter of the database. Knows neither SQL nor
+how an administrator is shown the progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from shardmgr.primary import Primary, PrimaryState
+from shardmgr.primary_document import change_primary
+from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promotion import AwaitChange, PromotionRefused, ReplaceEntry, SendCommand, start_drain
+from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
+
+ELECTION_FOLDER: Final = "promoters"
+"""The folder of the elected promoters; each entry has the name of its database."""
+
+
+def server_in(entry: Primary, region: str) -> str:
+    """Return the name of the database's server in a region. Raises `PromotionRefused` if there is none."""
+    found = [name for name, server in sorted(entry.servers.items()) if server.region == region]
+    if not found:
+        regions = ", ".join(sorted({server.region for server in entry.servers.values()}))
+        raise PromotionRefused(f"the database has no server in region {region}; it has some in {regions}")
+    acknowledging = [name for name in found if name in entry.ackers or name == entry.server]
+    return (acknowledging or found)[0]
+
+
+def move_to(entry: Primary, region: str) -> Primary:
+    """Return the entry with which the primary moves to a region; the same if it is there, or on its way.
+
+    Raises:
+        PromotionRefused: there is no server that could take its place now; it is on its way to another region, or lost.
+    """
+    target = server_in(entry, region)
+    if entry.state is PrimaryState.SERVING:
+        if entry.server == target:
+            return entry
+        if entry.ackers.get(target) == "":
+            raise PromotionRefused(
+                f"{target} has not received all that {entry.server} has; wait until it has, and try again"
+            )
+        return start_drain(entry, target)
+    destination = entry.server if entry.state is PrimaryState.PROMOTING else entry.target
+    if entry.state is not PrimaryState.REVOKING and destination == target:
+        return entry
+    raise PromotionRefused(f"the database is {entry.state.value} already; wait until it serves, or abort that first")
+
+
+async def start_move(registry: Registry, database: str, region: str) -> Primary:
+    """Start a move, or go on with one. Return the entry. Raises as `move_to` and `change_primary`."""
+    return await change_primary(registry, database, lambda entry: move_to(entry, region))
+
+
+async def run_promoter(
+    registry: Registry,
+    database: str,
+    nonce: str,
+    promoter: Promoter,
+    is_done: Callable[[PromoterRound], bool],
+    pause: Callable[[], Awaitable[None]],
+) -> None:
+    """Run rounds of a promoter while it is elected, until one is done, or the database has no entry.
+
+    Args:
+        nonce: identifies this run of the process.
+        is_done: called after each round.
+        pause: waits before a round that would do the same as the one before.
+
+    Raises:
+        MalformedDocument: nothing is done until the entry is corrected.
+        RegistryOutcomeUnknown: the entry may have been written; a further run reads it.
+    """
+    while True:
+        try:
+            if await _is_elected(registry, database, nonce):
+                done = await promoter.run_round()
+                if done is None or is_done(done):
+                    return
+                if not done.is_waiting:
+                    continue
+        except RegistryFailed:
+            pass  # the session may begin again
+        await pause()
+
+
+async def _is_elected(registry: Registry, database: str, nonce: str) -> bool:
+    """Stand for election if nobody is elected. Return whether this promoter is. Raises RegistryFailed."""
+    elected = (await registry.members(ELECTION_FOLDER)).get(database)
+    if elected is not None:
+        return elected == nonce.encode()
+    try:
+        await registry.announce(ELECTION_FOLDER, database, nonce.encode())
+    except RegistryConflict:
+        return False
+    return True
+
+
+def has_moved(entry: Primary, region: str) -> bool:
+    """Return whether the primary serves in a region."""
+    return entry.state is PrimaryState.SERVING and entry.servers[entry.server].region == region
+
+
+def progress_text(done: PromoterRound) -> str:
+    """Return a line for a person: the state, what was done in a round, and what it waits for."""
+    step = done.step
+    if isinstance(step, SendCommand):
+        what = f"{step.server}: {step.command.value}" + (f" {step.source}" if step.source else "")
+    elif isinstance(step, ReplaceEntry):
+        what = f"now {step.entry.state.value} in term {step.entry.term}"
+    else:
+        what = "waits: " + "; ".join(step.missing) if isinstance(step, AwaitChange) and step.missing else "at rest"
+    problems = "".join(f" ({text})" for text in done.problems.values())
+    return f"{done.entry.state.value}: {what}{problems}"

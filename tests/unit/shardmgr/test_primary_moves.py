@@ -1,0 +1,171 @@
+"""A planned move is refused before it harms, can be started again by anybody, and is run by one promoter at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
+from shardmgr.primary_document import read_primary, replace_primary
+from shardmgr.primary_moves import (
+    ELECTION_FOLDER,
+    has_moved,
+    move_to,
+    progress_text,
+    run_promoter,
+    server_in,
+    start_move,
+)
+from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promotion import (
+    AwaitChange,
+    PromotionRefused,
+    ReplaceEntry,
+    SendCommand,
+    ServerCommand,
+    first_entry,
+    start_revoking,
+)
+from shardmgr.registry.port import Registry
+from tests.support.local_ensemble import LocalEnsemble
+from tests.support.plain_database_servers import SERVER_IDS, PlainDatabaseServers
+from tests.support.plain_regions import REGIONS, World
+
+SERVERS: Final = {name: DatabaseServer(f"region-{name}", number) for name, number in SERVER_IDS.items()}
+ENTRY: Final = Primary(3, "r1", LossPolicy.SEMI_SYNC, {"r2": "1.1", "r3": "1.1"}, servers=SERVERS)
+DRAINING: Final = move_to(ENTRY, "region-r2")
+FENCED: Final = replace(DRAINING, state=PrimaryState.FENCED, position=ReplicationPosition())
+PROMOTING: Final = replace(
+    FENCED, state=PrimaryState.PROMOTING, term=4, server="r2", target="", ackers={"r3": ""}, has_served=False
+)
+
+
+def test_move_drains_the_primary_to_the_server_of_the_region() -> None:
+    assert (DRAINING.state, DRAINING.target) == (PrimaryState.DRAINING, "r2")
+    assert server_in(ENTRY, "region-r3") == "r3"
+
+
+@pytest.mark.parametrize("entry", [DRAINING, FENCED, PROMOTING, replace(PROMOTING, state=PrimaryState.SERVING)])
+def test_move_that_is_started_again_goes_on(entry: Primary) -> None:
+    assert move_to(entry, "region-r2") is entry
+
+
+@pytest.mark.parametrize(
+    ("entry", "region", "reason"),
+    [
+        (ENTRY, "moon", "no server in region moon; it has some in region-r1, region-r2, region-r3"),
+        (replace(ENTRY, ackers={"r2": "", "r3": "1.1"}), "region-r2", "r2 has not received all that r1 has"),
+        (replace(ENTRY, ackers={"r2": "1.1"}), "region-r3", "r3 is no acker of the database"),
+        (DRAINING, "region-r3", "draining already"),
+        (PROMOTING, "region-r3", "promoting already"),
+        (start_revoking(DRAINING), "region-r2", "revoking already"),
+    ],
+)
+def test_move_is_refused_with_what_is_missing(entry: Primary, region: str, reason: str) -> None:
+    with pytest.raises(PromotionRefused, match=reason):
+        move_to(entry, region)
+
+
+class Site:
+    """A database whose replicas run at each pause and after each round."""
+
+    def __init__(self, one: Registry, two: Registry) -> None:
+        self.one, self.two = one, two
+        self.world = World(first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS))
+        self.lines: list[str] = []
+
+    def promoter(self, registry: Registry) -> Promoter:
+        async def are_shards_free(entry: Primary) -> bool:
+            return True
+
+        return Promoter(registry, "main", PlainDatabaseServers(self.world, "r2"), are_shards_free)
+
+    def replicate(self) -> None:
+        for name in REGIONS:
+            self.world.receive(name)
+            self.world.servers[name].apply_next()
+        for ack in list(self.world.acks):
+            self.world.deliver(ack)
+
+    async def run(self, registry: Registry, nonce: str, is_done: Callable[[PromoterRound], bool]) -> None:
+        def after(done: PromoterRound) -> bool:
+            self.lines.append(progress_text(done))
+            self.replicate()
+            return is_done(done)
+
+        async def pause() -> None:
+            self.replicate()
+            await asyncio.sleep(0)
+
+        promoter = self.promoter(registry)
+        await run_promoter(registry, "main", nonce, promoter, after, pause)
+        await promoter.close()
+
+    async def entry(self) -> Primary:
+        found = await read_primary(self.one, "main")
+        assert found is not None
+        return found.entry
+
+
+def on_site(story: Callable[[Site], Awaitable[None]]) -> None:
+    async def main() -> None:
+        ensemble = LocalEnsemble(None, lambda: 0)
+        one, two = ensemble.registry(6_000), ensemble.registry(6_000)
+        for registry in (one, two):
+            await registry.open()
+        site = Site(one, two)
+        await replace_primary(one, "main", site.world.entry, None)
+        await story(site)
+        for registry in (one, two):
+            await registry.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def is_at_rest(done: PromoterRound) -> bool:
+    return done.step == AwaitChange() and all(done.entry.ackers.values())
+
+
+def test_move_of_a_process_that_dies_at_each_step_is_finished_by_another_one() -> None:
+    async def story(site: Site) -> None:
+        await site.run(site.one, "n1", is_at_rest)
+        await start_move(site.one, "main", "region-r3")
+        processes = 0
+        while not has_moved(await site.entry(), "region-r3"):
+            await start_move(site.two, "main", "region-r3")
+            await site.one.withdraw(ELECTION_FOLDER, "main")
+            await site.run(site.one, f"process {processes}", lambda done: not done.is_waiting)
+            processes += 1
+        assert processes > 4
+        assert (await site.entry()).term == 2
+        assert any("waits" not in line and "now fenced in term 1" in line for line in site.lines)
+
+    on_site(story)
+
+
+def test_promoter_that_is_not_elected_does_nothing_until_the_other_one_has_ended() -> None:
+    async def story(site: Site) -> None:
+        await site.two.announce(ELECTION_FOLDER, "main", b"other")
+        waiting = asyncio.ensure_future(site.run(site.one, "n1", is_at_rest))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert site.lines == []
+        await site.two.withdraw(ELECTION_FOLDER, "main")
+        await waiting
+        assert has_moved(await site.entry(), "region-r1")
+
+    on_site(story)
+
+
+def test_progress_says_what_was_done_and_what_is_waited_for() -> None:
+    def text(step: SendCommand | ReplaceEntry | AwaitChange, **problems: str) -> str:
+        return progress_text(PromoterRound(DRAINING, step, problems))
+
+    assert text(SendCommand("r3", ServerCommand.FOLLOW, "r2")) == "draining: r3: follow r2"
+    assert text(ReplaceEntry(FENCED)) == "draining: now fenced in term 3"
+    assert text(AwaitChange(("a", "b")), r1="r1: gone") == "draining: waits: a; b (r1: gone)"
+    assert text(AwaitChange()) == "draining: at rest"
