@@ -13,7 +13,7 @@ from typing import Final
 from shardmgr.primary import Primary, PrimaryState
 from shardmgr.primary_document import change_primary
 from shardmgr.promoter import Promoter, PromoterRound
-from shardmgr.promotion import AwaitChange, PromotionRefused, ReplaceEntry, SendCommand, start_drain
+from shardmgr.promotion import AwaitChange, PromotionRefused, PromotionStep, ReplaceEntry, SendCommand, start_drain
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 
 ELECTION_FOLDER: Final = "promoters"
@@ -69,20 +69,22 @@ async def run_promoter(
     Args:
         nonce: identifies this run of the process.
         is_done: called after each round.
-        pause: waits before a round that would do the same as the one before.
+        pause: waits before a round that would do the same as the one before, or whose step had no effect.
 
     Raises:
         MalformedDocument: nothing is done until the entry is corrected.
         RegistryOutcomeUnknown: the entry may have been written; a further run reads it.
     """
+    before: PromotionStep | None = None
     while True:
         try:
             if await _is_elected(registry, database, nonce):
                 done = await promoter.run_round()
                 if done is None or is_done(done):
                     return
-                if not done.is_waiting:
-                    continue
+                is_repeated, before = done.step == before, done.step
+                if not done.is_waiting and not is_repeated:
+                    continue  # a step that is asked for again had no effect yet
         except RegistryFailed:
             pass  # the session may begin again
         await pause()

@@ -161,6 +161,33 @@ def test_promoter_that_is_not_elected_does_nothing_until_the_other_one_has_ended
     on_site(story)
 
 
+def test_step_without_an_effect_is_repeated_after_a_pause() -> None:
+    async def story(site: Site) -> None:
+        await site.run(site.one, "n1", is_at_rest)
+        # A commit that waits for its ack keeps the primary from becoming read-only.
+        site.world.servers["r1"].append(flush=1)
+        for name in ("r2", "r3"):
+            site.world.servers[name].kill9()
+        await start_move(site.one, "main", "region-r2")
+        waits: list[int] = []
+        promoter = site.promoter(site.one)
+
+        async def pause() -> None:
+            waits.append(len(site.lines))
+
+        def is_done(done: PromoterRound) -> bool:
+            site.lines.append(progress_text(done))
+            return len(waits) == 3
+
+        site.lines.clear()
+        await run_promoter(site.one, "main", "n1", promoter, is_done, pause)
+        await promoter.close()
+        assert len(site.lines) <= 5
+        assert {line.split(" (")[0] for line in site.lines} == {"draining: r1: make read-only"}
+
+    on_site(story)
+
+
 def test_progress_says_what_was_done_and_what_is_waited_for() -> None:
     def text(step: SendCommand | ReplaceEntry | AwaitChange, **problems: str) -> str:
         return progress_text(PromoterRound(DRAINING, step, problems))
