@@ -27,6 +27,7 @@ def test_rows_of_an_outbox_are_queued_once_and_in_order_whatever_is_killed(tmp_p
 
 @pytest.mark.long
 @pytest.mark.mysql
+@pytest.mark.timeout(3_600)
 def test_a_hundred_thousand_transactions_outlast_ten_kills_of_relay_host_and_database(
     tmp_path: Path, servers: Callable[[str], MariaDb]
 ) -> None:

@@ -23,6 +23,7 @@ from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
 from foqs_client.outbox.relay_memory import RelayLimits, RelayMemory, Round, SendCall
 from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTables
 from foqs_client.outbox.row_outcome import replies_of
+from foqs_client.outbox.sweep_times import SweepTimes
 
 log: Final = logging.getLogger("foqs.relay")
 
@@ -167,7 +168,8 @@ class Relay:
         if stamped is None or parked is None:
             return
         memory = RelayMemory(owner.state, stamped, parked, self._clock(), self._limits)
-        ownership = _Ownership(memory, self._pauses.page_s)
+        sweeps = SweepTimes(self._pauses.again_s, self._pauses.sweep_s)
+        ownership = _Ownership(memory, sweeps, self._pauses.page_s)
         self.is_owner = True
         try:
             while not (self._stop.is_set() and ownership.is_done):
@@ -214,6 +216,8 @@ class Relay:
             if swept is not None:
                 memory.add_swept(swept)
                 has_found |= bool(swept)
+                if memory.swept_to is None:
+                    ownership.sweeps.end(self._clock())
         began_s, ranges = self._clock(), memory.gap_ranges
         if ranges and (gaps := await self._read_from(partial(tables.read_ranges, ranges))) is not None:
             memory.add_gap_rows(gaps[0], began_s, is_complete=gaps[1])
@@ -226,13 +230,11 @@ class Relay:
 
     def _begin_sweep(self, ownership: _Ownership) -> None:
         memory, now_s = ownership.memory, self._clock()
-        is_wanted = memory.wants_sweep and now_s >= ownership.wanted_sweep_s
-        if memory.swept_to is None and (is_wanted or now_s >= ownership.sweep_s):
+        if memory.swept_to is None and ownership.sweeps.is_due(now_s, is_wanted=memory.wants_sweep):
             memory.begin_sweep()
             self.sweeps += 1
             ownership.count_above = 0
-            ownership.sweep_s = now_s + self._pauses.sweep_s
-            ownership.wanted_sweep_s = now_s + self._pauses.again_s
+            ownership.sweeps.begin(now_s)
 
     async def _count(self, ownership: _Ownership) -> None:
         """Count the rows of the outbox from the oldest one on, which a sweep looks for again from the start."""
@@ -374,6 +376,7 @@ class _Ownership:
     """
 
     memory: RelayMemory
+    sweeps: SweepTimes
     pause_s: float
     answers: list[tuple[SendCall, Answers]] = field(default_factory=list)
     has_answers: asyncio.Event = field(default_factory=asyncio.Event)
@@ -382,8 +385,6 @@ class _Ownership:
     keys_until_ms: int | None = None
     keys_s: float = 0.0
     round_s: float = 0.0
-    sweep_s: float = 0.0
-    wanted_sweep_s: float = 0.0
     parked_s: float = 0.0
     doubtful_s: float = 0.0
     figures_s: float = 0.0
