@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -14,6 +14,14 @@ from tests.support.outbox_trial import OutboxTrial
 from tests.support.processes import RestartableHost
 
 pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def mariadb() -> Iterator[MariaDb]:
+    server = MariaDb()
+    server.start()
+    yield server
+    server.remove()
 
 
 def test_rows_of_an_outbox_are_queued_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
@@ -29,17 +37,15 @@ def test_rows_of_an_outbox_are_queued_once_and_in_order_whatever_is_killed(tmp_p
 @pytest.mark.mysql
 @pytest.mark.timeout(3_600)
 def test_a_hundred_thousand_transactions_outlast_ten_kills_of_relay_host_and_database(
-    tmp_path: Path, servers: Callable[[str], MariaDb]
+    tmp_path: Path, mariadb: MariaDb
 ) -> None:
-    server = servers("mariadb")
-
     def kill_database() -> None:
-        server.kill9()
-        server.start()
+        mariadb.kill9()
+        mariadb.start()
 
     with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'items'}") as host:
         host.start()
-        trial = OutboxTrial(mysql_place(server).prepare(), host, 100_000, Random(1))
+        trial = OutboxTrial(mysql_place(mariadb).prepare(), host, 100_000, Random(1))
         trial.run([trial.kill_relay, trial.kill_host, kill_database] * 10)
 
         assert trial.queued() == trial.committed()

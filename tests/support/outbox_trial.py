@@ -24,6 +24,8 @@ TOPIC: Final = "work"
 _ITEMS: Final = 2
 """Of each transaction."""
 _USERS: Final = 3
+_GROUPS: Final = 99
+"""Row groups. Each belongs to one user, because it is a multiple of their number."""
 
 
 class OutboxTrial:
@@ -89,15 +91,14 @@ class OutboxTrial:
         return int(self.place.query(query)[0][0])
 
     def committed(self) -> dict[str, list[str]]:
-        """Return the payloads of the committed transactions of each user, in order."""
+        """Return the payloads of the committed transactions of each row group, in order."""
         found: defaultdict[str, list[str]] = defaultdict(list)
         for (number,) in self.place.query("SELECT id FROM orders ORDER BY id"):
-            group = f"user {number % _USERS}"
-            found[group] += [f"{group}/{number}/{place}" for place in range(_ITEMS)]
+            found[_group(number)] += _payloads(number)
         return dict(found)
 
     def queued(self) -> dict[str, list[str]]:
-        """Return the payloads of the queue's items by user, in the order in which their shard has got them."""
+        """Return the payloads of the queue's items by row group, in the order in which their shard has got them."""
         found: dict[str, list[tuple[int, str]]] = defaultdict(list)
         with SyncClient(self.host.address) as client:
             while deliveries := list(client.dequeue({TOPIC: 500}, lease_ms=60_000, wait_ms=100)):
@@ -113,26 +114,43 @@ class OutboxTrial:
 
     def _write(self, user: int) -> None:
         rng = Random(f"{self._transactions}/{user}")
-        connection: Any = None
+        connection = self._connect()
         for number in range(user + _USERS, self._transactions + _USERS, _USERS):
             try:
-                if connection is None:
-                    connection = self.place.connect(False)
-                self._write_one(connection, user, number, rolls_back=rng.random() < 0.1)
+                self._write_one(connection, number, rolls_back=rng.random() < 0.1)
             except Exception:  # the database was killed: the orders say whether it was committed
-                with suppress(Exception), closing(connection):
-                    connection.rollback()
-                connection = None
+                with suppress(Exception):
+                    connection.close()
+                connection = self._connect()
             with self._lock:
                 self.done += 1
-        if connection is not None:
-            connection.close()
+        connection.close()
 
-    def _write_one(self, connection: Any, user: int, number: int, *, rolls_back: bool) -> None:
-        group = f"user {user}"
-        items = [Item(TOPIC, f"{group}/{number}/{place}".encode()) for place in range(_ITEMS)]
-        enqueue(connection, items[:1], row_groups=[group])
+    def _connect(self) -> Any:
+        """Return a connection to the user's database, as soon as it answers."""
+        found: list[Any] = []
+
+        def connects() -> bool:
+            with suppress(Exception):
+                found.append(self.place.connect(False))
+            return bool(found)
+
+        until(connects, "the user's database answers", 120.0)
+        return found[0]
+
+    def _write_one(self, connection: Any, number: int, *, rolls_back: bool) -> None:
+        items = [Item(TOPIC, payload.encode()) for payload in _payloads(number)]
+        enqueue(connection, items[:1], row_groups=[_group(number)])
         with closing(connection.cursor()) as cursor:
             cursor.execute(f"INSERT INTO orders VALUES ({MARKERS[self.place.dialect]})", (number,))
-        enqueue(connection, items[1:], row_groups=[group])
+        enqueue(connection, items[1:], row_groups=[_group(number)])
         connection.rollback() if rolls_back else connection.commit()
+
+
+def _group(number: int) -> str:
+    """Return the row group of a transaction."""
+    return str(number % _GROUPS)
+
+
+def _payloads(number: int) -> list[str]:
+    return [f"{_group(number)}/{number}/{place}" for place in range(_ITEMS)]

@@ -217,7 +217,7 @@ class Relay:
                 memory.add_swept(swept)
                 has_found |= bool(swept)
                 if memory.swept_to is None:
-                    ownership.sweeps.end(self._clock())
+                    ownership.sweeps.end_sweep(self._clock())
         began_s, ranges = self._clock(), memory.gap_ranges
         if ranges and (gaps := await self._read_from(partial(tables.read_ranges, ranges))) is not None:
             memory.add_gap_rows(gaps[0], began_s, is_complete=gaps[1])
@@ -234,7 +234,7 @@ class Relay:
             memory.begin_sweep()
             self.sweeps += 1
             ownership.count_above = 0
-            ownership.sweeps.begin(now_s)
+            ownership.sweeps.begin_sweep(now_s)
 
     async def _count(self, ownership: _Ownership) -> None:
         """Count the rows of the outbox from the oldest one on, which a sweep looks for again from the start."""

@@ -216,9 +216,9 @@ class RelayMemory:
                 self._are_rows_forgotten = True
         elif not self._groups.is_left_to_sweep(group, row.id, swept_to):
             if self._groups.waiting_count >= rows_max:
-                self._groups.hold_sent()
+                self._groups.make_room(rows_max // 2)
             if self._groups.waiting_count >= rows_max or self._groups.is_left_to_sweep(group, row.id, swept_to):
-                self._groups.hold(group)
+                self._groups.cut(group, row.id)
             else:
                 self._groups.add_waiting(group, row)
 

@@ -1,13 +1,13 @@
 """The row groups of an outbox: which rows wait in memory, and which are left to a sweep.
 
-Holds `RowGroups`. Always true: the waiting rows of a group are in order of ids; a row of
-a held group does not wait, because a row of the group with a lower id may have been
-forgotten; a group that is held is read again by a sweep that begins afterwards. Pure.
+Holds `RowGroups`. Always true: the waiting rows of a group are in order of ids; no row of
+a held group waits, and none of a cut group from its cut on, because a row of the group with a
+lower id may have been forgotten; both are read again by a sweep that begins afterwards. Pure.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class RowGroups:
     """The row groups of one ownership. At its beginning all are held.
 
     Args:
-        held_max: beyond this number of held groups, all are held.
+        held_max: beyond this number of groups that are held or cut, all are held.
     """
 
     def __init__(self, held_max: int) -> None:
@@ -54,6 +54,8 @@ class RowGroups:
         self._doubted: Counter[str] = Counter()
         self._parked: dict[str, list[int]] = {}
         self._held: set[str] = set()
+        self._cut: dict[str, int] = {}
+        """Groups of which the rows from this id on are left to the next sweep. Those below wait and are sent."""
         self._are_all_held = True
         self._releasing: set[str] = set()
         """Held groups that the sweep under way finds."""
@@ -64,12 +66,12 @@ class RowGroups:
     @property
     def wants_sweep(self) -> bool:
         """Whether rows were left to a sweep that has not begun."""
-        return self._are_all_held or bool(self._held)
+        return self._are_all_held or bool(self._held or self._cut)
 
     def begin_sweep(self) -> None:
         """The sweep finds the rows of all groups that are held now."""
-        self._releasing, self._are_all_released = self._held, self._are_all_held
-        self._held, self._are_all_held = set(), False
+        self._releasing, self._are_all_released = self._held.union(self._cut), self._are_all_held
+        self._held, self._cut, self._are_all_held = set(), {}, False
 
     def end_sweep(self) -> None:
         """The sweep has come to the last row that was read."""
@@ -79,19 +81,36 @@ class RowGroups:
         """Forget the waiting rows of a group, and leave the group to the next sweep."""
         self._forget_waiting(group)
         self._held.add(group)
-        if len(self._held) > self._held_max:
-            self._held, self._are_all_held = set(), True
+        self._bound_held()
+
+    def cut(self, group: str, id: int) -> None:
+        """Leave the rows of a group from this id on to the next sweep. Those below it go on."""
+        waiting = self._waiting.get(group, [])
+        for row in waiting[bisect_left(waiting, id, key=_BY_ID) :]:
+            self._waiting_ids.discard(row.id)
+        del waiting[bisect_left(waiting, id, key=_BY_ID) :]
+        if not waiting:
+            self._waiting.pop(group, None)
+        self._cut[group] = min(id, self._cut.get(group, id))
+        self._bound_held()
+
+    def _bound_held(self) -> None:
+        if len(self._held) + len(self._cut) > self._held_max:
+            self.hold_all()
 
     def hold_all(self) -> None:
         """Leave all groups to the next sweep."""
         self._waiting.clear()
         self._waiting_ids.clear()
-        self._held, self._are_all_held = set(), True
+        self._held, self._cut, self._are_all_held = set(), {}, True
 
-    def hold_sent(self) -> None:
-        """Make room: hold the groups whose waiting rows wait for a reply."""
-        for group in [group for group in self._waiting if self._sent[group]]:
-            self.hold(group)
+    def make_room(self, rows_max: int) -> None:
+        """Cut the groups whose rows wait for a reply: together they keep at most `rows_max`, their first ones."""
+        groups = [group for group in self._waiting if self._sent[group]]
+        for group in groups:
+            beyond = self._waiting.get(group, [])[rows_max // len(groups) :]
+            if beyond:
+                self.cut(group, beyond[0].id)
 
     def is_left_to_sweep(self, group: str, id: int, swept_to: int | None) -> bool:
         """Return whether a row does not wait now. A sweep will find it.
@@ -102,7 +121,7 @@ class RowGroups:
         if self._doubted[group] or self._is_behind_parked(group, id):
             self._behind.add(group)
             return True
-        if self._are_all_held or group in self._held:
+        if self._are_all_held or group in self._held or id >= self._cut.get(group, id + 1):
             return True
         return swept_to is not None and id > swept_to and (self._are_all_released or group in self._releasing)
 

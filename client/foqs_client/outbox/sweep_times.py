@@ -31,11 +31,11 @@ class SweepTimes:
         """Return whether a sweep may begin. `is_wanted`: it has forgotten rows to find."""
         return now_s >= (self._wanted_s if is_wanted else self._unasked_s)
 
-    def begin(self, now_s: float) -> None:
+    def begin_sweep(self, now_s: float) -> None:
         """A sweep begins."""
         self._began_s = now_s
 
-    def end(self, now_s: float) -> None:
+    def end_sweep(self, now_s: float) -> None:
         """The sweep has come to its end."""
         took_s = now_s - self._began_s
         self._wanted_s = now_s + max(self._again_s, took_s)

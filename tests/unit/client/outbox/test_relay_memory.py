@@ -205,6 +205,22 @@ def test_rows_that_find_no_room_are_left_to_a_sweep() -> None:
     assert sent_ids(commit(memory)) == [[2, 3]]
 
 
+def test_a_large_group_keeps_its_first_rows_when_others_need_room_and_goes_on_without_a_sweep() -> None:
+    memory = new_memory(RelayLimits(waiting_rows_max=6, run_rows_max=1))
+    memory.add_page(rows(*[(id, "a") for id in range(1, 3)]), 0.0)
+    assert sent_ids(commit(memory)) == [[1]]
+    memory.add_page(rows(*[(id, "a") for id in range(3, 9)], (9, "b")), 0.0)
+    assert sent_ids(commit(memory)) == [[9]]
+    for id in (2, 3, 4):
+        memory.on_replies({id - 1: Reply.WRITTEN})
+        assert sent_ids(commit(memory)) == [[id]]
+    memory.on_replies({4: Reply.WRITTEN})
+    assert commit(memory).calls == []
+
+    sweep(memory, rows(*[(id, "a") for id in range(5, 9)]))
+    assert sent_ids(commit(memory)) == [[5]]
+
+
 def test_with_too_many_parked_rows_only_resent_ones_are_stamped() -> None:
     parked = [ParkedRow(OutboxRow(1)), ParkedRow(OutboxRow(2))]
     memory = RelayMemory(RelayState(), (), parked, 0.0, RelayLimits(parked_rows_max=2))

@@ -139,6 +139,15 @@ class ReleasesResentRows(RelayMemory):
         super()._remove_parked(id)
 
 
+class SendsRowsBeyondACut(RelayMemory):
+    """A row that is found beyond the cut of its group is sent, although rows before it were forgotten."""
+
+    def _add_found(self, row: OutboxRow, swept_to: int | None) -> None:
+        cut, self._groups._cut = self._groups._cut, {}
+        super()._add_found(row, swept_to)
+        self._groups._cut = cut | self._groups._cut
+
+
 class NeverSweeps(RelayMemory):
     """What was forgotten is found by nobody."""
 
@@ -182,6 +191,7 @@ def _find(relay: type[PlainRelay], *, with_failovers: bool = False) -> str | Non
                 SendsLateRowsBeforeTheSweep,
                 HoldsNoGroupAfterTakeover,
                 ReleasesResentRows,
+                SendsRowsBeyondACut,
                 NeverSweeps,
                 ForgetsDoubts,
             ],

@@ -7,8 +7,8 @@ from foqs_client.outbox.sweep_times import SweepTimes
 
 def swept(took_s: float) -> SweepTimes:
     times = SweepTimes(1.0, 300.0)
-    times.begin(50.0)
-    times.end(50.0 + took_s)
+    times.begin_sweep(50.0)
+    times.end_sweep(50.0 + took_s)
     return times
 
 
