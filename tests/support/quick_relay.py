@@ -17,7 +17,7 @@ from foqs_client.outbox.relay_queue import ClientQueue
 from foqs_client.outbox.relay_tables import RelayTables
 from foqs_client.outbox.user_databases import user_database
 
-PAUSES = RelayPauses(takeover_s=1.0, owner_read_s=0.1, round_s=0.2, again_s=0.1)
+PAUSES = RelayPauses(takeover_s=3.0, owner_read_s=0.1, round_s=0.2, again_s=0.1)
 
 
 async def main(url: str, address: str) -> None:
