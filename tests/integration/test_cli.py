@@ -228,7 +228,7 @@ def test_doctor_finds_no_problem_with_the_host_at_its_address(dev: Dev) -> None:
 
 def test_an_unreachable_host_is_exit_code_3() -> None:
     port, _ = free_ports()
-    done = foqs("topic", "list", "--address", f"foqs://127.0.0.1:{port}")
+    done = foqs("topic", "list", "--address", f"foqs://127.0.0.1:{port}", "--timeout", "2s")
     assert (done.returncode, done.stdout) == (3, "")
     waiting, error = done.stderr.splitlines()
     assert waiting == f"waiting for a host at foqs://127.0.0.1:{port}"

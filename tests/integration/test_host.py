@@ -424,7 +424,7 @@ def test_a_full_disk_refuses_new_items_and_loses_none(disk: Path, tmp_path: Path
 async def enqueue_until_refused(client: RecordingClient, turn: int) -> FoqsError:
     for number in range(2_000):
         payload = b"turn %d number %d " % (turn, number) + os.urandom(8_000)
-        [result] = await client.enqueue([Item("mail", payload)])
+        [result] = await client.enqueue([Item("mail", payload)], timeout_ms=4_000)
         if result.error is not None:
             return result.error
     raise AssertionError("the disk never filled up")

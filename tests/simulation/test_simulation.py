@@ -43,9 +43,9 @@ FIRST_SEEDS = range(0, 50, CHUNK)
 """Seeds 0 to 49 always, and up to 999 in the long tests. Each has at least 300 items, 2,000 calls and 3 crashes."""
 LONG_SEEDS = range(50, 1_000, CHUNK)
 FLEET_CHUNK = 25
-FLEET_FIRST_SEEDS = range(0, 50, FLEET_CHUNK)
-"""Seeds 0 to 49 always, and up to 999 in the long tests. Each has at least 200 items, 1,200 calls and 3 crashes."""
-FLEET_LONG_SEEDS = range(50, 1_000, FLEET_CHUNK)
+FLEET_FIRST_SEEDS = range(0, 25, FLEET_CHUNK)
+"""Seeds 0 to 24 always, and up to 999 in the long tests. Each has at least 200 items, 1,200 calls and 3 crashes."""
+FLEET_LONG_SEEDS = range(25, 1_000, FLEET_CHUNK)
 HEAVY_CHUNK = 25
 HEAVY_LONG_SEEDS = range(HEAVY_CHUNK, 200, HEAVY_CHUNK)
 JOURNAL_CHUNK = 10

@@ -92,7 +92,7 @@ def test_error_of_the_host_keeps_all_its_fields() -> None:
         queue.failure = errors.NotOwner("elsewhere", field="f", retry_after_ms=5, owner=("h", 9))
         async with serve_queue(queue) as host, Client(host.url) as client:
             with pytest.raises(foqs_client.NotOwner) as caught:
-                await client.enqueue([Item("t")])
+                await client.enqueue([Item("t")], timeout_ms=300)
             error = caught.value
             assert (error.code, error.message, error.field) == ("NOT_OWNER", "elsewhere", "f")
             assert (error.retry_after_ms, error.owner) == (5, ("h", 9))
@@ -451,7 +451,7 @@ def test_unavailable_host_sets_retry_after() -> None:
             await client.topics()
             host.server.is_stopping = True
             with pytest.raises(Unavailable) as caught:
-                await client.enqueue([Item("t")])
+                await client.enqueue([Item("t")], timeout_ms=300)
             assert caught.value.retry_after_ms
             host.server.is_stopping = False
 
