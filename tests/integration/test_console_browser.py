@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect
 
 from foqs_client import Item
 from tests.integration.test_console import OpenHost, calls, kill_items, put
+from tests.support.browser_thread import CALL_S, BrowserHangs, BrowserThread
 from tests.support.console import Browser as Console
 from tests.support.console import unique
 from tests.support.event_stream import EventStream
@@ -22,7 +23,6 @@ from tests.support.poll import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-T = TypeVar("T")
 SHOWN_MS = 30_000
 PROXY_NAME = "tools.example"
 """A name of this machine, for the browser only."""
@@ -82,37 +82,34 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenHost]:
         yield found
 
 
-class BrowserThread:
-    """Runs work with a browser in a thread of its own, as Playwright keeps an event loop running in its thread."""
-
-    def __init__(self, program: str) -> None:
-        self._thread = ThreadPoolExecutor(1)
-        self._program = program
-
-    def __enter__(self) -> BrowserThread:
-        self._playwright = self._thread.submit(lambda: sync_playwright().start()).result()
-        self._browser = self._thread.submit(self._launch).result()
-        return self
-
-    def _launch(self) -> Browser:
-        flags = ["--no-sandbox", "--disable-gpu", f"--host-resolver-rules=MAP {PROXY_NAME} 127.0.0.1"]
-        return self._playwright.chromium.launch(executable_path=self._program, args=flags)
-
-    def run(self, work: Callable[[Browser], T]) -> T:
-        return self._thread.submit(work, self._browser).result()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.submit(self._browser.close).result()
-        self._thread.submit(self._playwright.stop).result()
-        self._thread.shutdown()
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[BrowserThread]:
     program = shutil.which("chromium")
     assert program is not None, "chromium is missing: make system-packages installs it"
-    with BrowserThread(program) as found:
+    with BrowserThread(program, [f"--host-resolver-rules=MAP {PROXY_NAME} 127.0.0.1"]) as found:
         yield found
+
+
+def test_a_call_that_does_not_end_is_named_with_its_page_and_the_next_test_gets_a_new_browser(
+    browser: BrowserThread,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = f"http://127.0.0.1:{silent.getsockname()[1]}/slow"
+
+        def hang(opened: Browser) -> None:
+            page = opened.new_page()
+            page.goto("data:text/html,stuck")
+            browser.call_s = 1
+            page.goto(slow, timeout=0)
+
+        with pytest.raises(BrowserHangs) as caught:
+            browser.run(hang)
+    browser.call_s = CALL_S
+    call, pages, requests = str(caught.value).splitlines()
+    assert call.startswith("Page.goto did not end in 1 s: test_console_browser.py:")
+    assert call.endswith(", page.goto(slow, timeout=0)")
+    assert (pages, requests) == ("open pages: data:text/html,stuck", f"unfinished requests: {slow}")
+    assert browser.run(lambda opened: opened.version)
 
 
 def url(host: OpenHost, path: str = "/") -> str:

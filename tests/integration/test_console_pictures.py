@@ -14,7 +14,8 @@ from playwright.sync_api import Browser
 
 from foqs_client import Client, Delivery, Item, Nack
 from tests.integration.test_console import OpenHost, calls
-from tests.integration.test_console_browser import BrowserThread, browser, url
+from tests.integration.test_console_browser import browser, url
+from tests.support.browser_thread import BrowserThread
 from tests.support.console import Browser as Console
 from tests.support.event_stream import EventStream
 

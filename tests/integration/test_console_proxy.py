@@ -15,8 +15,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from foqs_client import Client, Item
 from tests.integration.test_auth import BOSS
 from tests.integration.test_console import GuardedConsole
-from tests.integration.test_console_browser import PAGES, PROXY_NAME, SHOWN_MS, BrowserThread, browser, tour_of
+from tests.integration.test_console_browser import PAGES, PROXY_NAME, SHOWN_MS, browser, tour_of
 from tests.support.aio import run
+from tests.support.browser_thread import BrowserThread
 from tests.support.certificates import Authority
 from tests.support.console import OWN_FORM
 from tests.support.console import Browser as Console
