@@ -44,6 +44,28 @@ def test_young_items_and_their_payloads_are_counted() -> None:
     assert (dirty_items.young_count.items, dirty_items.young_count.payload_bytes) == (0, 0)
 
 
+def test_ended_items_are_known_in_the_order_in_which_they_ended_until_they_are_clean() -> None:
+    dirty_items = DirtyItems()
+    for flush, number in ((1, 5), (2, 1), (3, 9)):
+        dirty_items.apply({number: DirtyItem((1, flush), base_of(new_row(number)))}, ())
+    assert (dirty_items.ended(2), dirty_items.ended(10)) == ([5, 1], [5, 1, 9])
+    dirty_items.apply({}, [5])
+    assert dirty_items.ended(10) == [1, 9]
+
+
+def test_memory_of_dues_and_ready_keys_follows_the_number_of_dirty_items() -> None:
+    dirty_items = DirtyItems()
+    deferred = new_row(1, state=State.DEFERRED, due_ms=1_000)
+    for due_ms in range(1_000, 1_200):
+        dirty_items.apply({1: DirtyItem((1, 1), None, row=replace(deferred, due_ms=due_ms))}, ())
+        assert len(dirty_items._dues) <= 2 * len(dirty_items) + 64
+    assert dirty_items.next_due_ms() == 1_199
+    dirty_items.apply({1: DirtyItem((1, 1), None, row=new_row(1))}, ())
+    assert dirty_items.ready_keys(("n", "t"), None, 10) == [new_row(1).order_key]
+    dirty_items.apply({}, [1])
+    assert dirty_items._ready_keys._keys == {}
+
+
 def test_journal_that_lacks_the_start_of_an_item_is_damaged() -> None:
     replay = JournalReplay()
     replay.add((1, 5), FlushEvents(changed=[change_of(new_row(1), new_row(1, token=3))]))
