@@ -91,8 +91,10 @@ def test_fixed_seeds_of_several_hosts_have_no_violation(base: int) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("base", [0, *(pytest.param(base, marks=pytest.mark.long) for base in HEAVY_LONG_SEEDS)])
 def test_fixed_seeds_with_long_payloads_have_no_violation(base: int) -> None:
-    # A purge meets a waiting insert in too few of them; the seeds without long payloads show it.
-    names = [name for name in event_counts.NAMES[:-1] if name != "purged before the insert"]
+    # A purge meets a waiting insert, and a key with an end is repeated after its window, in too few of them.
+    # The seeds without long payloads show both.
+    rare = ("purged before the insert", "keys ended")
+    names = [name for name in event_counts.NAMES[:-1] if name not in rare]
     least = assert_seeds_pass(HEAVY_CHUNK, base, names, "--heavy")
     assert all(found >= wanted for found, wanted in zip(least, (1_200, 300, 3), strict=True))
 
