@@ -155,8 +155,8 @@ class Promotion:
             return entry.position
         if not entry.loss_accepted and not all(self.is_proven(server) for server in entry.ackers):
             return None
-        if entry.loss_accepted and entry.target in self._candidates():
-            return self._held_by(entry.target)
+        if entry.loss_accepted and entry.target:
+            return self._held_by(entry.target) if entry.target in self._candidates() else None
         return greatest(self._held_by(server) for server in self._candidates())
 
     # ------------------------------------------------------------------- states
@@ -204,6 +204,8 @@ class Promotion:
             return AwaitChange(("a host may still acknowledge: its session is not over",))
         if entry.policy is LossPolicy.ASYNC and not entry.loss_accepted:
             return AwaitChange(("an administrator must accept the loss",))
+        if entry.loss_accepted and entry.target and entry.target not in self._candidates():
+            return AwaitChange((f"{entry.target} is not reached, or not closed; wait, or name another server",))
         position = self.revoked_position()
         if position is None:
             return AwaitChange(self._unproven() or ("no server has all that the others have; name the one to promote",))
@@ -331,14 +333,19 @@ def start_drain(entry: Primary, target: str) -> Primary:
 
 
 def start_revoking(entry: Primary) -> Primary:
-    """Return the entry with which a primary that may be lost is replaced. Raises `PromotionRefused`."""
+    """Return the entry with which a primary that may be lost is replaced. Raises `PromotionRefused`.
+
+    A loss that was accepted for a term that nobody has used is not accepted for the next one: the position is kept.
+    """
     if entry.state in (PrimaryState.REVOKING, PrimaryState.FENCED):
         raise PromotionRefused(f"the database is {entry.state.value} already; wait, or accept the loss")
-    return replace(entry, state=PrimaryState.REVOKING)
+    return replace(entry, state=PrimaryState.REVOKING, loss_accepted=False)
 
 
 def accept_loss(entry: Primary, target: str = "") -> Primary:
     """Return the entry with which a server is promoted without a proof: the target, or else the most advanced one.
+
+    A target that is not reached is waited for: another one may have less.
 
     Raises:
         PromotionRefused: the primary is not lost.

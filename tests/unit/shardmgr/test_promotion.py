@@ -215,6 +215,19 @@ def test_administrator_names_the_server_if_none_has_all_that_the_others_have() -
     assert (fenced.position, fenced.target) == (position(9, "x"), "r3")
 
 
+def test_server_that_an_administrator_has_named_is_waited_for_although_another_one_is_reached() -> None:
+    entry = accept_loss(REVOKING, "r3")
+    (found,) = missing(entry, r2=replace(STOPPED, received=position(2)))
+    assert found == "r3 is not reached, or not closed; wait, or name another server"
+
+
+def test_loss_that_was_accepted_is_asked_for_again_when_the_target_is_lost_while_promoting() -> None:
+    entry = start_revoking(replace(PROMOTING, loss_accepted=True))
+    fenced = next_entry(entry, r3=replace(STOPPED, received=position(4), applied=position(4)))
+    assert (fenced.position, fenced.loss_accepted) == (position(9), False)
+    assert missing(fenced, r3=replace(STOPPED, received=position(4), applied=position(4))) != ()
+
+
 def test_replicas_of_an_async_primary_prove_nothing() -> None:
     cut = replace(PRIMARY, is_read_only=True, kept_log=False)
     assert missing(replace(ENTRY, policy=LossPolicy.ASYNC), r1=cut, r2=ACKER, r3=ACKER) != ()
