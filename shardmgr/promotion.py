@@ -139,14 +139,12 @@ class Promotion:
         return receives and report.standing != "" and report.applied.covers(primary.applied)
 
     def may_be_opened(self, primary: ServerReport) -> bool:
-        """Return whether a primary that was restarted has lost nothing: it kept its log, or its ackers prove it."""
-        held = [self._held_by(server) for server in self._entry.ackers if server in self._reports]
-        lacks_nothing = primary.term == self._entry.term and all(primary.applied.covers(each) for each in held)
-        return lacks_nothing and (primary.kept_log or self._has_all_of_ackers(primary))
+        """Return whether a primary that was restarted has lost nothing."""
+        return self._lacks_nothing(primary)
 
     def fenced_position(self, primary: ServerReport) -> ReplicationPosition | None:
         """Return all that a read-only primary has acknowledged; None if it may have lost some of it."""
-        return primary.applied if primary.kept_log or self._has_all_of_ackers(primary) else None
+        return primary.applied if self._lacks_nothing(primary) else None
 
     def revoked_position(self) -> ReplicationPosition | None:
         """Return all that the term has acknowledged, or what is left if the loss is accepted; None if it is not known."""
@@ -275,6 +273,12 @@ class Promotion:
         if not entry.loss_accepted or position is None:
             return list(entry.ackers)
         return [server for server in entry.ackers if server in self._reports and position.covers(self._held_by(server))]
+
+    def _lacks_nothing(self, primary: ServerReport) -> bool:
+        """Return whether a primary has all of its term: no acker has more, and it kept its log, or its ackers prove it."""
+        held = [self._held_by(server) for server in self._entry.ackers if server in self._reports]
+        has_all = primary.term == self._entry.term and all(primary.applied.covers(each) for each in held)
+        return has_all and (primary.kept_log or self._has_all_of_ackers(primary))
 
     def _has_all_of_ackers(self, primary: ServerReport) -> bool:
         ackers = self._entry.ackers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -146,6 +147,15 @@ def test_acker_follows_in_a_drain_because_read_only_waits_for_commits_and_these_
 def test_drain_of_a_primary_that_has_less_than_an_acker_revokes() -> None:
     cut = replace(PRIMARY, is_read_only=True, kept_log=False, applied=position(8))
     assert next_entry(start_drain(ENTRY, "r2"), r1=cut, r2=ACKER, r3=ACKER).state is PrimaryState.REVOKING
+
+
+@pytest.mark.parametrize("lost", [{"applied": position(8)}, {"term": 0}])
+def test_drain_does_not_believe_a_primary_that_kept_its_log_and_lacks_what_its_acker_or_its_term_has(
+    lost: Mapping[str, Any],
+) -> None:
+    """It was restored from a copy, or its log was cut by an earlier start."""
+    restored = replace(PRIMARY, is_read_only=True, **lost)
+    assert next_entry(start_drain(ENTRY, "r2"), r1=restored, r2=ACKER).state is PrimaryState.REVOKING
 
 
 # ------------------------------------------------------------------- revoking
