@@ -218,11 +218,11 @@ class Promotion:
             ackers = {server: "" for server in (*self._remaining(), *self._drained()) if server != entry.target}
             following = replace(entry, state=PrimaryState.PROMOTING, term=entry.term + 1, server=entry.target)
             return ReplaceEntry(replace(following, target="", ackers=ackers, has_served=False))
-        if target is None and entry.position is not None:
+        if entry.position is not None and (target is None or not self._can_be_aborted()):
             holder = self._holder_of(entry.position)
-            if holder != entry.target:
+            if holder != entry.target and (target is None or self.has_position(self._reports[holder])):
                 return ReplaceEntry(replace(entry, target=holder))
-        return AwaitChange((f"{entry.target} has not applied the position of the term",))
+        return AwaitChange((self._unapplied(),))
 
     def _promote(self) -> PromotionStep:
         """Promoting: make the target the primary, and serve when its term is written and acknowledged."""
@@ -306,10 +306,30 @@ class Promotion:
             if not self.is_proven(server)
         )
 
+    def _can_be_aborted(self) -> bool:
+        """Return whether the primary could go on in its term: then the target that was chosen is waited for."""
+        primary = self._reports.get(self._entry.server)
+        return self._entry.has_served and primary is not None and self._lacks_nothing(primary)
+
     def _holder_of(self, position: ReplicationPosition) -> str:
-        """Return the server to promote: the chosen one, if it has the position, else another one that has it."""
+        """Return the server to promote, of those that have the position: the chosen one, or rather one that has applied it."""
         holders = [server for server in self._candidates() if self._held_by(server).covers(position)]
-        return self._entry.target if self._entry.target in holders or not holders else holders[0]
+        applied = [server for server in holders if self._reports[server].applied.covers(position)]
+        best = applied or holders
+        return self._entry.target if self._entry.target in best or not best else best[0]
+
+    def _unapplied(self) -> str:
+        """Return why the next term does not begin yet."""
+        target, position = self._entry.target, self._entry.position
+        report = self._reports.get(target)
+        if report is None or position is None:
+            return "no server that is reached has received the position of the term"
+        last = report.applied.last
+        lag = sum(max(0, number - last.get(origin, 0)) for origin, number in position.last.items())
+        return (
+            f"{target} has not applied the position of the term: it lacks {lag} transactions; "
+            "if the number stays, its SQL thread stands: start it"
+        )
 
 
 # --------------------------------------------------------------- administrators

@@ -258,8 +258,9 @@ def test_async_database_waits_for_an_administrator() -> None:
 
 
 def test_next_term_begins_when_the_target_has_applied_the_position() -> None:
-    unapplied = replace(STOPPED, applied=position(8))
-    assert missing(FENCED, r2=unapplied, r3=STOPPED) == ("r2 has not applied the position of the term",)
+    unapplied = replace(STOPPED, applied=position(7))
+    (found,) = missing(FENCED, r2=unapplied, r3=unapplied)
+    assert found.startswith("r2 has not applied the position of the term: it lacks 2 transactions; if the number stays")
     promoting = next_entry(FENCED, r2=STOPPED, r3=STOPPED)
     assert (promoting.state, promoting.term, promoting.server) == (PrimaryState.PROMOTING, 2, "r2")
     assert promoting.ackers == {"r3": ""}
@@ -276,7 +277,20 @@ def test_drained_primary_becomes_an_acker_of_the_next_one_and_a_lost_one_does_no
 
 def test_another_holder_of_the_position_replaces_a_target_that_is_not_reached() -> None:
     assert next_entry(FENCED, r3=STOPPED).target == "r3"
-    assert missing(FENCED, r3=replace(STOPPED, received=position(8))) != ()
+    (found,) = missing(FENCED, r3=replace(STOPPED, received=position(8)))
+    assert found == "no server that is reached has received the position of the term"
+
+
+def test_acker_that_has_applied_the_position_is_promoted_instead_of_one_whose_sql_thread_stands() -> None:
+    stands = replace(STOPPED, applied=position(8))
+    assert next_entry(REVOKING, r2=stands, r3=STOPPED).target == "r3"
+    assert next_entry(FENCED, r2=stands, r3=STOPPED).target == "r3"
+
+
+def test_target_of_a_drain_is_waited_for_while_the_primary_could_go_on() -> None:
+    behind, drained = replace(STOPPED, applied=position(8)), replace(PRIMARY, is_read_only=True)
+    assert missing(FENCED, r1=drained, r2=behind, r3=STOPPED) != ()
+    assert next_entry(FENCED, r1=replace(drained, applied=position(8)), r2=behind, r3=STOPPED).target == "r3"
 
 
 def test_promotion_ends_the_replication_lets_the_others_follow_writes_the_term_opens_and_serves() -> None:
