@@ -168,13 +168,11 @@ class Promotion:
             if self.may_be_opened(primary):
                 return self._command_primary(ServerCommand.OPEN)
             return AwaitChange((f"{entry.server} was restarted with a shorter log; promote one of its ackers",))
-        if (step := self._follow()) is not None:
-            return step
         for server, standing in entry.ackers.items():
             report = self._reports.get(server)
             if report is not None and report.standing != standing and self.may_be_qualified(report, primary):
                 return ReplaceEntry(replace(entry, ackers={**entry.ackers, server: report.standing}))
-        return AwaitChange()
+        return self._follow() or AwaitChange()
 
     def _drain(self) -> PromotionStep:
         """Draining: make the primary read-only when its shards are free, and take its position."""
@@ -185,7 +183,7 @@ class Promotion:
             return AwaitChange((f"{entry.server} is not reached",))
         if not primary.is_read_only:
             # It waits for commits in progress, and these for an acker.
-            return self._follow() or SendCommand(entry.server, ServerCommand.MAKE_READ_ONLY)
+            return self._follow_if_needed() or SendCommand(entry.server, ServerCommand.MAKE_READ_ONLY)
         position = self.fenced_position(primary)
         if position is None:
             return ReplaceEntry(replace(entry, state=PrimaryState.REVOKING))
@@ -233,7 +231,7 @@ class Promotion:
             return AwaitChange((f"{entry.server} lacks what the former term has acknowledged",))
         if report.source or self._lacks_acks(report):
             return self._command_primary(ServerCommand.BECOME_PRIMARY)
-        if (step := self._follow()) is not None:
+        if (step := self._follow_if_needed()) is not None:
             return step
         if report.term < entry.term:
             return SendCommand(entry.server, ServerCommand.WRITE_TERM, term=entry.term)
@@ -244,15 +242,34 @@ class Promotion:
 
     # ----------------------------------------------------------------- helpers
 
-    def _follow(self) -> PromotionStep | None:
-        """Return a step that lets an acker follow the primary; None if all that can follow it."""
-        for server in self._entry.ackers:
-            report = self._reports.get(server)
-            if report is None or not report.is_read_only or not self.may_start(report):
-                continue
-            if report.source != self._entry.server or not report.is_receiving or not report.acknowledges:
-                return SendCommand(server, ServerCommand.FOLLOW, self._entry.server)
+    def _follow(self) -> SendCommand | None:
+        """Return a step that lets an acker follow the primary; None if all that can follow it. One that was refused comes last."""
+        able = [server for server in self._entry.ackers if not self._follows(server) and self._can_follow(server)]
+        for server in sorted(able, key=self._was_refused):
+            return SendCommand(server, ServerCommand.FOLLOW, self._entry.server)
         return None
+
+    def _follow_if_needed(self) -> SendCommand | None:
+        """Return such a step, but none for an acker that was refused while another one acknowledges."""
+        step = self._follow()
+        is_idle = step is not None and self._was_refused(step.server) and any(map(self._follows, self._entry.ackers))
+        return None if is_idle else step
+
+    def _can_follow(self, server: str) -> bool:
+        report = self._reports.get(server)
+        return report is not None and report.is_read_only and self.may_start(report)
+
+    def _follows(self, server: str) -> bool:
+        report = self._reports.get(server)
+        return report is not None and self._is_told_to_follow(report) and report.is_receiving
+
+    def _was_refused(self, server: str) -> bool:
+        """Return whether the reception of an acker has ended since it was told to follow the primary, as after error 1236."""
+        report = self._reports[server]
+        return self._is_told_to_follow(report) and not report.is_receiving
+
+    def _is_told_to_follow(self, report: ServerReport) -> bool:
+        return report.source == self._entry.server and report.acknowledges
 
     def _command_primary(self, command: ServerCommand) -> SendCommand:
         waits = self._entry.policy is LossPolicy.SEMI_SYNC

@@ -101,6 +101,22 @@ def test_reception_is_not_started_while_it_would_throw_away_what_the_primary_lac
     assert step(ENTRY, r1=PRIMARY, r2=behind, r3=ACKER) == SendCommand("r2", ServerCommand.FOLLOW, "r1")
 
 
+def test_acker_that_the_primary_refuses_delays_neither_the_standing_of_another_one_nor_the_next_term() -> None:
+    refused = replace(ACKER, is_receiving=False, applied=position(8), received=position(8))
+    entry = replace(ENTRY, ackers={"r2": STANDING, "r3": ""})
+    assert next_entry(entry, r1=PRIMARY, r2=refused, r3=ACKER).ackers["r3"] == STANDING
+    follow = SendCommand("r2", ServerCommand.FOLLOW, "r1")
+    assert step(ENTRY, r1=PRIMARY, r2=refused, r3=ACKER) == follow
+    assert step(ENTRY, r1=PRIMARY, r2=refused, r3=STOPPED) == replace(follow, server="r3")
+    draining = start_drain(ENTRY, "r3")
+    assert step(draining, r1=PRIMARY, r2=refused, r3=ACKER) == SendCommand("r1", ServerCommand.MAKE_READ_ONLY)
+    promoting = replace(PROMOTING, ackers={"r1": "", "r3": ""})
+    r1, r2, r3 = (replace(report, source="r2") for report in (refused, STOPPED, ACKER))
+    target = replace(r2, source="", waits_for_acks=True)
+    assert step(promoting, r1=r1, r2=target, r3=r3) == SendCommand("r2", ServerCommand.WRITE_TERM, term=2)
+    assert step(promoting, r1=r1, r2=target) == SendCommand("r1", ServerCommand.FOLLOW, "r2")
+
+
 def test_restarted_primary_is_opened_with_its_whole_log_although_all_ackers_were_restarted_too() -> None:
     restarted = replace(PRIMARY, is_read_only=True, waits_for_acks=False)
     acker = replace(STOPPED, acknowledges=False, standing="", received=None)
