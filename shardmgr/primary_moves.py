@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from shardmgr.primary import Primary, PrimaryState
+from shardmgr.primary_changes import PromotionRefused, start_drain
 from shardmgr.primary_document import change_primary
 from shardmgr.promoter import Promoter, PromoterRound
-from shardmgr.promotion import AwaitChange, PromotionRefused, PromotionStep, ReplaceEntry, SendCommand, start_drain
+from shardmgr.promotion import AwaitChange, PromotionStep, ReplaceEntry, SendCommand
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 
 ELECTION_FOLDER: Final = "promoters"

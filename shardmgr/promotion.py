@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from shardmgr.primary import (
-    DatabaseServer,
     LossPolicy,
     Primary,
     PrimaryState,
@@ -78,10 +77,6 @@ class AwaitChange:
 
 
 PromotionStep: TypeAlias = SendCommand | ReplaceEntry | AwaitChange
-
-
-class PromotionRefused(Exception):
-    """The entry cannot be changed so: the text says why and what to do."""
 
 
 class Promotion:
@@ -347,66 +342,3 @@ class Promotion:
             f"{target} has not applied the position of the term: it lacks {lag} transactions; "
             "if the number stays, its SQL thread stands: start it"
         )
-
-
-# --------------------------------------------------------------- administrators
-
-
-def first_entry(server: str, policy: LossPolicy, servers: Mapping[str, DatabaseServer]) -> Primary:
-    """Return the entry of a database that has none yet: the server becomes the primary of term 1, the others its ackers.
-
-    Nothing was acknowledged before, so each server has the position of all that was.
-    """
-    ackers = {name: "" for name in servers if name != server}
-    position = ReplicationPosition()
-    return Primary(
-        1, server, policy, ackers, PrimaryState.PROMOTING, position=position, has_served=False, servers=servers
-    )
-
-
-def start_drain(entry: Primary, target: str) -> Primary:
-    """Return the entry with which the primary is drained. Raises `PromotionRefused`."""
-    if entry.state is not PrimaryState.SERVING:
-        raise PromotionRefused(f"the database is {entry.state.value}; wait until it serves")
-    if target not in entry.ackers:
-        raise PromotionRefused(f"{target} is no acker of the database; name one of {', '.join(sorted(entry.ackers))}")
-    return replace(entry, state=PrimaryState.DRAINING, target=target)
-
-
-def start_revoking(entry: Primary) -> Primary:
-    """Return the entry with which a primary that may be lost is replaced. Raises `PromotionRefused`.
-
-    A loss that was accepted for a term that nobody has used is not accepted for the next one: the position is kept.
-    """
-    if entry.state in (PrimaryState.REVOKING, PrimaryState.FENCED):
-        raise PromotionRefused(f"the database is {entry.state.value} already; wait, or accept the loss")
-    return replace(entry, state=PrimaryState.REVOKING, loss_accepted=False)
-
-
-def accept_loss(entry: Primary, target: str = "") -> Primary:
-    """Return the entry with which a server is promoted without a proof: the target, or else the most advanced one.
-
-    A target that is not reached is waited for: another one may have less.
-
-    Raises:
-        PromotionRefused: the primary is not lost.
-    """
-    if entry.state not in (PrimaryState.REVOKING, PrimaryState.FENCED):
-        raise PromotionRefused(f"the database is {entry.state.value}; a loss is accepted only when its primary is lost")
-    return replace(entry, state=PrimaryState.REVOKING, target=target, loss_accepted=True)
-
-
-def abort(entry: Primary) -> Primary:
-    """Return the entry with which the primary goes on in its term. Raises `PromotionRefused`."""
-    if entry.state is PrimaryState.PROMOTING or not entry.has_served:
-        raise PromotionRefused("the next term has begun; wait until it serves, and drain it then")
-    return replace(entry, state=PrimaryState.SERVING, target="", position=None, loss_accepted=False)
-
-
-def admit_acker(entry: Primary, server: str) -> Primary:
-    """Return the entry in which a server that has rejoined may acknowledge. Raises `PromotionRefused`."""
-    if entry.state not in (PrimaryState.SERVING, PrimaryState.PROMOTING):
-        raise PromotionRefused(f"the database is {entry.state.value}; wait until the next primary is chosen")
-    if server == entry.server:
-        raise PromotionRefused(f"{server} is the primary")
-    return replace(entry, ackers={**entry.ackers, server: ""})

@@ -10,9 +10,9 @@ import pytest
 
 from foqs.store.mysql.mysql_driver import WrongServer
 from shardmgr.primary import Primary, PrimaryState
+from shardmgr.primary_changes import start_drain, start_revoking
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
 from shardmgr.promoter import Promoter, PromoterRound
-from shardmgr.promotion import start_drain, start_revoking
 from shardmgr.registry.port import Registry
 from tests.support.aio import run
 from tests.support.local_ensemble import LocalEnsemble

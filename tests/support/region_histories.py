@@ -12,15 +12,8 @@ from random import Random
 from typing import Final
 
 from shardmgr.primary import LossPolicy, Primary, PrimaryState
-from shardmgr.promotion import (
-    AwaitChange,
-    PromotionRefused,
-    abort,
-    accept_loss,
-    admit_acker,
-    start_drain,
-    start_revoking,
-)
+from shardmgr.primary_changes import PromotionRefused, abort, accept_loss, admit_acker, start_drain, start_revoking
+from shardmgr.promotion import AwaitChange
 from tests.support.plain_regions import REGIONS, PlainHost, PlainPromoter, PlainServer, World, position_of
 
 STEPS: Final = 400

@@ -18,7 +18,7 @@ from foqs.store.mysql.expected_server import ExpectedServer
 from foqs.store.mysql.mysql_driver import MysqlLink
 from foqs.store.mysql.mysql_server import MysqlServers, ServerAccess
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
-from shardmgr.promotion import first_entry
+from shardmgr.primary_changes import first_entry
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import KINDS
 

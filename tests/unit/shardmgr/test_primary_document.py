@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from shardmgr.model import MalformedDocument
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
+from shardmgr.primary_changes import PromotionRefused, start_drain
 from shardmgr.primary_document import (
     ATTEMPTS_MAX,
     FOLDER,
@@ -24,7 +25,6 @@ from shardmgr.primary_document import (
     render_primary,
     replace_primary,
 )
-from shardmgr.promotion import PromotionRefused, start_drain
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 from tests.support.local_ensemble import LocalEnsemble
 

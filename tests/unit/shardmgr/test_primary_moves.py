@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
+from shardmgr.primary_changes import PromotionRefused, first_entry, start_revoking
 from shardmgr.primary_document import read_primary, replace_primary
 from shardmgr.primary_moves import (
     ELECTION_FOLDER,
@@ -21,15 +22,7 @@ from shardmgr.primary_moves import (
     start_move,
 )
 from shardmgr.promoter import Promoter, PromoterRound
-from shardmgr.promotion import (
-    AwaitChange,
-    PromotionRefused,
-    ReplaceEntry,
-    SendCommand,
-    ServerCommand,
-    first_entry,
-    start_revoking,
-)
+from shardmgr.promotion import AwaitChange, ReplaceEntry, SendCommand, ServerCommand
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.plain_database_servers import SERVER_IDS, PlainDatabaseServers

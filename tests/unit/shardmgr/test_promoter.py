@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
+from shardmgr.primary_changes import abort, first_entry, start_drain
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
 from shardmgr.promoter import Promoter, PromoterRound
-from shardmgr.promotion import AwaitChange, ReplaceEntry, ServerCommand, abort, first_entry, start_drain
+from shardmgr.promotion import AwaitChange, ReplaceEntry, ServerCommand
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.plain_database_servers import SERVER_IDS, PlainDatabaseServers

@@ -17,14 +17,8 @@ from shardmgr.primary import (
     ServerReport,
     greatest,
 )
-from shardmgr.promotion import (
-    AwaitChange,
-    Promotion,
+from shardmgr.primary_changes import (
     PromotionRefused,
-    PromotionStep,
-    ReplaceEntry,
-    SendCommand,
-    ServerCommand,
     abort,
     accept_loss,
     admit_acker,
@@ -32,6 +26,7 @@ from shardmgr.promotion import (
     start_drain,
     start_revoking,
 )
+from shardmgr.promotion import AwaitChange, Promotion, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
 
 
 def position(number: int, origin: str = "r1") -> ReplicationPosition:

@@ -13,7 +13,8 @@ from typing import Final
 import pytest
 
 from shardmgr.primary import LossPolicy, Primary, ReplicationPosition, ServerReport, greatest
-from shardmgr.promotion import Promotion, PromotionStep, SendCommand, ServerCommand, start_drain
+from shardmgr.primary_changes import start_drain
+from shardmgr.promotion import Promotion, PromotionStep, SendCommand, ServerCommand
 from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
 from tests.support.region_histories import PromiseBroken, RegionHistory, play
 
