@@ -6,7 +6,7 @@ with a sentence that says what to do. Knows neither the registry nor the servers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
@@ -16,13 +16,20 @@ class PromotionRefused(Exception):
     """The entry cannot be changed so: the text says why and what to do."""
 
 
-def first_entry(server: str, policy: LossPolicy, servers: Mapping[str, DatabaseServer]) -> Primary:
+def first_entry(
+    server: str, policy: LossPolicy, servers: Mapping[str, DatabaseServer], position: ReplicationPosition
+) -> Primary:
     """Return the entry of a database that has none yet: the server becomes the primary of term 1, the others its ackers.
 
-    Nothing was acknowledged before, so each server has the position of all that was.
+    Args:
+        position: all that the server has, read after it was made read-only. If it is lost before it serves, only a
+            server that has this takes its place.
+
+    Raises:
+        PromotionRefused: it is none of the servers.
     """
+    _check_name(server, servers, "server of the database")
     ackers = {name: "" for name in servers if name != server}
-    position = ReplicationPosition()
     return Primary(
         1, server, policy, ackers, PrimaryState.PROMOTING, position=position, has_served=False, servers=servers
     )
@@ -32,8 +39,7 @@ def start_drain(entry: Primary, target: str) -> Primary:
     """Return the entry with which the primary is drained. Raises `PromotionRefused`."""
     if entry.state is not PrimaryState.SERVING:
         raise PromotionRefused(f"the database is {entry.state.value}; wait until it serves")
-    if target not in entry.ackers:
-        raise PromotionRefused(f"{target} is no acker of the database; name one of {', '.join(sorted(entry.ackers))}")
+    _check_name(target, entry.ackers, "acker of the database")
     return replace(entry, state=PrimaryState.DRAINING, target=target)
 
 
@@ -53,10 +59,12 @@ def accept_loss(entry: Primary, target: str = "") -> Primary:
     A target that is not reached is waited for: another one may have less.
 
     Raises:
-        PromotionRefused: the primary is not lost.
+        PromotionRefused: the primary is not lost, or the target is neither an acker nor the primary.
     """
     if entry.state not in (PrimaryState.REVOKING, PrimaryState.FENCED):
         raise PromotionRefused(f"the database is {entry.state.value}; a loss is accepted only when its primary is lost")
+    if target:
+        _check_name(target, (*entry.ackers, entry.server), "acker of the database")
     return replace(entry, state=PrimaryState.REVOKING, target=target, loss_accepted=True)
 
 
@@ -73,4 +81,10 @@ def admit_acker(entry: Primary, server: str) -> Primary:
         raise PromotionRefused(f"the database is {entry.state.value}; wait until the next primary is chosen")
     if server == entry.server:
         raise PromotionRefused(f"{server} is the primary")
+    _check_name(server, entry.servers, "server of the database")
     return replace(entry, ackers={**entry.ackers, server: ""})
+
+
+def _check_name(name: str, possible: Collection[str], what: str) -> None:
+    if name not in possible:
+        raise PromotionRefused(f"{name} is no {what}; name one of {', '.join(sorted(possible))}")

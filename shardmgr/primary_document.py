@@ -1,7 +1,8 @@
 """The entry of a database's primary as JSON, in a document of the registry for each database.
 
 Always true: an entry is replaced only by a writer that has read its present version, so
-two entries that look alike and were written at different times are not confused;
+two entries that look alike and were written at different times are not confused; no
+entry is written that cannot be read;
 parsing a rendered entry returns an equal one; fields of a newer version are kept.
 Knows nothing of the rules of a promotion.
 """
@@ -55,8 +56,11 @@ async def replace_primary(registry: Registry, database: str, entry: Primary, ver
 
     Raises:
         RegistryConflict: it has another version; nothing was written.
+        MalformedDocument: nobody could read the entry; nothing was written.
     """
-    return await registry.replace(_name(database), render_primary(entry), version)
+    text = render_primary(entry)
+    _parse_named(database, text)
+    return await registry.replace(_name(database), text, version)
 
 
 async def change_primary(registry: Registry, database: str, change: Callable[[Primary], Primary]) -> Primary:

@@ -11,11 +11,12 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from shardmgr.primary import LossPolicy, Primary, PrimaryState
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import PromotionRefused, abort, accept_loss, admit_acker, start_drain, start_revoking
 from shardmgr.promotion import AwaitChange
 from tests.support.plain_regions import REGIONS, PlainHost, PlainPromoter, PlainServer, World, position_of
 
+SERVERS: Final = {name: DatabaseServer(name, number) for number, name in enumerate(REGIONS, 1)}
 STEPS: Final = 400
 REST_ROUNDS_MAX: Final = 400
 
@@ -34,7 +35,7 @@ class RegionHistory:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         policy = self.random.choice(self.policies)
-        self.world = World(Primary(1, "r1", policy, {"r2": "", "r3": ""}))
+        self.world = World(Primary(1, "r1", policy, {"r2": "", "r3": ""}, servers=SERVERS))
         first = self.world.servers["r1"]
         first.append(term=1)
         first.is_read_only, first.waits_for_acks, first.freed = False, policy is LossPolicy.SEMI_SYNC, 1

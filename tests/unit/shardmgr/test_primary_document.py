@@ -127,6 +127,18 @@ def test_equal_entry_of_another_time_is_not_replaced() -> None:
     with_registries(story)
 
 
+def test_entry_that_nobody_could_read_is_not_written() -> None:
+    async def story(one: Registry, two: Registry) -> None:
+        version = await replace_primary(one, "main", ENTRY, None)
+        with pytest.raises(MalformedDocument, match="target"):
+            await replace_primary(one, "main", replace(ENTRY, target="bb"), version)
+        found = await read_primary(two, "main")
+        assert found is not None
+        assert found.version == version
+
+    with_registries(story)
+
+
 def test_databases_have_entries_of_their_own() -> None:
     async def story(one: Registry, two: Registry) -> None:
         version = await replace_primary(one, "main", ENTRY, None)

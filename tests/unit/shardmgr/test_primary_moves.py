@@ -68,7 +68,7 @@ class Site:
 
     def __init__(self, one: Registry, two: Registry) -> None:
         self.one, self.two = one, two
-        self.world = World(first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS))
+        self.world = World(first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS, ReplicationPosition()))
         self.lines: list[str] = []
 
     def promoter(self, registry: Registry) -> Promoter:

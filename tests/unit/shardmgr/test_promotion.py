@@ -49,7 +49,8 @@ ACKER = replace(PRIMARY, is_read_only=True, waits_for_acks=False, source="r1", i
 STANDING = "2"
 ACKER = replace(ACKER, standing=STANDING)
 STOPPED = replace(ACKER, is_receiving=False, acknowledges=False)
-ENTRY = Primary(1, "r1", LossPolicy.SEMI_SYNC, {"r2": STANDING, "r3": STANDING})
+SERVERS = {name: DatabaseServer(name, number) for number, name in enumerate(("r1", "r2", "r3", "r4"), 1)}
+ENTRY = Primary(1, "r1", LossPolicy.SEMI_SYNC, {"r2": STANDING, "r3": STANDING}, servers=SERVERS)
 REVOKING = start_revoking(ENTRY)
 FENCED = replace(ENTRY, state=PrimaryState.FENCED, target="r2", position=position(9))
 PROMOTING = Primary(
@@ -212,13 +213,20 @@ def test_acker_without_a_standing_in_entry_and_report_proves_nothing() -> None:
 
 
 def test_first_entry_makes_its_server_the_primary_of_term_one_and_the_others_its_ackers() -> None:
-    servers = {name: DatabaseServer(name, number) for number, name in enumerate(("r1", "r2", "r3"), 1)}
-    entry = first_entry("r1", LossPolicy.SEMI_SYNC, servers)
+    entry = first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS, position(9))
     fresh = replace(PRIMARY, term=0, is_read_only=True, waits_for_acks=False)
     assert step(entry, r1=fresh) == SendCommand("r1", ServerCommand.BECOME_PRIMARY, waits_for_acks=True)
     served = next_entry(entry, r1=PRIMARY)
-    assert (served.term, served.state, served.ackers) == (1, PrimaryState.SERVING, {"r2": "", "r3": ""})
+    assert (served.term, served.state, served.ackers) == (1, PrimaryState.SERVING, {"r2": "", "r3": "", "r4": ""})
     assert served.has_served
+
+
+def test_only_a_server_that_has_what_was_there_before_becomes_the_first_primary_of_an_existing_database() -> None:
+    entry = start_revoking(first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS, position(9)))
+    empty = replace(STOPPED, received=position(0), applied=position(0))
+    fenced = next_entry(entry, r2=empty, r3=empty)
+    assert missing(fenced, r2=empty, r3=empty) == ("no server that is reached has received the position of the term",)
+    assert next_entry(fenced, r2=empty, r3=STOPPED).target == "r3"
 
 
 def test_accepted_loss_waits_for_the_sessions_of_the_old_hosts_and_promotes_the_most_advanced_server() -> None:
@@ -345,6 +353,9 @@ def test_lost_target_is_replaced_by_a_server_that_has_the_position_in_another_te
         lambda: abort(start_revoking(PROMOTING)),
         lambda: admit_acker(ENTRY, "r1"),
         lambda: admit_acker(REVOKING, "r1"),
+        lambda: admit_acker(ENTRY, "r9"),
+        lambda: accept_loss(REVOKING, "r4"),
+        lambda: first_entry("r9", LossPolicy.SEMI_SYNC, SERVERS, position(9)),
     ],
 )
 def test_change_that_does_not_fit_the_state_is_refused(change: Callable[[], Primary]) -> None:
