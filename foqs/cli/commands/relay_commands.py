@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from foqs.cli.host_session import (
     UNHEALTHY,
@@ -29,6 +31,7 @@ from foqs.cli.output import (
     bytes_fields,
     confirm,
     output_option,
+    print_message,
     short_text,
     show_fields,
     show_rows,
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from foqs_client.outbox.outbox_connection import OutboxConnection
     from foqs_client.outbox.parked_rows import ParkedView
     from foqs_client.outbox.user_databases import UserDatabase
+
+T = TypeVar("T")
 
 _PARKED_SHOWN_MAX: Final = 100
 _PAGE_ROWS: Final = 500
@@ -61,7 +66,44 @@ _DECISION_COLUMNS: Final[list[Column]] = [
 ]
 
 
+@dataclass(slots=True, frozen=True)
+class _Outbox:
+    """The outbox of the command line or the environment."""
+
+    url: str | None
+    prefix: str
+
+    @property
+    def database(self) -> UserDatabase:
+        """The user's database. Raises CommandFailed, UsageError."""
+        from foqs_client.outbox.user_databases import user_database
+
+        if self.url is None:
+            raise click.UsageError("Name the user's database with --database URL or FOQS_OUTBOX_DATABASE.")
+        with _sentences():
+            return user_database(self.url)
+
+    @contextmanager
+    def opened(self) -> Iterator[OutboxConnection]:
+        """A connection to the outbox. A statement that fails ends the command."""
+        from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
+
+        database = self.database
+        with closing(OutboxConnection(database.connect, database.dialect, self.prefix)) as tables, _sentences():
+            try:
+                yield tables
+            except TablesUnavailable as error:
+                from foqs.cli.commands.relay_run import unreadable
+
+                raise CommandFailed(unreadable(database.name, error), UNREACHABLE) from None
+
+
 def _outbox_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of an outbox, and the resulting `_Outbox`.
+
+    An option may be before a command of the group or after it; the one after it counts.
+    """
+
     @click.option(
         "--database",
         envvar="FOQS_OUTBOX_DATABASE",
@@ -80,9 +122,28 @@ def _outbox_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @functools.wraps(command)
     def with_outbox(*arguments: Any, database: str | None, prefix: str, **options: Any) -> None:
-        command(*arguments, database=database, prefix=prefix, **options)
+        outbox = _Outbox(_given("database", database), _given("prefix", prefix))
+        command(*arguments, outbox=outbox, **options)
 
     return with_outbox
+
+
+def _refuse_options_of_relay(context: click.Context) -> None:
+    """Raise UsageError if an option is given before a command that would not read it."""
+    for option in context.command.params:
+        is_given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if is_given and option.name not in ("database", "prefix"):
+            raise click.UsageError(
+                f"{option.opts[-1]} before {context.invoked_subcommand} has no effect; give it after the command, or leave it out."
+            )
+
+
+def _given(name: str, value: T) -> T:
+    """Return the value of an option, or the one before the command if the command line has none after it."""
+    context = click.get_current_context()
+    group = context.parent
+    is_named = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    return value if is_named or group is None or name not in group.params else cast(T, group.params[name])
 
 
 @click.group(
@@ -108,7 +169,7 @@ def _outbox_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @host_call_options
 @click.pass_context
-def relay(context: click.Context, /, session: HostSession, database: str | None, prefix: str, **options: Any) -> None:
+def relay(context: click.Context, /, session: HostSession, outbox: _Outbox, **options: Any) -> None:
     """Enqueue the committed rows of an outbox until SIGTERM, SIGHUP or Ctrl-C.
 
     One relay works on an outbox at a time. Another one waits, and takes over within about ten seconds when it dies.
@@ -119,10 +180,11 @@ def relay(context: click.Context, /, session: HostSession, database: str | None,
     With a COMMAND: show what the outbox holds, or decide about parked rows.
     """
     if context.invoked_subcommand is not None:
+        _refuse_options_of_relay(context)
         return
     from foqs.cli.commands.relay_run import run_relay
 
-    run_relay(session, _user_database(database), prefix, **options)
+    run_relay(session, outbox.database, outbox.prefix, **options)
 
 
 @relay.command(
@@ -130,7 +192,7 @@ def relay(context: click.Context, /, session: HostSession, database: str | None,
 )
 @_outbox_options
 @output_option
-def status(database: str | None, prefix: str, form: Format) -> None:
+def status(outbox: _Outbox, form: Format) -> None:
     """Show what the outbox holds, whether a relay works on it, and its first parked rows.
 
     It takes up to three seconds, in which a relay that works writes a round. Exit code 5 if none does.
@@ -141,7 +203,7 @@ def status(database: str | None, prefix: str, form: Format) -> None:
     from foqs_client.outbox.parked_rows import list_parked
     from foqs_client.outbox.relay_owner import watch_owner
 
-    with _opened(database, prefix) as tables:
+    with outbox.opened() as tables:
         figures = read_figures(tables)
         rows = [_parked_view(each) for each in list_parked(tables, _PARKED_SHOWN_MAX)]
         owner = watch_owner(tables)
@@ -167,11 +229,11 @@ def status(database: str | None, prefix: str, form: Format) -> None:
 )
 @_outbox_options
 @output_option
-def resend(ids: Sequence[int], is_all: bool, may_double: bool, database: str | None, prefix: str, form: Format) -> None:
+def resend(ids: Sequence[int], is_all: bool, may_double: bool, outbox: _Outbox, form: Format) -> None:
     """Let the relay send parked rows again."""
     from foqs_client.outbox import parked_rows
 
-    _decide(ids, is_all, database, prefix, form, functools.partial(parked_rows.resend, may_double=may_double))
+    _decide(ids, is_all, outbox, form, functools.partial(parked_rows.resend, may_double=may_double))
 
 
 @relay.command(epilog="\b\nExamples:\n  foqs relay drop 17 18\n  foqs relay drop --all --yes")
@@ -180,13 +242,13 @@ def resend(ids: Sequence[int], is_all: bool, may_double: bool, database: str | N
 @click.option("--yes", is_flag=True, help="With --all, ask nothing.")
 @_outbox_options
 @output_option
-def drop(ids: Sequence[int], is_all: bool, yes: bool, database: str | None, prefix: str, form: Format) -> None:
+def drop(ids: Sequence[int], is_all: bool, yes: bool, outbox: _Outbox, form: Format) -> None:
     """Delete parked rows for good. Their items are never enqueued."""
     from foqs_client.outbox import parked_rows
 
     if is_all and not yes:
-        confirm("Delete all parked rows of this outbox?")
-    _decide(ids, is_all, database, prefix, form, parked_rows.drop)
+        confirm(f"Delete all parked rows of the outbox {outbox.prefix}outbox in {outbox.database.name}?")
+    _decide(ids, is_all, outbox, form, parked_rows.drop)
 
 
 @relay.command(
@@ -194,44 +256,19 @@ def drop(ids: Sequence[int], is_all: bool, yes: bool, database: str | None, pref
 )
 @click.option("--create", is_flag=True, help="Create the tables that are missing, in place of showing the SQL.")
 @_outbox_options
-def tables(create: bool, database: str | None, prefix: str) -> None:
+def tables(create: bool, outbox: _Outbox) -> None:
     """Show the SQL that creates the tables of an outbox, or create them."""
     from foqs_client.outbox.outbox_sql import create_tables
 
-    dialect = _user_database(database).dialect
+    dialect = outbox.database.dialect
     with _sentences():
-        statements = create_tables(dialect, prefix)
+        statements = create_tables(dialect, outbox.prefix)
     if not create:
         write_data("\n\n".join([f"{statement};" for statement in statements]))
         return
-    with _opened(database, prefix) as opened:
+    with outbox.opened() as opened:
         for statement in statements:
             opened.execute(statement)
-
-
-def _user_database(url: str | None) -> UserDatabase:
-    """Return the database of the option or the environment. Raises CommandFailed, UsageError."""
-    from foqs_client.outbox.user_databases import user_database
-
-    if url is None:
-        raise click.UsageError("Name the user's database with --database URL or FOQS_OUTBOX_DATABASE.")
-    with _sentences():
-        return user_database(url)
-
-
-@contextmanager
-def _opened(url: str | None, prefix: str) -> Iterator[OutboxConnection]:
-    """A connection to the outbox. A statement that fails ends the command."""
-    from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
-
-    database = _user_database(url)
-    with closing(OutboxConnection(database.connect, database.dialect, prefix)) as tables, _sentences():
-        try:
-            yield tables
-        except TablesUnavailable as error:
-            from foqs.cli.commands.relay_run import unreadable
-
-            raise CommandFailed(unreadable(database.name, error), UNREACHABLE) from None
 
 
 @contextmanager
@@ -260,8 +297,7 @@ def _parked_view(row: ParkedView) -> dict[str, Any]:
 def _decide(
     ids: Sequence[int],
     is_all: bool,
-    url: str | None,
-    prefix: str,
+    outbox: _Outbox,
     form: Format,
     decide: Callable[[OutboxConnection, int], None],
 ) -> None:
@@ -272,7 +308,8 @@ def _decide(
         raise click.UsageError("Name rows as foqs relay status shows them, or give --all.")
     errors: dict[int, FoqsError] = {}
     rows: list[dict[str, Any]] = []
-    with _opened(url, prefix) as tables:
+    print_message(f"{outbox.prefix}outbox in {outbox.database.name}")
+    with outbox.opened() as tables:
         for place, id in enumerate(_undecided(tables) if is_all else ids, 1):
             try:
                 decide(tables, id)

@@ -88,6 +88,21 @@ def test_a_row_that_may_be_queued_is_resent_only_if_it_may_double(outbox: sqlite
     assert verdicts(outbox) == [(2, "resend"), (3, None), (4, "resend")]
 
 
+def test_an_outbox_that_is_named_before_the_command_is_the_one_that_it_acts_on(
+    outbox: sqlite3.Connection, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOQS_OUTBOX_DATABASE", f"sqlite:///{tmp_path / 'other.db'}")
+    monkeypatch.setenv("FOQS_OUTBOX_PREFIX", "other_")
+    named = ["--database", f"sqlite:///{tmp_path / 'shop.db'}", "--prefix", "foqs_"]
+    result = run("relay", *named, "drop", "2")
+
+    assert result.exit_code == 0, result.stderr
+    assert f"foqs_outbox in sqlite:///{tmp_path / 'shop.db'}" in result.stderr
+    assert verdicts(outbox) == [(3, None), (4, None)]
+    assert run("relay", "--database", "sqlite:////nowhere/shop.db", "resend", "3", *named).exit_code == 0
+    assert verdicts(outbox) == [(3, "resend"), (4, None)]
+
+
 def test_a_row_that_is_being_sent_again_is_not_dropped(outbox: sqlite3.Connection, ask: Run) -> None:
     ask("resend", "2")
     result = ask("drop", "--all", "--yes", "-o", "json")
@@ -100,6 +115,7 @@ def test_a_row_that_is_being_sent_again_is_not_dropped(outbox: sqlite3.Connectio
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["-o", "json", "status"], "--output before status has no effect"),
         (["resend"], "Name rows"),
         (["drop", "2", "--all", "--yes"], "Name rows"),
         (["status", "--prefix", "none_"], "foqs relay tables --create"),
