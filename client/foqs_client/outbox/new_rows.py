@@ -79,30 +79,17 @@ def new_rows(
 
 
 def _new_row(item: Item, row_group: str | None, place: int, payload_bytes_max: int) -> tuple[Any, ...]:
-    path = f"items[{place}]"
-    _check_name(item.topic, f"{path}.topic")
-    _check_bytes(item.payload, payload_bytes_max, f"{path}.payload")
-    _check_bytes(item.metadata, METADATA_BYTES_CEILING, f"{path}.metadata")
-    if item.trace_context is not None:
-        _check_bytes(item.trace_context, TRACE_CONTEXT_BYTES_MAX, f"{path}.trace_context")
-    if item.idempotency_key is not None:
-        _check_name(item.idempotency_key, f"{path}.idempotency_key")
-    for name, low, high in _NUMBERS:
-        value = getattr(item, name)
-        if value is None and name != "priority":
-            continue
-        if not (isinstance(value, int) and low <= value <= high):
-            raise InvalidArgument(f"{value!r} is not a number from {low} to {high}", field=f"{path}.{name}")
-    _check_times(item, path)
+    path = f"items[{place}]."
+    check_item(item, payload_bytes_max, path)
     if row_group is not None:
-        _check_name(row_group, f"row_groups[{place}]")
+        check_name(row_group, f"row_groups[{place}]")
         if item.idempotency_key is not None:
             raise InvalidArgument(
                 "an item with a row group has the key of its row; leave out one of the two",
-                field=f"{path}.idempotency_key",
+                field=f"{path}idempotency_key",
             )
     if item.group is not None:
-        raise InvalidArgument("an outbox has no groups of items yet; give a row group", field=f"{path}.group")
+        raise InvalidArgument("an outbox has no groups of items yet; give a row group", field=f"{path}group")
     return (
         uuid.uuid4().hex,
         item.topic,
@@ -121,7 +108,26 @@ def _new_row(item: Item, row_group: str | None, place: int, payload_bytes_max: i
     )
 
 
-def _check_name(name: str, field: str) -> None:
+def check_item(item: Item, payload_bytes_max: int, path: str = "") -> None:
+    """Raise InvalidArgument or LimitExceeded for an item that every host refuses. Its `field` begins with `path`."""
+    check_name(item.topic, f"{path}topic")
+    _check_bytes(item.payload, payload_bytes_max, f"{path}payload")
+    _check_bytes(item.metadata, METADATA_BYTES_CEILING, f"{path}metadata")
+    if item.trace_context is not None:
+        _check_bytes(item.trace_context, TRACE_CONTEXT_BYTES_MAX, f"{path}trace_context")
+    if item.idempotency_key is not None:
+        check_name(item.idempotency_key, f"{path}idempotency_key")
+    for name, low, high in _NUMBERS:
+        value = getattr(item, name)
+        if value is None and name != "priority":
+            continue
+        if not (isinstance(value, int) and low <= value <= high):
+            raise InvalidArgument(f"{value!r} is not a number from {low} to {high}", field=f"{path}{name}")
+    _check_times(item, path)
+
+
+def check_name(name: str, field: str) -> None:
+    """Raise InvalidArgument for what cannot be a topic, a key or a row group."""
     if not (isinstance(name, str) and name and "\0" not in name and _is_short_text(name)):
         raise InvalidArgument(f"{name!r} is not 1 to {NAME_BYTES_MAX} bytes of text without NUL", field=field)
 
@@ -144,8 +150,8 @@ def _check_times(item: Item, path: str) -> None:
     if item.delay_ms is None:
         return
     if item.deliver_after_ms is not None:
-        raise InvalidArgument("give either delay_ms or deliver_after_ms, not both", field=f"{path}.delay_ms")
+        raise InvalidArgument("give either delay_ms or deliver_after_ms, not both", field=f"{path}delay_ms")
     if item.ttl_ms is not None and item.ttl_ms <= item.delay_ms:
         raise InvalidArgument(
-            "the item would expire before it could be delivered; give a longer ttl_ms", field=f"{path}.ttl_ms"
+            "the item would expire before it could be delivered; give a longer ttl_ms", field=f"{path}ttl_ms"
         )

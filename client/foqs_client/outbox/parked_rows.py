@@ -7,6 +7,7 @@ the queue is sent again only if the operator accepts a second item. Calls block.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from foqs_client.errors import FoqsError, InvalidArgument, NotFound
 from foqs_client.outbox import relay_sql
@@ -37,11 +38,16 @@ class ParkedView:
 def list_parked(tables: OutboxConnection, limit: int, above: int = 0) -> list[ParkedView]:
     """Return the first parked rows above an id, by id. Raises TablesUnavailable."""
     return [
-        ParkedView(id, topic, group, bytes(payload), reason, bool(may_be_queued), verdict is not None, int(age_ms))
+        ParkedView(id, topic, group, _shown(payload), reason, bool(may_be_queued), verdict is not None, int(age_ms))
         for id, topic, group, payload, reason, may_be_queued, verdict, age_ms in tables.query(
             relay_sql.LIST_PARKED, (above, limit)
         )
     ]
+
+
+def _shown(payload: Any) -> bytes:
+    """Return a payload, also one that was written as text, which SQLite keeps as it is."""
+    return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
 def resend(tables: OutboxConnection, id: int, *, may_double: bool = False) -> None:

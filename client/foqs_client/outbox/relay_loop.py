@@ -13,11 +13,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from foqs_client.errors import FoqsError
+from foqs_client.errors import FoqsError, Unavailable, UnknownOutcome
 from foqs_client.outbox.outbox_connection import TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
 from foqs_client.outbox.relay_memory import RelayLimits, RelayMemory, Round, SendCall
@@ -308,12 +308,27 @@ class Relay:
             self._start(ownership, ownership.memory.doubtful_calls())
 
     async def _send(self, ownership: _Ownership, call: SendCall) -> None:
-        try:
-            answers = await self._queue.send(call)
-        except FoqsError as error:
-            answers = dict.fromkeys([row.id for row in call.rows], error)
+        """Send a call. A row that is no item is refused here; the others of its run with it, but for a while."""
+        answers: dict[int, FoqsError | None] = {
+            row.id: row.item for row in call.rows if isinstance(row.item, FoqsError)
+        }
+        rest = tuple([row for row in call.rows if row.id not in answers])
+        if answers and call.is_atomic:
+            answers |= dict.fromkeys([row.id for row in rest], Unavailable("another row of the run is refused"))
+        elif rest:
+            answers |= await self._ask(replace(call, rows=rest))
         ownership.answers.append((call, answers))
         ownership.has_answers.set()
+
+    async def _ask(self, call: SendCall) -> Answers:
+        try:
+            return await self._queue.send(call)
+        except FoqsError as error:
+            return dict.fromkeys([row.id for row in call.rows], error)
+        except Exception as error:  # else the rows would stay in flight until this relay ends
+            log.debug("a send has failed", exc_info=True)
+            unknown = UnknownOutcome(f"the send has failed: {type(error).__name__}: {error}")
+            return dict.fromkeys([row.id for row in call.rows], unknown)
 
     def _apply_answers(self, ownership: _Ownership) -> None:
         ownership.has_answers.clear()

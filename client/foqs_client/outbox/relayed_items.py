@@ -1,6 +1,7 @@
 """The item that an outbox row stands for.
 
-Always true: the item follows from the row and from nothing else, so it never changes between two sends. Pure.
+Always true: the item follows from the row and from nothing else, so it never changes between two sends; of a row that is no
+item, as another program may write it, the item is the error with which it is parked. Pure.
 """
 
 from __future__ import annotations
@@ -9,27 +10,39 @@ from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
 
-from foqs_client.outbox.new_rows import COLUMNS
+from foqs_client.errors import FoqsError
+from foqs_client.outbox.new_rows import COLUMNS, check_item, check_name
 from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.types import Item
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 READ_COLUMNS: Final = ("id", *COLUMNS)
 """What a relay reads of a row, in order."""
+_PAYLOAD_BYTES_MAX: Final = 1 << 31
+"""The namespace has the limit."""
 
 
 def outbox_row(values: Sequence[Any], *, may_be_queued: bool = False) -> OutboxRow:
-    """Return the row of the values of `READ_COLUMNS`."""
+    """Return the row of the values of `READ_COLUMNS`. Its item is an `Item`, or a FoqsError that names the column."""
     row = dict(zip(READ_COLUMNS, values, strict=True))
-    return OutboxRow(row["id"], row["row_group"], _item(row), may_be_queued=may_be_queued)
+    group = row["row_group"]
+    try:
+        check_name(row["event_id"], "event_id")
+        if group is not None:
+            check_name(group, "row_group")
+        item = _item(row)
+        check_item(item, _PAYLOAD_BYTES_MAX)
+    except FoqsError as error:
+        return OutboxRow(row["id"], group if isinstance(group, str) else None, error, may_be_queued=may_be_queued)
+    return OutboxRow(row["id"], group, item, may_be_queued=may_be_queued)
 
 
 def _item(row: dict[str, Any]) -> Item:
     return Item(
         row["topic"],
-        bytes(row["payload"]),
+        _bytes(row["payload"]),
         priority=row["priority"],
-        metadata=bytes(row["metadata"] or b""),
+        metadata=_bytes(row["metadata"] or b""),
         delay_ms=row["delay_ms"],
         deliver_after_ms=row["deliver_after_ms"],
         lease_ms=row["lease_ms"],
@@ -37,8 +50,13 @@ def _item(row: dict[str, Any]) -> Item:
         at_most_once=bool(row["at_most_once"]),
         attempts_max=row["attempts_max"],
         idempotency_key=row["idempotency_key"] or _key(row["event_id"], row["row_group"]),
-        trace_context=None if row["trace_context"] is None else bytes(row["trace_context"]),
+        trace_context=None if row["trace_context"] is None else _bytes(row["trace_context"]),
     )
+
+
+def _bytes(value: Any) -> Any:
+    """Return bytes as a driver gives them. On SQLite a column may hold what is none; `check_item` refuses it."""
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else value
 
 
 def _key(event_id: str, row_group: str | None) -> str:

@@ -22,7 +22,7 @@ class OutboxRow:
 
     Attributes:
         row_group: rows of one group are sent in order; None: it has no order.
-        item: what is sent; the core does not read it.
+        item: what is sent, or a FoqsError with which the row is refused; the core does not read it.
         may_be_queued: an earlier send of it was never answered.
     """
 

@@ -20,6 +20,7 @@ from foqs_client import Item
 from foqs_client.errors import FoqsError, InvalidArgument, Unavailable
 from foqs_client.outbox import enqueue
 from foqs_client.outbox.outbox_connection import OutboxConnection
+from foqs_client.outbox.parked_rows import list_parked
 from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
 from foqs_client.outbox.relay_tables import RelayTables
@@ -126,6 +127,51 @@ def test_a_refused_row_is_parked_with_its_reason_and_holds_its_group_until_it_is
         connection.execute("UPDATE foqs_parked SET verdict = 'resend'")
     run_until(place, queue, lambda: left(place) == 0)
     assert queue.taken == [b"later", b"bad", b"behind"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("payload", "'bad'", "payload"),
+        ("payload", "7", "payload"),
+        ("metadata", "'bad'", "metadata"),
+        ("priority", "'high'", "priority"),
+        ("topic", "x'ff'", "topic"),
+        ("row_group", "x'ff'", "row_group"),
+        ("event_id", "x'ff'", "event_id"),
+        ("ttl_ms", "0", "ttl_ms"),
+    ],
+)
+def test_a_row_that_is_no_item_is_parked_and_the_others_are_sent(
+    place: Place, column: str, value: str, reason: str
+) -> None:
+    add(place, [b"bad", b"good"])
+    with closing(place.connect(True)) as connection:
+        connection.execute(f"UPDATE foqs_outbox SET {column} = {value} WHERE id = 1")
+    queue = ScriptedQueue({})
+    run_until(place, queue, lambda: left(place) == 1 and queue.taken == [b"good"])
+
+    [(found,)] = place.query("SELECT reason FROM foqs_parked WHERE id = 1")
+    assert reason in found
+    with closing(OutboxConnection(lambda: place.connect(True), place.dialect)) as tables:
+        assert [row.id for row in list_parked(tables, 10)] == [1]
+
+
+def test_rows_of_a_send_that_fails_are_sent_again(place: Place) -> None:
+    class FailingQueue(ScriptedQueue):
+        fails = 2
+
+        async def send(self, call: SendCall) -> Mapping[int, FoqsError | None]:
+            self.fails -= 1
+            if self.fails >= 0:
+                raise TypeError("odd")
+            return await super().send(call)
+
+    queue = FailingQueue({})
+    add(place, [b"1", b"2"])
+    run_until(place, queue, lambda: left(place) == 0)
+
+    assert sorted(queue.taken) == [b"1", b"2"]
 
 
 def test_a_relay_outlasts_a_database_that_does_not_answer(place: Place) -> None:
