@@ -280,6 +280,7 @@ RELAY_METRICS: Final = (
     _gauge("relay_parked", "Rows that wait for a decision; only at the relay that works on the outbox"),
     _counter("relay_sent_rows", "Rows that the queue has answered with an id"),
     _counter("relay_parked_rows", "Rows that were parked"),
+    _counter("relay_refused_rows", "Sends of rows that were refused for a while, or not answered; they are sent again"),
     _counter("relay_rounds", "Transactions of the relay"),
     _counter("relay_sweeps", "Reads of the whole outbox"),
 )

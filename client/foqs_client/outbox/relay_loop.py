@@ -22,7 +22,8 @@ from foqs_client.outbox.outbox_connection import TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
 from foqs_client.outbox.relay_memory import RelayLimits, RelayMemory, Round, SendCall
 from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTables
-from foqs_client.outbox.row_outcome import replies_of
+from foqs_client.outbox.row_outcome import Reply, replies_of
+from foqs_client.outbox.row_refusals import RowRefusals
 from foqs_client.outbox.sweep_times import SweepTimes
 
 log: Final = logging.getLogger("foqs.relay")
@@ -31,6 +32,8 @@ T = TypeVar("T")
 
 _DATABASE: Final = "the outbox' database"
 _QUEUE: Final = "the queue"
+_REFUSED: Final = "refused rows"
+_PARKED: Final = "parked rows"
 
 WITHOUT_RUNS: Final = RelayLimits(run_rows_max=1)
 """The limits as long as no host serves atomic calls: of each row group one row is in flight."""
@@ -94,6 +97,7 @@ class Relay:
         problems: why rows wait, by what does not answer. Empty: nothing is wrong.
         sent_rows: rows that the queue has answered with an id.
         parked_rows: rows that were parked.
+        refused_rows: answers to rows that wait and are sent again.
         rounds, sweeps: what was written, and how often the whole table was read.
     """
 
@@ -118,7 +122,7 @@ class Relay:
         self.is_owner = False
         self.figures: OutboxFigures | None = None
         self.problems: dict[str, str] = {}
-        self.sent_rows = self.parked_rows = self.rounds = self.sweeps = 0
+        self.sent_rows = self.parked_rows = self.refused_rows = self.rounds = self.sweeps = 0
 
     async def check_tables(self) -> None:
         """Read the owner row. Raises TablesUnavailable."""
@@ -142,6 +146,8 @@ class Relay:
                     log.warning("the relay no longer owns its outbox", extra={"reason": str(error)})
                 finally:
                     self.is_owner, self.figures = False, None
+                    for part in (_QUEUE, _REFUSED, _PARKED):
+                        self._report(part, None)
         finally:
             await self._call(self._tables.close)
             self._thread.shutdown()
@@ -248,7 +254,7 @@ class Relay:
         if found.oldest_id is not None:
             ownership.count_above = found.oldest_id - 1
         is_full = found.parked >= self._limits.parked_rows_max
-        self._report("parked rows", f"{found.parked} rows are parked, and nothing else is sent" if is_full else None)
+        self._report(_PARKED, f"{found.parked} rows are parked, and nothing else is sent" if is_full else None)
 
     # --------------------------------------------------------------------- rounds
 
@@ -336,7 +342,13 @@ class Relay:
         for call, each in answers:
             self.sent_rows += sum([error is None for error in each.values()])
             ownership.reasons.update({id: str(error) for id, error in each.items() if error is not None})
-            ownership.memory.on_replies(replies_of(each, is_atomic=call.is_atomic))
+            replies = replies_of(each, is_atomic=call.is_atomic)
+            ownership.memory.on_replies(replies)
+            for id, error in each.items():
+                if error is not None and replies[id] in (Reply.LATER, Reply.UNKNOWN):
+                    self.refused_rows += 1
+                    ownership.refusals.add(error, self._clock())
+        self._report(_REFUSED, ownership.refusals.problem(self._clock()))
 
     async def _pause(self, ownership: _Ownership) -> None:
         """Wait for an answer, a wake-up, a stop, or the time of the next page."""
@@ -397,6 +409,7 @@ class _Ownership:
     has_answers: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     reasons: dict[int, str] = field(default_factory=dict)
+    refusals: RowRefusals = field(default_factory=RowRefusals)
     keys_until_ms: int | None = None
     keys_s: float = 0.0
     round_s: float = 0.0

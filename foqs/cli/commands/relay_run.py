@@ -143,7 +143,7 @@ async def _served(relay: Relay, host: str, port: int) -> AsyncIterator[None]:
 
 
 def _counts(relay: Relay) -> dict[str, int]:
-    return {name: getattr(relay, name) for name in ("sent_rows", "parked_rows", "rounds", "sweeps")}
+    return {name: getattr(relay, name) for name in ("sent_rows", "parked_rows", "refused_rows", "rounds", "sweeps")}
 
 
 def _samples(relay: Relay) -> dict[str, float]:

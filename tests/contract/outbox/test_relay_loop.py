@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from foqs_client import Item
-from foqs_client.errors import FoqsError, InvalidArgument, Unavailable
+from foqs_client.errors import FoqsError, InvalidArgument, PermissionDenied, Unavailable
 from foqs_client.outbox import enqueue
 from foqs_client.outbox.outbox_connection import OutboxConnection
 from foqs_client.outbox.parked_rows import list_parked
@@ -95,13 +95,15 @@ class ScriptedQueue:
         return answers
 
 
-def run_until(place: Place, queue: Any, is_done: Callable[[], bool], connect: Callable[[], Any] | None = None) -> Relay:
+def run_until(
+    place: Place, queue: Any, is_done: Callable[[Relay], bool], connect: Callable[[], Any] | None = None
+) -> Relay:
     """Run a relay until this is so after an answer of the queue or a look at the tables, and stop it."""
     tables = RelayTables(OutboxConnection(connect or (lambda: place.connect(True)), place.dialect), "a" * 32)
     relay = Relay(tables, queue, QUICK)
 
     async def ask() -> bool:
-        return is_done()
+        return is_done(relay)
 
     async def run() -> None:
         running = asyncio.ensure_future(relay.run())
@@ -117,7 +119,7 @@ def test_a_refused_row_is_parked_with_its_reason_and_holds_its_group_until_it_is
     queue = ScriptedQueue({b"bad": [InvalidArgument("too odd")], b"later": [Unavailable("not now")] * 2})
     add(place, [b"bad", b"behind"], "group")
     add(place, [b"later"])
-    run_until(place, queue, lambda: b"later" in queue.taken and len(place.query("SELECT 1 FROM foqs_parked")) == 1)
+    run_until(place, queue, lambda _: b"later" in queue.taken and len(place.query("SELECT 1 FROM foqs_parked")) == 1)
 
     assert queue.taken == [b"later"]
     assert place.query("SELECT payload, reason, may_be_queued FROM foqs_parked") == [
@@ -125,7 +127,7 @@ def test_a_refused_row_is_parked_with_its_reason_and_holds_its_group_until_it_is
     ]
     with closing(place.connect(True)) as connection:
         connection.execute("UPDATE foqs_parked SET verdict = 'resend'")
-    run_until(place, queue, lambda: left(place) == 0)
+    run_until(place, queue, lambda _: left(place) == 0)
     assert queue.taken == [b"later", b"bad", b"behind"]
 
 
@@ -149,12 +151,28 @@ def test_a_row_that_is_no_item_is_parked_and_the_others_are_sent(
     with closing(place.connect(True)) as connection:
         connection.execute(f"UPDATE foqs_outbox SET {column} = {value} WHERE id = 1")
     queue = ScriptedQueue({})
-    run_until(place, queue, lambda: left(place) == 1 and queue.taken == [b"good"])
+    run_until(place, queue, lambda _: left(place) == 1 and queue.taken == [b"good"])
 
     [(found,)] = place.query("SELECT reason FROM foqs_parked WHERE id = 1")
     assert reason in found
     with closing(OutboxConnection(lambda: place.connect(True), place.dialect)) as tables:
         assert [row.id for row in list_parked(tables, 10)] == [1]
+
+
+def test_a_relay_says_why_rows_wait(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    queue = ScriptedQueue({b"1": [PermissionDenied("no grant to enqueue")] * 1_000})
+    add(place, [b"1", b"2"])
+    problems: list[str] = []
+
+    def is_reported(relay: Relay) -> bool:
+        problems.extend(relay.problems.values())
+        return bool(problems) and relay.refused_rows > 1
+
+    relay = run_until(place, queue, is_reported)
+
+    assert problems[0] == "1 sends of rows were refused, the last one with PERMISSION_DENIED: no grant to enqueue"
+    assert "refused rows: rows wait" in caplog.text
+    assert relay.problems == {}  # of a relay that works no more
 
 
 def test_rows_of_a_send_that_fails_are_sent_again(place: Place) -> None:
@@ -169,7 +187,7 @@ def test_rows_of_a_send_that_fails_are_sent_again(place: Place) -> None:
 
     queue = FailingQueue({})
     add(place, [b"1", b"2"])
-    run_until(place, queue, lambda: left(place) == 0)
+    run_until(place, queue, lambda _: left(place) == 0)
 
     assert sorted(queue.taken) == [b"1", b"2"]
 
@@ -184,7 +202,7 @@ def test_a_relay_outlasts_a_database_that_does_not_answer(place: Place) -> None:
             raise error
         return place.connect(True)
 
-    relay = run_until(place, queue, lambda: left(place) == 0, connect)
+    relay = run_until(place, queue, lambda _: left(place) == 0, connect)
 
     assert relay.sent_rows == 2
     assert queue.taken == [b"1", b"2"]
@@ -193,7 +211,7 @@ def test_a_relay_outlasts_a_database_that_does_not_answer(place: Place) -> None:
 def test_a_stop_leaves_no_row_that_was_sent(place: Place) -> None:
     add(place, [b"%d" % number for number in range(600)])
     queue = ScriptedQueue({})
-    run_until(place, queue, lambda: len(queue.taken) >= 500)
+    run_until(place, queue, lambda _: len(queue.taken) >= 500)
 
     assert left(place) == 600 - len(queue.taken)
     assert b'"stamps":[]' in place.query("SELECT state FROM foqs_relay")[0][0]
