@@ -12,7 +12,8 @@ import uuid
 
 from foqs_client import Client
 from foqs_client.outbox.outbox_connection import OutboxConnection
-from foqs_client.outbox.relay_loop import Relay, RelayPauses
+from foqs_client.outbox.relay_loop import Relay
+from foqs_client.outbox.relay_pauses import RelayPauses
 from foqs_client.outbox.relay_queue import ClientQueue
 from foqs_client.outbox.relay_tables import RelayTables
 from foqs_client.outbox.user_databases import user_database

@@ -21,8 +21,9 @@ from foqs_client import Item
 from foqs_client.errors import FoqsError
 from foqs_client.outbox.outbox_connection import OutboxConnection
 from foqs_client.outbox.outbox_sql import Dialect
-from foqs_client.outbox.relay_loop import Relay, RelayPauses
+from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
+from foqs_client.outbox.relay_pauses import RelayPauses
 from foqs_client.outbox.relay_tables import OutboxOwner, RelayTables
 
 STEPS = (

@@ -21,6 +21,7 @@ from foqs_client.errors import FoqsError, Unavailable, UnknownOutcome
 from foqs_client.outbox.outbox_connection import TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
 from foqs_client.outbox.relay_memory import RelayLimits, RelayMemory, Round, SendCall
+from foqs_client.outbox.relay_pauses import DEFAULT_PAUSES, RelayPauses
 from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTables
 from foqs_client.outbox.row_outcome import Reply, replies_of
 from foqs_client.outbox.row_refusals import RowRefusals
@@ -29,6 +30,9 @@ from foqs_client.outbox.sweep_times import SweepTimes
 log: Final = logging.getLogger("foqs.relay")
 
 T = TypeVar("T")
+
+_KEYS_S_MAX: Final = 60.0
+"""How old the end of keys may be. An older one shortens the time for a repeat, and says that no host answers."""
 
 _DATABASE: Final = "the outbox' database"
 _QUEUE: Final = "the queue"
@@ -52,37 +56,6 @@ class SendQueue(Protocol):
     async def send(self, call: SendCall) -> Answers:
         """Enqueue the rows of a call. What cannot be said is an `UnknownOutcome`."""
         ...
-
-
-@dataclass(slots=True, frozen=True)
-class RelayPauses:
-    """How long a relay waits, in seconds.
-
-    Attributes:
-        takeover_s: a round number that is unchanged for so long has no living owner.
-        owner_read_s: between two looks at the owner row, while another relay owns it.
-        round_s: a living relay writes a round at least this often.
-        page_s, page_s_max: after an empty page, doubled up to the second.
-        again_s: before rows in doubt are sent again, parked rows are read again, or forgotten rows are swept.
-        sweep_s: between two sweeps that nothing asks for.
-        keys_s: how old the end of keys may be.
-        figures_s: between two counts of the rows of the outbox.
-        stop_s: how long a stop waits for replies.
-    """
-
-    takeover_s: float = 10.0
-    owner_read_s: float = 1.0
-    round_s: float = 2.0
-    page_s: float = 0.02
-    page_s_max: float = 0.5
-    again_s: float = 1.0
-    sweep_s: float = 300.0
-    keys_s: float = 30.0
-    figures_s: float = 5.0
-    stop_s: float = 30.0
-
-
-DEFAULT_PAUSES: Final = RelayPauses()
 
 
 class Relay:
@@ -177,6 +150,7 @@ class Relay:
         sweeps = SweepTimes(self._pauses.again_s, self._pauses.sweep_s)
         ownership = _Ownership(memory, sweeps, self._pauses.page_s)
         self.is_owner = True
+        asking = asyncio.ensure_future(self._ask_for_keys(ownership))
         try:
             while not (self._stop.is_set() and ownership.is_done):
                 self._apply_answers(ownership)
@@ -191,9 +165,9 @@ class Relay:
                 if self._is_stop_over():
                     return
         finally:
-            for task in ownership.tasks:
+            for task in (asking, *ownership.tasks):
                 task.cancel()
-            await asyncio.gather(*ownership.tasks, return_exceptions=True)
+            await asyncio.gather(asking, *ownership.tasks, return_exceptions=True)
 
     def _is_stop_over(self) -> bool:
         """Whether a stop has waited long enough for what is not done."""
@@ -260,7 +234,8 @@ class Relay:
 
     async def _write_round(self, ownership: _Ownership) -> bool:
         """Write the next round, if it has something to say, and send its calls. Return whether rows were in it."""
-        until_ms = None if self._stop.is_set() else await self._keys_until_ms(ownership)
+        has_end = not self._stop.is_set() and self._clock() < ownership.keys_end_s
+        until_ms = ownership.keys_until_ms if has_end else None
         round = ownership.memory.plan_round(until_ms)
         if round.is_empty and self._clock() < ownership.round_s:
             return False
@@ -285,19 +260,20 @@ class Relay:
                     raise LostOwnership("the relay was stopped while a round had no outcome") from None
                 await asyncio.sleep(self._pauses.again_s)
 
-    async def _keys_until_ms(self, ownership: _Ownership) -> int | None:
-        """Return the end of keys to stamp; None as long as the queue does not say it."""
-        now_s = self._clock()
-        if now_s >= ownership.keys_s:
-            ownership.keys_s = now_s + self._pauses.again_s
-            ownership.keys_until_ms = None
+    async def _ask_for_keys(self, ownership: _Ownership) -> None:
+        """Ask for the end of keys again and again. Beside the loop, which writes rounds also while no host answers."""
+        while True:
+            asked_s = self._clock()
             try:
                 ownership.keys_until_ms = await self._queue.keys_until_ms()
-                ownership.keys_s = now_s + self._pauses.keys_s
-                self._report(_QUEUE, None)
-            except FoqsError as error:
+            except Exception as error:
                 self._report(_QUEUE, str(error))
-        return ownership.keys_until_ms
+                await asyncio.sleep(self._pauses.again_s)
+                continue
+            ownership.keys_end_s = asked_s + _KEYS_S_MAX
+            ownership.has_answers.set()
+            self._report(_QUEUE, None)
+            await asyncio.sleep(self._pauses.keys_s)
 
     # ---------------------------------------------------------------------- sends
 
@@ -398,6 +374,7 @@ class _Ownership:
     """What a relay knows while it owns the outbox. A time is the earliest one of the next thing of its kind.
 
     Attributes:
+        keys_until_ms, keys_end_s: what rows may be stamped with, and until when.
         count_above: the oldest row is looked for above this id.
         reasons: why rows are parked by the next round, by id.
     """
@@ -411,7 +388,7 @@ class _Ownership:
     reasons: dict[int, str] = field(default_factory=dict)
     refusals: RowRefusals = field(default_factory=RowRefusals)
     keys_until_ms: int | None = None
-    keys_s: float = 0.0
+    keys_end_s: float = 0.0
     round_s: float = 0.0
     parked_s: float = 0.0
     doubtful_s: float = 0.0

@@ -21,7 +21,8 @@ from foqs.telemetry import logs
 from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
 from foqs_client.outbox.outbox_sql import Dialect, outbox_table
 from foqs_client.outbox.postgres_wakeups import listen_for_wakeups
-from foqs_client.outbox.relay_loop import DEFAULT_PAUSES, Relay
+from foqs_client.outbox.relay_loop import Relay
+from foqs_client.outbox.relay_pauses import DEFAULT_PAUSES
 from foqs_client.outbox.relay_queue import ClientQueue
 from foqs_client.outbox.relay_tables import RelayTables
 from foqs_client.outbox.user_databases import UserDatabase

@@ -23,6 +23,7 @@ from foqs_client.outbox.outbox_connection import OutboxConnection
 from foqs_client.outbox.parked_rows import list_parked
 from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
+from foqs_client.outbox.relay_pauses import RelayPauses
 from foqs_client.outbox.relay_tables import RelayTables
 from tests.support.outbox_databases import Place, sqlite_place
 from tests.support.poll import eventually, until
@@ -96,11 +97,15 @@ class ScriptedQueue:
 
 
 def run_until(
-    place: Place, queue: Any, is_done: Callable[[Relay], bool], connect: Callable[[], Any] | None = None
+    place: Place,
+    queue: Any,
+    is_done: Callable[[Relay], bool],
+    pauses: RelayPauses = QUICK,
+    connect: Callable[[], Any] | None = None,
 ) -> Relay:
     """Run a relay until this is so after an answer of the queue or a look at the tables, and stop it."""
     tables = RelayTables(OutboxConnection(connect or (lambda: place.connect(True)), place.dialect), "a" * 32)
-    relay = Relay(tables, queue, QUICK)
+    relay = Relay(tables, queue, pauses)
 
     async def ask() -> bool:
         return is_done(relay)
@@ -175,6 +180,18 @@ def test_a_relay_says_why_rows_wait(place: Place, caplog: pytest.LogCaptureFixtu
     assert relay.problems == {}  # of a relay that works no more
 
 
+def test_a_relay_writes_rounds_while_no_host_answers(place: Place) -> None:
+    class FrozenQueue(ScriptedQueue):
+        async def keys_until_ms(self) -> int:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    add(place, [b"1"])
+    relay = run_until(place, FrozenQueue({}), lambda relay: relay.rounds > 2, replace(QUICK, round_s=0.01))
+
+    assert relay.sent_rows == 0
+
+
 def test_rows_of_a_send_that_fails_are_sent_again(place: Place) -> None:
     class FailingQueue(ScriptedQueue):
         fails = 2
@@ -202,7 +219,7 @@ def test_a_relay_outlasts_a_database_that_does_not_answer(place: Place) -> None:
             raise error
         return place.connect(True)
 
-    relay = run_until(place, queue, lambda _: left(place) == 0, connect)
+    relay = run_until(place, queue, lambda _: left(place) == 0, connect=connect)
 
     assert relay.sent_rows == 2
     assert queue.taken == [b"1", b"2"]
