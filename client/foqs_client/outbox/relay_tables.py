@@ -7,10 +7,9 @@ asked for under a lock, on a new connection. Knows nothing of the queue.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from foqs_client.outbox import relay_sql
 from foqs_client.outbox.gaps import IdRange
@@ -62,16 +61,19 @@ class RelayTables:
     # ------------------------------------------------------------------ ownership
 
     def read_owner(self) -> OutboxOwner:
-        """Return the owner row. It is created with the first call."""
-        found = self.connection.query(relay_sql.READ_OWNER)
-        if not found:
-            with contextlib.suppress(
-                TablesUnavailable
-            ):  # another relay has created it, or the read below says what is wrong
-                self.connection.execute(relay_sql.FIRST_OWNER, (b"",))
-            found = self.connection.query(relay_sql.READ_OWNER)
+        """Return the owner row. It is created with the first call. Raises TablesUnavailable."""
+        found = self.connection.query(relay_sql.READ_OWNER) or self._create_owner()
         epoch, nonce, number, state = found[0]
         return OutboxOwner(epoch, nonce.strip(), number, decode_state(bytes(state)))
+
+    def _create_owner(self) -> list[tuple[Any, ...]]:
+        try:
+            self.connection.execute(relay_sql.FIRST_OWNER, (b"",))
+        except TablesUnavailable:
+            if found := self.connection.query(relay_sql.READ_OWNER):
+                return found  # another relay has created it
+            raise
+        return self.connection.query(relay_sql.READ_OWNER)
 
     def take_over(self, owner: OutboxOwner) -> bool:
         """Become the owner after this one. Return False if another relay was first."""
@@ -164,6 +166,8 @@ class RelayTables:
         self.connection.execute(relay_sql.BEGIN[self._dialect])
         found = self.connection.query(relay_sql.READ_OWNER + relay_sql.LOCK[self._dialect])
         self.connection.execute("COMMIT")
+        if not found:
+            raise LostOwnership("the owner row was deleted")
         epoch, nonce, written, _ = found[0]
         if (epoch, nonce.strip()) != (self._epoch, self._nonce) or written not in (number - 1, number):
             raise LostOwnership("the owner row is not the one that this relay wrote")

@@ -74,6 +74,29 @@ def test_one_of_two_relays_takes_over_and_the_other_ones_rounds_change_nothing(p
         each.close()
 
 
+def test_a_relay_that_may_not_create_the_owner_row_says_so(make_place: MakePlace) -> None:
+    place = make_place("sqlite").prepare()
+    place.query("CREATE TRIGGER t BEFORE INSERT ON foqs_relay BEGIN SELECT RAISE(ABORT, 'INSERT command denied'); END")
+    with closing(relay(place)) as tables, pytest.raises(TablesUnavailable, match="INSERT command denied"):
+        tables.read_owner()
+
+
+def test_a_relay_whose_owner_row_was_deleted_owns_nothing(place: Place) -> None:
+    breaks: list[str] = []
+    tables = RelayTables(
+        OutboxConnection(lambda: _BreakingConnection(place.connect(True), breaks), place.dialect), FIRST
+    )
+    with closing(tables):
+        assert tables.take_over(tables.read_owner())
+        breaks.append("before")
+        with pytest.raises(TablesUnavailable):
+            tables.commit_round(Round())
+        with closing(place.connect(True)) as connection:
+            connection.cursor().execute("DELETE FROM foqs_relay")
+        with pytest.raises(LostOwnership):
+            tables.commit_round(Round())
+
+
 def test_pages_ranges_and_stamps_find_committed_rows_by_id(place: Place) -> None:
     add(place, [Item("t")] * (PAGE_ROWS + 1))
     with closing(owning(place)) as tables:
