@@ -43,15 +43,18 @@ class RelayState:
 
 
 def decode_state(data: bytes) -> RelayState:
-    """Return the state of an owner row. Empty: no relay has worked on the outbox."""
+    """Return the state of an owner row. Empty: no relay has worked on the outbox. Raises ValueError."""
     if not data:
         return RelayState()
-    fields = json.loads(data)
-    return RelayState(
-        fields["read_to"],
-        tuple((first, last) for first, last in fields["gaps"]),
-        tuple(Stamp(until_ms, tuple(_ids(spans))) for until_ms, spans in fields["stamps"]),
-    )
+    try:
+        fields = json.loads(data)
+        return RelayState(
+            fields["read_to"],
+            tuple((first, last) for first, last in fields["gaps"]),
+            tuple(Stamp(until_ms, tuple(_ids(spans))) for until_ms, spans in fields["stamps"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a state: {type(error).__name__}: {error}") from None
 
 
 def _spans(ids: Iterable[int]) -> list[list[int]]:

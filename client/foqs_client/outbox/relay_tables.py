@@ -64,7 +64,14 @@ class RelayTables:
         """Return the owner row. It is created with the first call. Raises TablesUnavailable."""
         found = self.connection.query(relay_sql.READ_OWNER) or self._create_owner()
         epoch, nonce, number, state = found[0]
-        return OutboxOwner(epoch, nonce.strip(), number, decode_state(bytes(state)))
+        try:
+            return OutboxOwner(epoch, nonce.strip(), number, decode_state(bytes(state)))
+        except (TypeError, ValueError) as error:
+            raise TablesUnavailable(
+                f"the column state of the owner row holds no state of a relay ({error}); restore it from a backup of the "
+                "same moment. An empty one makes the relay read all rows again: those that were sent and not answered are "
+                "sent with a new end of their keys, and may become second items"
+            ) from None
 
     def _create_owner(self) -> list[tuple[Any, ...]]:
         try:

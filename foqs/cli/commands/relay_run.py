@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, HostSession
+from foqs.cli.host_session import ERROR, UNREACHABLE, CommandFailed, HostSession
 from foqs.cli.output import show_fields
 from foqs.telemetry import logs
 from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
@@ -89,7 +89,7 @@ def _run_with_uvloop(main: Any) -> Any:
 
 
 async def _run_until_signal(relay: Relay) -> None:
-    """Run a relay. The first signal stops it in order; a second one raises CommandFailed."""
+    """Run a relay. The first signal stops it in order. Raises CommandFailed: there was a second one, or the relay failed."""
     loop, running = asyncio.get_running_loop(), asyncio.ensure_future(relay.run())
     is_stopping = False
 
@@ -107,6 +107,9 @@ async def _run_until_signal(relay: Relay) -> None:
         raise CommandFailed(
             "Stopped at once by a second signal; the next relay sends the rows without a reply again."
         ) from None
+    except ValueError as error:  # not of the command line: a service must start it again
+        log.exception("the relay failed")
+        raise CommandFailed(f"The relay failed: {type(error).__name__}: {error}", ERROR) from None
     finally:
         for each in heeded:
             loop.remove_signal_handler(each)
@@ -134,7 +137,7 @@ async def _served(relay: Relay, host: str, port: int) -> AsyncIterator[None]:
         listening = await server.start(host, port)
     except OSError as error:
         raise CommandFailed(
-            f"{host}:{port} cannot be used: {error.strerror}; give another --http-port.", USAGE
+            f"{host}:{port} cannot be used: {error.strerror}; give another --http-port.", ERROR
         ) from None
     log.info("listening", extra={"http": f"http://{host}:{listening}"})
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from click.testing import Result
 
 from foqs_client import Item
 from foqs_client.outbox import enqueue
-from tests.unit.cli.commands.test_item_commands import client, run
+from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
 
 __all__ = ["client", "run"]
 
@@ -176,3 +177,18 @@ def test_doctor_names_an_outbox_without_tables(tmp_path: Path, run: Run) -> None
 
     [row] = json.loads(result.stdout)
     assert (row["state"], "foqs relay tables --create" in row["remedy"]) == ("bad", True)
+
+
+@pytest.mark.parametrize(("state", "code"), [("no state", 3), ("", 1)])
+def test_a_service_that_fails_is_started_again(
+    outbox: sqlite3.Connection, ask: Run, client: FakeClient, state: str, code: int
+) -> None:
+    """Only exit code 2 says that the options are wrong. The second relay finds the port in use."""
+    client.answers["keys_until_ms"] = 1
+    with outbox:
+        outbox.execute("UPDATE foqs_relay SET state = ?", (state.encode(),))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = ask("--http-port", str(taken.getsockname()[1]))
+
+    assert result.exit_code == code, result.stderr
+    assert ("the column state of the owner row" in result.stderr) == (code == 3)

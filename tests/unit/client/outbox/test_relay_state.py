@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,3 +28,9 @@ def test_neighbouring_ids_of_a_stamp_take_little_room() -> None:
     state = RelayState(500, (), (Stamp(1, tuple(range(1, 501))),))
 
     assert len(state.encode()) < 60
+
+
+@pytest.mark.parametrize("data", [b"no json", b"[]", b"{}", b'{"read_to": 1, "gaps": [1], "stamps": []}'])
+def test_what_is_no_state_is_said_to_be_none(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not a state"):
+        decode_state(data)
