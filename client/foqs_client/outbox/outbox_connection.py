@@ -23,12 +23,16 @@ class OutboxConnection:
 
     Args:
         connect: opens a connection of the plain driver that commits each statement.
+        idle_s: a server ends a session that says nothing for so long, and the transaction that it has left open.
     """
 
-    def __init__(self, connect: Callable[[], Any], dialect: Dialect, prefix: str = DEFAULT_PREFIX) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], dialect: Dialect, prefix: str = DEFAULT_PREFIX, idle_s: int = 10
+    ) -> None:
         self.dialect = dialect
         self.prefix = prefix
         self._connect = connect
+        self._idle_s = idle_s
         self._marker = "?" if dialect is Dialect.SQLITE else "%s"
         self._connection: Any = None
 
@@ -55,7 +59,7 @@ class OutboxConnection:
             if self._connection is None:
                 self._connection = self._connect()
                 for each in relay_sql.SESSION[self.dialect]:
-                    self.execute(each)
+                    self.execute(each, idle_s=str(self._idle_s))
             with contextlib.closing(self._connection.cursor()) as cursor:
                 cursor.execute(text, tuple(values))
                 return result(cursor)

@@ -22,9 +22,18 @@ BEGIN: Final = {
     Dialect.SQLITE: "BEGIN IMMEDIATE",  # it takes the lock at once: a later upgrade could fail for ever
 }
 SESSION: Final = {
-    # A delete of an id that is not there locks the gap under MySQL's default, in which users insert.
-    Dialect.MYSQL: ["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"],
-    Dialect.POSTGRES: ["SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"],
+    Dialect.MYSQL: [
+        # A delete of an id that is not there locks the gap under MySQL's default, in which users insert.
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        # The server ends a session that says nothing, and so its lock of the owner row.
+        "SET SESSION wait_timeout = {idle_s}, innodb_lock_wait_timeout = 5",
+    ],
+    Dialect.POSTGRES: [
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "SET idle_in_transaction_session_timeout = '{idle_s}s'",
+        "SET lock_timeout = '5s'",
+        "SET statement_timeout = '60s'",
+    ],
     Dialect.SQLITE: ["PRAGMA busy_timeout = 5000"],
 }
 LOCK: Final = {Dialect.MYSQL: " FOR UPDATE", Dialect.POSTGRES: " FOR UPDATE", Dialect.SQLITE: ""}

@@ -16,8 +16,8 @@ from foqs_client.errors import InvalidArgument
 from foqs_client.outbox.outbox_sql import Dialect, dialect_named
 
 _CONNECT_TIMEOUT_S: Final = 10
-_ANSWER_TIMEOUT_S: Final = 120
-"""More than MySQL waits for a lock."""
+_ANSWER_TIMEOUT_S: Final = 60
+"""More than a session of a relay waits for a lock."""
 _LOCK_TIMEOUT_S: Final = 5.0
 _MYSQL_OPTIONS: Final = ("unix_socket", "charset", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity")
 

@@ -17,6 +17,7 @@ from foqs_client.errors import InvalidArgument, NotFound
 from foqs_client.outbox import enqueue, relay_sql
 from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
 from foqs_client.outbox.outbox_figures import read_figures
+from foqs_client.outbox.outbox_sql import Dialect
 from foqs_client.outbox.parked_rows import drop, list_parked, resend
 from foqs_client.outbox.postgres_wakeups import listen_for_wakeups
 from foqs_client.outbox.relay_memory import RelayMemory, Round, SendCall
@@ -95,6 +96,21 @@ def test_a_relay_whose_owner_row_was_deleted_owns_nothing(place: Place) -> None:
             connection.cursor().execute("DELETE FROM foqs_relay")
         with pytest.raises(LostOwnership):
             tables.commit_round(Round())
+
+
+def test_a_relay_that_stops_in_a_round_keeps_no_other_one_out(place: Place) -> None:
+    if place.dialect is Dialect.SQLITE:
+        pytest.skip("a process of this machine holds the lock")
+    stopped = RelayTables(OutboxConnection(lambda: place.connect(True), place.dialect, idle_s=1), FIRST)
+    assert stopped.take_over(stopped.read_owner())
+    stopped.connection.execute(relay_sql.BEGIN[place.dialect])
+    assert stopped.connection.execute(relay_sql.FENCE, (1, b"", 1, FIRST, 0)) == 1
+
+    with closing(relay(place, SECOND)) as other:  # its update waits until the server ends the first session
+        assert other.take_over(other.read_owner())
+        assert other.read_owner().round == 0
+    with pytest.raises(TablesUnavailable):
+        stopped.connection.execute("COMMIT")
 
 
 def test_pages_ranges_and_stamps_find_committed_rows_by_id(place: Place) -> None:
