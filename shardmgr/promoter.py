@@ -149,6 +149,8 @@ class Promoter:
 
     def _is_right(self, name: str, entry: Primary) -> bool:
         """Return whether there is a connection to the server that the entry names."""
+        if name not in self._servers.names:
+            self._problems[name] = f"{name}: the configuration of this host has no address of this server; add it"
         connection = self._connections.get(name)
         if connection is None:
             return False

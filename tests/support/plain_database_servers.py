@@ -64,7 +64,7 @@ class PlainDatabaseServers:
     """
 
     def __init__(self, world: World, region: str, on_connect: Callable[[str], None] = lambda _: None) -> None:
-        self.names = REGIONS
+        self.names: tuple[str, ...] = REGIONS
         self.server_ids = dict(SERVER_IDS)
         self.sent: list[SendCommand] = []
         self.promoter = PlainPromoter(world, region, lambda: True)

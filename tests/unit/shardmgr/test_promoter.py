@@ -189,6 +189,17 @@ def test_server_with_another_number_counts_as_not_reached() -> None:
     on_site(story)
 
 
+def test_server_without_an_address_is_named() -> None:
+    async def story(site: Site) -> None:
+        servers = PlainDatabaseServers(site.world, "r2")
+        servers.names = ("r2", "r3")
+        done = await site.run(site.promoter("r2", servers))
+        assert done.step == AwaitChange(("r1 is not reached",))
+        assert done.problems == {"r1": "r1: the configuration of this host has no address of this server; add it"}
+
+    on_site(story)
+
+
 def test_server_that_was_not_reached_is_not_waited_for_again_and_is_used_when_it_is_back() -> None:
     async def story(site: Site) -> None:
         site.world.servers["r3"].kill9()
