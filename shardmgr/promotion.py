@@ -226,9 +226,13 @@ class Promotion:
             return AwaitChange((f"{entry.server} lacks what the former term has acknowledged",))
         if report.source or self._lacks_acks(report):
             return self._command_primary(ServerCommand.BECOME_PRIMARY)
-        if (step := self._follow_if_needed()) is not None:
+        if (step := self._admit_contained(report) or self._follow_if_needed()) is not None:
             return step
         if report.term < entry.term:
+            if entry.policy is LossPolicy.SEMI_SYNC and not any(map(self._follows, entry.ackers)):
+                return AwaitChange(
+                    (f"no acker follows {entry.server}, so its term cannot be acknowledged; let one rejoin",)
+                )
             return SendCommand(entry.server, ServerCommand.WRITE_TERM, term=entry.term)
         if report.is_read_only:
             return self._command_primary(ServerCommand.OPEN)
@@ -236,6 +240,20 @@ class Promotion:
         return ReplaceEntry(serving)
 
     # ----------------------------------------------------------------- helpers
+
+    def _admit_contained(self, primary: ServerReport) -> ReplaceEntry | None:
+        """Return the entry with an acker if there was none: a closed server that has nothing of its own.
+
+        So a drained primary that was not reached when the term began acknowledges for the next one all the same.
+        """
+        entry = self._entry
+        if entry.policy is LossPolicy.ASYNC or entry.ackers:
+            return None
+        for server, report in self._reports.items():
+            has_all = report.has_applied_all and primary.applied.covers(self._held_by(server))
+            if server != entry.server and report.is_read_only and has_all:
+                return ReplaceEntry(replace(entry, ackers={server: ""}))
+        return None
 
     def _follow(self) -> SendCommand | None:
         """Return a step that lets an acker follow the primary; None if all that can follow it. One that was refused comes last."""

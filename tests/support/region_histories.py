@@ -47,6 +47,7 @@ class RegionHistory:
         self.promoters = [self.promoter_type(self.world, region, self.shards_free) for region in REGIONS]
         self.runs: list[Generator[None]] = [promoter.run() for promoter in self.promoters]
         self.elected = self.random.choice(self.runs)
+        self.last_term = self.world.entry.term
         steps: tuple[tuple[Callable[[], None], tuple[int, ...]], ...] = (
             (self.run_promoter, (40, 40, 15)),
             (self.run_host, (40,)),
@@ -207,10 +208,14 @@ class RegionHistory:
         world, entry = self.world, self.world.entry
         primary = world.servers[entry.server]
         serves = entry.state is PrimaryState.SERVING and primary.alive and not primary.is_read_only
-        if serves and not world.loss_accepted:
+        begins = entry.state is PrimaryState.PROMOTING and entry.term > self.last_term
+        self.last_term = entry.term
+        if (serves or begins) and not world.loss_accepted:
             lost = world.told - primary.flushes
             if lost:
-                raise PromiseBroken(f"flushes {sorted(lost)} were acknowledged, and {primary.name} serves without them")
+                raise PromiseBroken(
+                    f"flushes {sorted(lost)} were acknowledged, and {primary.name} becomes the primary without them"
+                )
             back = world.denied & primary.flushes
             if back:
                 raise PromiseBroken(f"flushes {sorted(back)} were not committed, and are there")
@@ -263,10 +268,15 @@ class RegionHistory:
         self.use_queue(self.hosts[0])
 
     def help_promoter(self) -> None:
-        """Do what an administrator does if the promoter says what is missing: go on with the primary, which is there again."""
+        """Do what an administrator does if the promoter says what is missing: go on with the primary, which is there again.
+
+        A term that has no acker, and nothing else that is missing, gets one that rejoins.
+        """
         world, entry = self.world, self.world.entry
         waits_for = self.promoters[0].waits_for
-        if isinstance(waits_for, AwaitChange) and waits_for.missing:
+        lacks_ackers = entry.state is PrimaryState.PROMOTING and not entry.ackers
+        lacks_ackers = lacks_ackers and self.has_all(world.servers[entry.server])
+        if isinstance(waits_for, AwaitChange) and waits_for.missing and not lacks_ackers:
             kept = world.servers[entry.server].kept_log
             replaceable = not entry.has_served or (not kept and entry.ackers)
             changes = (start_revoking, self.accept_any_loss) if replaceable else (abort,)

@@ -294,6 +294,18 @@ def test_drained_primary_becomes_an_acker_of_the_next_one_and_a_lost_one_does_no
     assert next_entry(FENCED, r1=tail, r2=STOPPED, r3=STOPPED).ackers == {"r3": ""}
 
 
+def test_drained_primary_that_was_not_reached_when_the_term_began_becomes_the_acker_that_is_missing() -> None:
+    alone = next_entry(replace(FENCED, ackers={"r2": STANDING}), r2=STOPPED)
+    assert alone.ackers == {}
+    r2, drained = replace(STOPPED, source="", waits_for_acks=True), replace(PRIMARY, is_read_only=True)
+    sentence = "no acker follows r2, so its term cannot be acknowledged; let one rejoin"
+    for unfit in ({}, {"r1": PRIMARY}, {"r1": replace(drained, received=position(10), applied=position(10))}):
+        assert missing(alone, r2=r2, **unfit) == (sentence,)
+    admitted = next_entry(alone, r1=drained, r2=r2)
+    assert admitted.ackers == {"r1": ""}
+    assert step(admitted, r1=drained, r2=r2) == SendCommand("r1", ServerCommand.FOLLOW, "r2")
+
+
 def test_another_holder_of_the_position_replaces_a_target_that_is_not_reached() -> None:
     assert next_entry(FENCED, r3=STOPPED).target == "r3"
     (found,) = missing(FENCED, r3=replace(STOPPED, received=position(8)))
