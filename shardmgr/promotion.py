@@ -162,7 +162,7 @@ class Promotion:
         if primary.is_read_only or self._lacks_acks(primary):
             if self.may_be_opened(primary):
                 return self._command_primary(ServerCommand.OPEN)
-            return AwaitChange((f"{entry.server} was restarted with a shorter log; promote one of its ackers",))
+            return AwaitChange((self._unopened(primary),))
         for server, standing in entry.ackers.items():
             report = self._reports.get(server)
             if report is not None and report.standing != standing and self.may_be_qualified(report, primary):
@@ -347,6 +347,15 @@ class Promotion:
         applied = [server for server in holders if self._reports[server].applied.covers(position)]
         best = applied or holders
         return self._entry.target if self._entry.target in best or not best else best[0]
+
+    def _unopened(self, primary: ServerReport) -> str:
+        """Return why a primary is not opened."""
+        entry = self._entry
+        if primary.term != entry.term:
+            return f"{entry.server} has term {primary.term} in its tables, not {entry.term}; promote one of its ackers"
+        if not primary.kept_log:
+            return f"{entry.server} was restarted with a shorter log; promote one of its ackers"
+        return f"{entry.server} lacks what an acker has received from it; promote one of its ackers"
 
     def _unapplied(self) -> str:
         """Return why the next term does not begin yet."""

@@ -129,7 +129,13 @@ def test_restarted_primary_with_a_cut_log_is_opened_only_if_all_ackers_prove_tha
 
 
 def test_primary_of_another_term_is_not_opened() -> None:
-    assert missing(ENTRY, r1=replace(PRIMARY, is_read_only=True, term=0)) != ()
+    (found,) = missing(ENTRY, r1=replace(PRIMARY, is_read_only=True, term=0))
+    assert found == "r1 has term 0 in its tables, not 1; promote one of its ackers"
+
+
+def test_primary_that_lacks_what_an_acker_has_is_not_opened() -> None:
+    (found,) = missing(ENTRY, r1=replace(PRIMARY, is_read_only=True, applied=position(8)), r2=ACKER)
+    assert found == "r1 lacks what an acker has received from it; promote one of its ackers"
 
 
 def test_async_primary_is_opened_without_acks() -> None:
