@@ -195,8 +195,6 @@ class Promotion:
             return AwaitChange(("a host may still acknowledge: its session is not over",))
         if entry.policy is LossPolicy.ASYNC and not entry.loss_accepted:
             return AwaitChange(("an administrator must accept the loss",))
-        if entry.loss_accepted and entry.target and entry.target not in self._candidates():
-            return AwaitChange((f"{entry.target} is not reached, or not closed; wait, or name another server",))
         position = self.revoked_position()
         if position is None:
             return AwaitChange(self._unproven() or ("no server has all that the others have; name the one to promote",))
@@ -326,13 +324,17 @@ class Promotion:
         return report.applied if report.received is None else report.received
 
     def _unproven(self) -> tuple[str, ...]:
-        if self._entry.loss_accepted:
-            return ()
+        entry = self._entry
+        if entry.loss_accepted:
+            is_awaited = entry.target and entry.target not in self._candidates()
+            return (
+                (f"{entry.target} is not reached, or not closed; wait, or name another server",) if is_awaited else ()
+            )
         return tuple(
             f"{server} may have lost what it acknowledged: its reception was started again"
             if server in self._reports
             else f"{server} is not reached"
-            for server in self._entry.ackers
+            for server in entry.ackers
             if not self.is_proven(server)
         )
 

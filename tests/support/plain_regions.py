@@ -209,6 +209,8 @@ class World:
     denied: set[int] = field(default_factory=set)
     """Flushes of which it is known that they were not committed, and that were written again."""
     loss_accepted: bool = False
+    passed_over: str = ""
+    """A server that an administrator has named when a loss was accepted, and whose transactions a promoter did not keep."""
     last_flush: int = 0
     last_epoch: int = 0
     last_connection: int = 0
@@ -374,10 +376,20 @@ class PlainPromoter:
         self.waits_for = step
         yield
         if isinstance(step, ReplaceEntry):
+            self.keep_named(entry, reports, step.entry)
             self.world.replace_entry(step.entry, version)
         elif isinstance(step, SendCommand) and self.has(connections, step.server):
             self.world.servers[step.server].carry_out(step)
             yield
+
+    def keep_named(self, entry: Primary, reports: Mapping[str, ServerReport], after: Primary) -> None:
+        """Note a named server whose transactions the next entry leaves out."""
+        is_chosen = entry.state is PrimaryState.REVOKING and after.state is PrimaryState.FENCED
+        if not is_chosen or not entry.loss_accepted or not entry.target:
+            return
+        named, position = reports.get(entry.target), after.position
+        if named is None or position is None or not position.covers(named.received or named.applied):
+            self.world.passed_over = entry.target
 
     def connect(self, name: str) -> tuple[int, int]:
         """Connect to a server, and end the connections of all other promoters there."""

@@ -12,7 +12,15 @@ from random import Random
 from typing import Final
 
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
-from shardmgr.primary_changes import PromotionRefused, abort, accept_loss, admit_acker, start_drain, start_revoking
+from shardmgr.primary_changes import (
+    PromotionRefused,
+    abort,
+    accept_loss,
+    admit_acker,
+    first_entry,
+    start_drain,
+    start_revoking,
+)
 from shardmgr.promotion import AwaitChange
 from tests.support.plain_regions import REGIONS, PlainHost, PlainPromoter, PlainServer, World, position_of
 
@@ -34,15 +42,8 @@ class RegionHistory:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        policy = self.random.choice(self.policies)
-        self.world = World(Primary(1, "r1", policy, {"r2": "", "r3": ""}, servers=SERVERS))
-        first = self.world.servers["r1"]
-        first.append(term=1)
-        first.is_read_only, first.waits_for_acks, first.freed = False, policy is LossPolicy.SEMI_SYNC, 1
-        for name in ("r2", "r3"):
-            self.world.servers[name].log = list(first.log)
-            self.world.servers[name].acknowledges = True
-            self.world.servers[name].start_receiving("r1")
+        self.names = Random(seed)
+        self.world = self.first_world(self.random.choice(self.policies))
         self.hosts = [self.host_type(self.world, region) for region in REGIONS]
         self.promoters = [self.promoter_type(self.world, region, self.shards_free) for region in REGIONS]
         self.runs: list[Generator[None]] = [promoter.run() for promoter in self.promoters]
@@ -62,6 +63,18 @@ class RegionHistory:
         self.apply_weight = self.random.choice((3, 1, 0.2))
         self.kinds = [kind for kind, _ in steps]
         self.weights = [self.random.choice(weights) for _, weights in steps]
+
+    def first_world(self, policy: LossPolicy) -> World:
+        """Return a database whose first primary serves."""
+        world = World(Primary(1, "r1", policy, {"r2": "", "r3": ""}, servers=SERVERS))
+        first = world.servers["r1"]
+        first.append(term=1)
+        first.is_read_only, first.waits_for_acks, first.freed = False, policy is LossPolicy.SEMI_SYNC, 1
+        for name in ("r2", "r3"):
+            world.servers[name].log = list(first.log)
+            world.servers[name].acknowledges = True
+            world.servers[name].start_receiving("r1")
+        return world
 
     def shards_free(self) -> bool:
         """No host may still acknowledge; while draining, an overdue host does not count."""
@@ -152,7 +165,7 @@ class RegionHistory:
             elif kind == "lost":
                 world.replace_entry(start_revoking(entry), world.version)
             elif kind == "accept" and (entry.policy is LossPolicy.ASYNC or self.random.random() < 0.1):
-                world.replace_entry(accept_loss(entry), world.version)
+                world.replace_entry(self.accept_any_loss(entry), world.version)
             elif kind == "abort" and world.servers[entry.server].alive:
                 world.replace_entry(abort(entry), world.version)
             elif kind == "rejoin":
@@ -210,6 +223,8 @@ class RegionHistory:
         serves = entry.state is PrimaryState.SERVING and primary.alive and not primary.is_read_only
         begins = entry.state is PrimaryState.PROMOTING and entry.term > self.last_term
         self.last_term = entry.term
+        if world.passed_over:
+            raise PromiseBroken(f"{world.passed_over} was named when a loss was accepted, and it was passed over")
         if (serves or begins) and not world.loss_accepted:
             lost = world.told - primary.flushes
             if lost:
@@ -287,7 +302,26 @@ class RegionHistory:
             self.rejoin(name)
 
     def accept_any_loss(self, entry: Primary) -> Primary:
-        return accept_loss(entry, self.random.choice(("", *entry.ackers)))
+        return accept_loss(entry, self.names.choice(("", *entry.ackers)))
+
+
+class ExistingDatabase(RegionHistory):
+    """A database that has data, and gets its first entry now. Its servers were not replicated all the time."""
+
+    policies = (LossPolicy.SEMI_SYNC,)
+    knows_position = True
+
+    def first_world(self, policy: LossPolicy) -> World:
+        servers = {name: PlainServer(name) for name in REGIONS}
+        first = servers["r1"]
+        for flush in range(1, 4):
+            first.append(flush=flush)
+        first.freed = len(first.log)
+        servers["r2"].log = first.log[: self.random.randrange(len(first.log))]
+        servers["r3"].log = first.log[: self.random.randrange(len(first.log) + 1)]
+        position = position_of(first.log if self.knows_position else [])
+        entry = first_entry("r1", policy, SERVERS, position)
+        return World(entry, servers=servers, told=first.flushes, last_flush=len(first.log))
 
 
 def play(seed: int, history_type: type[RegionHistory] = RegionHistory, *, rests: bool = True) -> str | None:

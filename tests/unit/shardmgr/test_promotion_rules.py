@@ -16,7 +16,7 @@ from shardmgr.primary import LossPolicy, Primary, ReplicationPosition, ServerRep
 from shardmgr.primary_changes import start_drain
 from shardmgr.promotion import Promotion, PromotionStep, SendCommand, ServerCommand
 from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
-from tests.support.region_histories import PromiseBroken, RegionHistory, play
+from tests.support.region_histories import ExistingDatabase, PromiseBroken, RegionHistory, play
 
 HISTORIES: Final = 60
 FOUND_HISTORIES: Final = (303, 953, 1868, 2927)
@@ -28,6 +28,11 @@ PLANTED_HISTORIES_MAX: Final = 2_000
 
 def test_no_promotion_loses_what_was_acknowledged() -> None:
     broken = [problem for seed in (*range(HISTORIES), *FOUND_HISTORIES) if (problem := play(seed))]
+    assert broken == []
+
+
+def test_first_primary_of_an_existing_database_has_what_was_there_before() -> None:
+    broken = [problem for seed in range(HISTORIES) if (problem := play(seed, ExistingDatabase))]
     assert broken == []
 
 
@@ -79,6 +84,16 @@ class ChoosesByApplied(Promotion):
         if super().revoked_position() is None:
             return None
         return greatest(self._reports[server].applied for server in self._entry.ackers if server in self._reports)
+
+
+class PassesNamedOver(Promotion):
+    """If the server that an administrator has named is not reached, the most advanced one that is reached takes its place."""
+
+    def revoked_position(self) -> ReplicationPosition | None:
+        entry = self._entry
+        if entry.loss_accepted and entry.target not in self._candidates():
+            return greatest(self._held_by(server) for server in self._candidates())
+        return super().revoked_position()
 
 
 class PromotesBeforeApplied(Promotion):
@@ -139,6 +154,12 @@ class ServesWithoutSession(PlainHost):
 
     def end_session(self) -> None:
         self.in_session = False
+
+
+class EmptyFirstEntry(ExistingDatabase):
+    """The first entry of a database does not know what its server has."""
+
+    knows_position = False
 
 
 class UnlistedAcker(RegionHistory):
@@ -247,6 +268,8 @@ PLANTED: Final[Mapping[str, tuple[type[RegionHistory], int]]] = {
     "no end of the session": (history_with(host=ServesWithoutSession, policy=LossPolicy.ASYNC), 106),
     "no acks, and nobody looks": (history_with(ForgetsAcks, host=IgnoresSettings), 865),
     "an acker that the entry does not name": (UnlistedAcker, 20),
+    "a named server that is not awaited": (history_with(PassesNamedOver, policy=LossPolicy.ASYNC), 3),
+    "a first entry without a position": (EmptyFirstEntry, 9),
 }
 """By what is missing: the histories with the mistake, and one that is known to show it."""
 
