@@ -42,7 +42,7 @@ from foqs.options.options import (
     StoreOptions,
     check_ports_differ,
 )
-from foqs.options.renames import find_deprecated, present_name
+from foqs.options.renames import NARROWED, find_deprecated, present_name
 from foqs.options.rpc_options import TIMEOUT_MS_MAX, CallOptions, RpcOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.options.sqs_options import SqsOptions
@@ -191,6 +191,7 @@ def load(
             raise ConfigError("command line", dotted, "this option was renamed", f"write {renamed}")
         _set_value(raw, key, value, "command line")
         origin[dotted] = "command line"
+    _move_into_ranges(raw, str(file) if file else "", origin, on_deprecated)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -244,6 +245,21 @@ def replace_deprecated(raw: dict[str, Any], source: str, on_deprecated: Callable
             _set_value(raw, (new_section, new_name), entry.new_value(options.pop(name)), source)
             if not options:
                 del raw[section]
+
+
+def _move_into_ranges(
+    raw: Mapping[str, Any], file: str, origin: Mapping[str, str], on_deprecated: Callable[[str], None]
+) -> None:
+    """Replace values that only the last version accepted by the nearest ones of now."""
+    for narrowed in NARROWED:
+        section, name = narrowed.option.split(".")
+        options = raw.get(section)
+        if not isinstance(options, dict) or name not in options:
+            continue
+        nearest = narrowed.nearest(options[name])
+        if nearest is not None:
+            on_deprecated(f"{origin.get(narrowed.option, file)}: {narrowed.warning(options[name])}")
+            options[name] = nearest
 
 
 def _from_environment(

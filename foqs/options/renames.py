@@ -1,4 +1,4 @@
-"""The old names of options and sections: those that are refused, and those that still work for one version.
+"""What an earlier version accepted: old names that are refused, and old names and values that still work for one version.
 
 Always true: an old name has one present name, and is in one of the two tables. Knows nothing
 of where an option was set.
@@ -137,6 +137,51 @@ DEPRECATED: tuple[DeprecatedOption, ...] = tuple(
     for name in names
 )
 """Options of the last version that were renamed or removed. In version `removed_in`, an entry with a new name moves to RENAMED."""
+
+
+@dataclass(slots=True, frozen=True)
+class NarrowedRange:
+    """An option whose range is narrower since version `since`.
+
+    A value that only the former range has is moved to the nearest one of the present range, with
+    a warning, until version `removed_in`.
+
+    Attributes:
+        former: the least and the greatest value before `since`.
+        present: those of now, as the option has them.
+    """
+
+    option: str
+    former: tuple[int, int]
+    present: tuple[int, int]
+    since: str = "0.2.0"
+    removed_in: str = "0.3.0"
+
+    def nearest(self, value: object) -> int | None:
+        """Return the value to use in place of `value`; None if `value` is not one that only the former range has."""
+        (former_least, former_most), (least, most) = self.former, self.present
+        if type(value) is not int or not former_least <= value <= former_most or least <= value <= most:
+            return None
+        return min(max(value, least), most)
+
+    def warning(self, value: object) -> str:
+        """Return what is used in place of `value` and what to do, in one line."""
+        least, most = self.present
+        return (
+            f"{self.option}: {value} is outside the range since {self.since}, which is {least} to {most}; "
+            f"{self.nearest(value)} is used. It is refused from {self.removed_in} on: write {self.nearest(value)}"
+        )
+
+
+NARROWED: Final[Sequence[NarrowedRange]] = (
+    NarrowedRange("calls.items_per_call_max", (1, 100_000), (1, 10_000)),
+    NarrowedRange("calls.wait_ms_max", (0, 3_600_000), (0, 120_000)),
+    NarrowedRange("cluster.session_timeout_ms", (1_000, 120_000), (3_000, 120_000)),
+    NarrowedRange("shard.queue_items_max", (2, 10_000_000), (2_000, 10_000_000)),
+    NarrowedRange("shard.queue_bytes_max", (1 << 20, 4 << 30), (4 << 20, 4 << 30)),
+    NarrowedRange("shard.ready_index_items_max", (10, 100_000_000), (10_000, 100_000_000)),
+)
+"""Options whose range is narrower than in the last version."""
 
 
 def find_deprecated(key: Sequence[str]) -> DeprecatedOption | None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from foqs.cli import root
 from foqs.options import renames
 from foqs.options.config import Config, ConfigError, find_field, load
-from foqs.options.renames import DEPRECATED, RENAMED, DeprecatedOption
+from foqs.options.renames import DEPRECATED, NARROWED, RENAMED, DeprecatedOption, NarrowedRange
 from foqs.options.upgrade import UpgradeRefused, upgrade
 
 SECONDS = DeprecatedOption(
@@ -201,3 +201,30 @@ def test_removed_option_of_the_command_line_is_ignored_with_a_warning() -> None:
     warnings: list[str] = []
     load(None, {}, {"server.colour": "red"}, on_deprecated=warnings.append)
     assert [line.startswith("command line: server.colour is deprecated") for line in warnings] == [True]
+
+
+@pytest.mark.parametrize("narrowed", NARROWED, ids=lambda narrowed: narrowed.option)
+def test_a_value_of_the_former_range_is_moved_to_the_nearest_present_one(narrowed: NarrowedRange) -> None:
+    section, name = narrowed.option.split(".")
+    field = find_field((section, name))
+    assert field is not None
+    assert sorted(getattr(limit, "ge", getattr(limit, "le", None)) for limit in field.metadata) == list(
+        narrowed.present
+    )
+    moved = 0
+    for former, present in zip(narrowed.former, narrowed.present, strict=True):
+        warnings: list[str] = []
+        variable = f"FOQS_{section}__{name}".upper()
+        config = load(None, {variable: str(former)}, on_deprecated=warnings.append)
+        assert getattr(getattr(config, section), name) == present
+        if former == present:
+            assert warnings == []
+            continue
+        [warning] = warnings
+        assert warning.startswith(f"{variable}: {narrowed.option}: {former} is outside the range since 0.2.0")
+        assert warning.endswith(f"refused from 0.3.0 on: write {present}")
+        moved += 1
+        outside = former - 1 if former < present else former + 1
+        with pytest.raises(ConfigError, match=variable):
+            load(None, {variable: str(outside)})
+    assert moved
