@@ -14,6 +14,7 @@ from foqs_contract.errors import (
     FoqsError,
     InvalidArgument,
     KeyConflict,
+    KeyEnded,
     LimitExceeded,
     NamespaceNotFound,
     NotFound,
@@ -156,7 +157,7 @@ def _shape_of(error: FoqsError) -> str:
             return "InvalidParameterValueException" if (error.field or "").endswith("lease_ms") else "OverLimit"
         case NotImplementedYet():
             return "UnsupportedOperation"
-        case InvalidArgument():
+        case InvalidArgument() | KeyEnded():
             return "InvalidParameterValueException"
         case StaleLease() | NotFound():
             return "ReceiptHandleIsInvalid"
