@@ -369,5 +369,5 @@ class Promotion:
         lag = sum(max(0, number - last.get(origin, 0)) for origin, number in position.last.items())
         return (
             f"{target} has not applied the position of the term: it lacks {lag} transactions; "
-            "if the number stays, its SQL thread stands: start it"
+            "if the number stays, its SQL thread stands"
         )
