@@ -95,6 +95,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedCluster]
                 "auth.principals.operator.admin": True,
                 "auth.principals.operator.token_file": tokens,
                 "cluster.token_file": tokens,
+                "store.journal": True,
             }
             one, two = (cluster.host(name, options=options) for name in NAMES)
             with one, two:
