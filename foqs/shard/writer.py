@@ -354,8 +354,8 @@ class Writer:
                 delivery.operation.report_end()
         if batch.inserts and self._breaker.is_open:
             # Bisection would only put more load on an unhealthy database.
-            for part in batch.inserts:
-                part.fail(self._breaker.unavailable_error())
+            for refused in batch.inserts:
+                refused.fail(self._breaker.unavailable_error())
             batch = Batch(batch.parts_but_inserts())
             if batch:
                 await self._commit_or_bisect(batch)

@@ -208,9 +208,8 @@ def test_a_value_of_the_former_range_is_moved_to_the_nearest_present_one(narrowe
     section, name = narrowed.option.split(".")
     field = find_field((section, name))
     assert field is not None
-    assert sorted(getattr(limit, "ge", getattr(limit, "le", None)) for limit in field.metadata) == list(
-        narrowed.present
-    )
+    limits = {value for limit in field.metadata for value in (getattr(limit, "ge", None), getattr(limit, "le", None))}
+    assert limits - {None} == set(narrowed.present)
     moved = 0
     for former, present in zip(narrowed.former, narrowed.present, strict=True):
         warnings: list[str] = []
