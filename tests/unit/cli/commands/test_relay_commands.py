@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def outbox(tmp_path: Path, run: Run) -> sqlite3.Connection:
+def outbox(tmp_path: Path, run: Run) -> Iterator[sqlite3.Connection]:
     """An outbox with a waiting row and three parked ones, of which the third may be queued."""
     path = tmp_path / "shop.db"
     connection = sqlite3.connect(path)
@@ -36,7 +36,8 @@ def outbox(tmp_path: Path, run: Run) -> sqlite3.Connection:
     connection.execute("DELETE FROM foqs_outbox WHERE id > 1")
     connection.execute("INSERT INTO foqs_relay VALUES (1, 2, 'a', 7, '')")
     connection.commit()
-    return connection
+    yield connection
+    connection.close()
 
 
 @pytest.fixture
