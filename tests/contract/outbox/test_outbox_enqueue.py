@@ -157,7 +157,7 @@ class AutocommittingConnection(sqlite3.Connection):
 
 
 def test_a_connection_of_sqlalchemy_whose_driver_commits_each_statement_is_refused() -> None:
-    engine = sa.create_engine("sqlite://", connect_args={"factory": AutocommittingConnection})
+    engine = sa.create_engine("sqlite://", poolclass=NullPool, connect_args={"factory": AutocommittingConnection})
 
     with engine.connect() as connection, pytest.raises(NotInTransaction, match="driver does not autocommit"):
         enqueue(connection, [Item("t")])
@@ -174,7 +174,10 @@ def test_a_dialect_that_does_not_detect_autocommit_is_refused_with_the_remedy(
 
     monkeypatch.setattr(pysqlite.dialect, "detect_autocommit_setting", detect)
 
-    with sa.create_engine("sqlite://").connect() as connection, pytest.raises(InvalidArgument, match=remedy):
+    with (
+        sa.create_engine("sqlite://", poolclass=NullPool).connect() as connection,
+        pytest.raises(InvalidArgument, match=remedy),
+    ):
         enqueue(connection, [Item("t")])
 
 

@@ -302,6 +302,7 @@ def test_flush_that_meets_a_locked_file_may_be_run_again(tmp_path: Path) -> None
     run(story())
 
 
+@pytest.mark.takes_source
 def test_values_that_the_columns_do_not_hold_are_refused_as_such_and_others_are_not(tmp_path: Path) -> None:
     async def story() -> None:
         owned = await opened(SqliteStore(tmp_path / "s.db", 1))
