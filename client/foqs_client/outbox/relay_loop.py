@@ -98,8 +98,11 @@ class Relay:
         self.sent_rows = self.parked_rows = self.refused_rows = self.rounds = self.sweeps = 0
 
     async def check_tables(self) -> None:
-        """Read the owner row. Raises TablesUnavailable."""
-        await self._call(self._tables.read_owner)
+        """Read the owner row, and leave no connection open: `run` opens its own. Raises TablesUnavailable."""
+        try:
+            await self._call(self._tables.read_owner)
+        finally:
+            await self._call(self._tables.close)
 
     def wake(self) -> None:
         """Read a page at once."""

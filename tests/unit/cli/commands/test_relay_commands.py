@@ -180,7 +180,6 @@ def test_doctor_names_an_outbox_without_tables(tmp_path: Path, run: Run) -> None
     assert (row["state"], "foqs relay tables --create" in row["remedy"]) == ("bad", True)
 
 
-@pytest.mark.long  # the command that fails leaves its connection to the collector, of which Python 3.13 warns
 @pytest.mark.parametrize(("state", "code"), [("no state", 3), ("", 1)])
 def test_a_service_that_fails_is_started_again(
     outbox: sqlite3.Connection, ask: Run, client: FakeClient, state: str, code: int
