@@ -68,7 +68,7 @@ def write_term(database: str, term: int, server: str) -> tuple[bytes, ...]:
     return (
         b"CREATE TABLE IF NOT EXISTS " + table + b" (one TINYINT NOT NULL PRIMARY KEY, term BIGINT UNSIGNED NOT NULL, "
         b"server VARCHAR(127) CHARACTER SET utf8mb4 NOT NULL) ENGINE = InnoDB",
-        # Columns are assigned from left to right, so the server is compared with the term of before.
+        # Columns are assigned from left to right: the server is compared before the term changes.
         b"INSERT INTO " + table + b" VALUES (1, %d, %s) ON DUPLICATE KEY UPDATE "
         b"server = IF(term < VALUES(term), VALUES(server), server), term = GREATEST(term, VALUES(term))"
         % (term, _literal(server)),

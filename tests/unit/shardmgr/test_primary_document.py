@@ -111,7 +111,7 @@ def with_registries(story: Callable[[Registry, Registry], Awaitable[None]]) -> N
 
 
 def test_equal_entry_of_another_time_is_not_replaced() -> None:
-    """An abort and a second drain bring back an entry that looks like one of before: a frozen promoter has read that one."""
+    """An abort and a second drain make an entry equal to an earlier one, which a frozen promoter has read."""
 
     async def story(one: Registry, two: Registry) -> None:
         version = await replace_primary(one, "main", ENTRY, None)
