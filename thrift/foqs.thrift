@@ -317,6 +317,8 @@ struct DequeueReply {
    * unless a lease may have been written for it.
    */
   3: optional i32 unavailable_shards,
+  /** With items: the incarnation of their namespace, as getNamespace answers it. With it, an id is unique among all installations. */
+  4: optional i64 incarnation,
 }
 
 struct AbandonDequeuesRequest {
@@ -917,6 +919,11 @@ struct NamespaceSettings {
    * clocks differ. It is a moment and no setting: a request with it is served as without it.
    */
   17: optional i64 keys_until_ms,
+  /**
+   * Only in the reply of getNamespace: the number of this life of the namespace, from 1. No other namespace has it, nor a
+   * namespace of this name after a deletion, nor one of another installation. A request with it is served as without it.
+   */
+  18: optional i64 incarnation,
 }
 
 struct SetNamespaceRequest {

@@ -183,6 +183,18 @@ class AdminCalls:
             raise errors.NotImplementedYet("this host knows no ends of keys; upgrade the hosts first")
         return int(reply.keys_until_ms)
 
+    async def incarnation(self, *, timeout_ms: int | None = None) -> int:
+        """Return the number of the incarnation of the namespace: that of all items that are delivered now.
+
+        Raises:
+            NamespaceNotFound: there is no such namespace.
+            NotImplementedYet: the host has an older version, which has no such numbers.
+        """
+        reply = await self._call(_GET, self._namespace_name(None), timeout_ms)
+        if reply.incarnation is None:
+            raise errors.NotImplementedYet("this host numbers no incarnations; upgrade the hosts first")
+        return int(reply.incarnation)
+
     async def list_namespaces(
         self, limit: int = 100, cursor: str | None = None, *, timeout_ms: int | None = None
     ) -> NamespacePage:

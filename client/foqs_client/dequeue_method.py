@@ -51,6 +51,14 @@ class DequeueMethod(ThriftMethod):
 
     def decode(self, body: bytes) -> Any:
         """Return the result struct of a reply's body. Raises Unreadable."""
+        result = self._decode(body)
+        reply = result.success
+        if reply is not None and reply.incarnation is not None:
+            for delivery in reply.items or ():
+                delivery.incarnation = reply.incarnation
+        return result
+
+    def _decode(self, body: bytes) -> Any:
         if body.startswith(_ITEMS):
             items: list[Delivery] = []
             try:

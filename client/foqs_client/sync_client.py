@@ -130,6 +130,7 @@ class SyncClient:
     get_namespace = _blocking(Client.get_namespace)
     keys_until_ms = _blocking(Client.keys_until_ms)
     grants = _blocking(Client.grants)
+    incarnation = _blocking(Client.incarnation)
     import_config = _blocking(Client.import_config)
     list_namespaces = _blocking(Client.list_namespaces)
     pause_topic = _blocking(Client.pause_topic)

@@ -156,6 +156,8 @@ class Delivery:
         age_ms: the time since the enqueue.
         first_delivery_age_ms: the time since the first delivery of the item; 0 with the first one.
         trace_context: the trace context of the enqueue.
+        incarnation: the number of the namespace's incarnation. With it, the id is unique among all
+            installations. 0 if the host is too old to give it.
     """
 
     id: str = ""
@@ -170,6 +172,7 @@ class Delivery:
     age_ms: int = 0
     first_delivery_age_ms: int | None = None
     trace_context: bytes | None = None
+    incarnation: int = 0
 
 
 class Deliveries(list[Delivery]):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, GetPydanticSchema, PlainValidator
@@ -32,6 +33,7 @@ from shardmgr.strict_json import Form, abbreviate, build_with_unknown, number_ke
 FORMAT_VERSION: Final = 1
 VERSION_MAX: Final = (1 << 63) - 1
 IDENTITY_MAX: Final = (1 << 63) - 1
+_NUMBER_BYTES: Final = 8
 _SETTINGS: Final = "settings"
 TIME_S_MAX: Final = 253_402_300_799
 """The last second of the year 9999."""
@@ -95,6 +97,18 @@ class Document:
     """The random number that the catalog has from its creation on. 0 if an older version created it."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows. They are kept."""
+
+    def incarnation_number(self, name: str) -> int:
+        """Return the number by which callers know the incarnation of a namespace, from 1.
+
+        The identity of the catalog and the name stand for an incarnation that the namespace does not have.
+        """
+        own = self.namespaces[name].incarnation
+        if own:
+            return own
+        key = self.identity.to_bytes(_NUMBER_BYTES)
+        digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_NUMBER_BYTES, key=key).digest()
+        return int.from_bytes(digest) % INCARNATION_MAX + 1
 
 
 EMPTY_DOCUMENT: Final = Document(0, {})

@@ -18,6 +18,8 @@ class NamespaceSettings(NamespaceOptions):
 
     incarnation: bytes = b""
     """The incarnation as a prefix of digests; see `idempotency_keys.incarnation_prefix`."""
+    incarnation_number: int = 0
+    """The incarnation as callers know it; see `Document.incarnation_number`."""
 
     @property
     def is_limited(self) -> bool:

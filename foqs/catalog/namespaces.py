@@ -116,11 +116,12 @@ class Namespaces:
 
     def apply(self, document: Document) -> frozenset[TopicName]:
         """Use this document from now on. Returns the topics that are no longer paused."""
+        is_same_catalog = document.identity == self.document.identity
         self.document = document
         namespaces = document.namespaces
-        known = self._resolved
+        known = self._resolved if is_same_catalog else {}
         self._resolved = {
-            name: found if (found := known.get(name)) is not None and found[0] is own else (own, self._resolve(own))
+            name: found if (found := known.get(name)) is not None and found[0] is own else (own, self._resolve(name))
             for name, own in namespaces.items()
         }
         settings = {name: own for name, (_, own) in self._resolved.items()}
@@ -154,11 +155,14 @@ class Namespaces:
         self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
         return before - self.paused_topics
 
-    def _resolve(self, own: NamespaceRecord) -> NamespaceSettings:
-        """Return the settings of a namespace, with the host's defaults for those that it lacks."""
-        return self.default_settings.model_copy(
-            update={**own.settings, "incarnation": incarnation_prefix(own.incarnation)}
-        )
+    def _resolve(self, name: str) -> NamespaceSettings:
+        """Return the settings of a namespace of the document, with the host's defaults for those that it lacks."""
+        own = self.document.namespaces[name]
+        incarnation = {
+            "incarnation": incarnation_prefix(own.incarnation),
+            "incarnation_number": self.document.incarnation_number(name),
+        }
+        return self.default_settings.model_copy(update={**own.settings, **incarnation})
 
     def close(self, name: str) -> None:
         """Refuse calls of a namespace until `reopen`."""

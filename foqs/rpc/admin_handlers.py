@@ -70,6 +70,7 @@ class _AdminHandlers:
         reply = self._settings_struct(name, found)
         window_ms = self._admin.settings(found)["key_window_ms"]
         reply.keys_until_ms = int(self._wall_ms()) + window_ms - CLOCK_DIFFERENCE_MS_MAX
+        reply.incarnation = self._admin.document().incarnation_number(name)
         return reply
 
     async def list_namespaces(self, call: Call) -> ttypes.NamespacesReply:

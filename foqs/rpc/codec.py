@@ -475,21 +475,23 @@ _DONE: Final = ttypes.Outcome()
 _ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
 
 
-def dequeue_reply(deliveries: LeasedItems) -> ttypes.DequeueReply:
-    """Return the reply with these deliveries, for `encode_dequeue_reply`."""
+def dequeue_reply(deliveries: LeasedItems, incarnation: int | None = None) -> ttypes.DequeueReply:
+    """Return the reply with these deliveries, for `encode_dequeue_reply`. `incarnation`: the number of their namespace's."""
     outage = deliveries.outage
     items: Any = deliveries.items
-    return ttypes.DequeueReply(items, unavailable_shards=None if outage is None else outage.shards)
+    shards = None if outage is None else outage.shards
+    return ttypes.DequeueReply(items, unavailable_shards=shards, incarnation=incarnation if items else None)
 
 
 def encode_dequeue_reply(is_compact: bool, reply: Any) -> bytes:
     """Return the bytes of the result. The deliveries are those of `dequeue_reply`, or structs."""
     items = reply.items
     if items and isinstance(items[0], RowView):
-        encoded = None if is_compact else dequeue_result_bytes(items, reply.availability)
+        encoded = None if is_compact else dequeue_result_bytes(items, reply.availability, reply.incarnation)
         if encoded is not None:
             return encoded
-        reply = ttypes.DequeueReply([delivery_struct(item) for item in items], reply.availability)
+        structs = [delivery_struct(item) for item in items]
+        reply = ttypes.DequeueReply(structs, reply.availability, incarnation=reply.incarnation)
     return encode_struct(is_compact, Foqs.dequeue_result(reply), _DEQUEUE_RESULT_SPEC)
 
 

@@ -131,11 +131,14 @@ class QueueHandlers:
         if wait_ms:
             wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
 
+        def to_struct(deliveries: LeasedItems) -> ttypes.DequeueReply:
+            return codec.dequeue_reply(deliveries, settings.incarnation_number)
+
         def done(deliveries: LeasedItems) -> None:
             if deliveries.outage is not None and deliveries.outage.is_whole:
                 call.fail(NothingDeliverable(deliveries.outage))
             else:
-                call.reply(codec.dequeue_reply, deliveries, deliveries.give_back)
+                call.reply(to_struct, deliveries, deliveries.give_back)
 
         return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, call.deadline, done, items_max)
 

@@ -42,7 +42,7 @@ _pack_numbers: Final = struct.Struct(
 _join: Final = b"".join
 
 
-def dequeue_result_bytes(items: Sequence[RowView], availability: Any) -> bytes | None:
+def dequeue_result_bytes(items: Sequence[RowView], availability: Any, incarnation: int | None = None) -> bytes | None:
     """Return the result of `dequeue` with these deliveries; None if a row lacks its payload or its first delivery."""
     parts = [_ITEMS, _pack_length(len(items))]
     id_size = priority = token = size = enqueued_at_ms = now_ms = attempt = attempts_max = -1
@@ -110,7 +110,7 @@ def dequeue_result_bytes(items: Sequence[RowView], availability: Any) -> bytes |
             if item.real_wait_ms is not None:
                 now_ms = -1  # the time left is this item's own
         parts += (id_start, id_bytes, start, payload, end)
-    parts += (encode_binary(ttypes.DequeueReply(None, availability), _REPLY_SPEC), STOP)
+    parts += (encode_binary(ttypes.DequeueReply(None, availability, incarnation=incarnation), _REPLY_SPEC), STOP)
     return _join(parts)
 
 

@@ -37,6 +37,9 @@ async def test_item_is_delivered_as_it_was_enqueued(site: Site) -> None:
     assert (delivery.attempt, delivery.attempts_max) == (1, 4)
     assert 0 < delivery.lease_remaining_ms <= 9_000
     assert delivery.age_ms >= 0
+    assert delivery.incarnation == await site.client.incarnation()
+    async with site.namespace("other") as other:
+        assert delivery.incarnation != await other.incarnation()
 
 
 @story

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -136,7 +137,7 @@ def _counting_results(original: Callable[..., bool]) -> Callable[..., bool]:
 def _counting_replies(original: Callable[..., None]) -> Callable[..., None]:
     def reply(self: ForwardedDequeue, to_struct: Any, value: Any, give_back: Any) -> None:
         peers = self._peer_dequeues.peers
-        if to_struct is ttypes.DequeueReply and isinstance(peers, CountedPeers):
+        if isinstance(to_struct, partial) and isinstance(peers, CountedPeers):  # a reply of a peer
             peers.surplus.on_accounted(value)
         original(self, to_struct, value, give_back)
 

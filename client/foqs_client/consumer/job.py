@@ -78,6 +78,16 @@ class Job:
         return self._delivery.id
 
     @property
+    def token(self) -> int:
+        """The number of this lease of the item."""
+        return self._delivery.token
+
+    @property
+    def incarnation(self) -> int:
+        """The number of the namespace's incarnation; 0 if the host is too old."""
+        return self._delivery.incarnation
+
+    @property
     def topic(self) -> str:
         """The item's topic."""
         return self._delivery.topic

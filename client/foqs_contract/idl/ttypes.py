@@ -1993,6 +1993,7 @@ class DequeueReply(object):
      - unavailable_shards: Without items: how many shards may hold items of the topics, but could not deliver when the wait ended. Missing: none,
     so the topics have nothing ready. If no shard that may hold items could deliver, the call is UNAVAILABLE instead,
     unless a lease may have been written for it.
+     - incarnation: With items: the incarnation of their namespace, as getNamespace answers it. With it, an id is unique among all installations.
 
     """
 
@@ -2000,13 +2001,15 @@ class DequeueReply(object):
         'items',
         'availability',
         'unavailable_shards',
+        'incarnation',
     )
 
 
-    def __init__(self, items=None, availability=None, unavailable_shards=None,):
+    def __init__(self, items=None, availability=None, unavailable_shards=None, incarnation=None,):
         self.items = items
         self.availability = availability
         self.unavailable_shards = unavailable_shards
+        self.incarnation = incarnation
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2044,6 +2047,11 @@ class DequeueReply(object):
                     self.unavailable_shards = iprot.readI32()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.incarnation = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -2071,6 +2079,10 @@ class DequeueReply(object):
         if self.unavailable_shards is not None:
             oprot.writeFieldBegin('unavailable_shards', TType.I32, 3)
             oprot.writeI32(self.unavailable_shards)
+            oprot.writeFieldEnd()
+        if self.incarnation is not None:
+            oprot.writeFieldBegin('incarnation', TType.I64, 4)
+            oprot.writeI64(self.incarnation)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7354,6 +7366,8 @@ class NamespaceSettings(object):
      - metadata_bytes_max
      - keys_until_ms: Only in the reply of getNamespace: the latest key_until_ms that an enqueue may name now, less a minute for shards whose
     clocks differ. It is a moment and no setting: a request with it is served as without it.
+     - incarnation: Only in the reply of getNamespace: the number of this life of the namespace, from 1. No other namespace has it, nor a
+    namespace of this name after a deletion, nor one of another installation. A request with it is served as without it.
 
     """
 
@@ -7375,10 +7389,11 @@ class NamespaceSettings(object):
         'lease_ms_max',
         'metadata_bytes_max',
         'keys_until_ms',
+        'incarnation',
     )
 
 
-    def __init__(self, name=None, tier=None, enqueues_per_minute=None, backlog_items_max=None, backlog_bytes_max=None, topics_max=None, payload_bytes_max=None, lease_ms_default=None, attempts_max_default=None, backoff_ms_min=None, backoff_ms_max=None, dead_retention_ms=None, key_window_ms=None, weight=None, lease_ms_max=None, metadata_bytes_max=None, keys_until_ms=None,):
+    def __init__(self, name=None, tier=None, enqueues_per_minute=None, backlog_items_max=None, backlog_bytes_max=None, topics_max=None, payload_bytes_max=None, lease_ms_default=None, attempts_max_default=None, backoff_ms_min=None, backoff_ms_max=None, dead_retention_ms=None, key_window_ms=None, weight=None, lease_ms_max=None, metadata_bytes_max=None, keys_until_ms=None, incarnation=None,):
         self.name = name
         self.tier = tier
         self.enqueues_per_minute = enqueues_per_minute
@@ -7396,6 +7411,7 @@ class NamespaceSettings(object):
         self.lease_ms_max = lease_ms_max
         self.metadata_bytes_max = metadata_bytes_max
         self.keys_until_ms = keys_until_ms
+        self.incarnation = incarnation
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -7491,6 +7507,11 @@ class NamespaceSettings(object):
                     self.keys_until_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 18:
+                if ftype == TType.I64:
+                    self.incarnation = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -7568,6 +7589,10 @@ class NamespaceSettings(object):
         if self.keys_until_ms is not None:
             oprot.writeFieldBegin('keys_until_ms', TType.I64, 17)
             oprot.writeI64(self.keys_until_ms)
+            oprot.writeFieldEnd()
+        if self.incarnation is not None:
+            oprot.writeFieldBegin('incarnation', TType.I64, 18)
+            oprot.writeI64(self.incarnation)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -11421,6 +11446,7 @@ DequeueReply.thrift_spec = (
     (1, TType.LIST, 'items', (TType.STRUCT, [Delivery, None], False), None, ),  # 1
     (2, TType.LIST, 'availability', (TType.STRUCT, [TopicAvailability, None], False), None, ),  # 2
     (3, TType.I32, 'unavailable_shards', None, None, ),  # 3
+    (4, TType.I64, 'incarnation', None, None, ),  # 4
 )
 all_structs.append(AbandonDequeuesRequest)
 AbandonDequeuesRequest.thrift_spec = (
@@ -11827,6 +11853,7 @@ NamespaceSettings.thrift_spec = (
     (15, TType.I64, 'lease_ms_max', None, None, ),  # 15
     (16, TType.I32, 'metadata_bytes_max', None, None, ),  # 16
     (17, TType.I64, 'keys_until_ms', None, None, ),  # 17
+    (18, TType.I64, 'incarnation', None, None, ),  # 18
 )
 all_structs.append(SetNamespaceRequest)
 SetNamespaceRequest.thrift_spec = (

@@ -192,7 +192,8 @@ class DequeueReply(_Struct):
     items: Sequence[Delivery] | None
     availability: Sequence[TopicAvailability] | None
     unavailable_shards: int | None
-    def __init__(self, items: Sequence[Delivery] | None = None, availability: Sequence[TopicAvailability] | None = None, unavailable_shards: int | None = None) -> None: ...
+    incarnation: int | None
+    def __init__(self, items: Sequence[Delivery] | None = None, availability: Sequence[TopicAvailability] | None = None, unavailable_shards: int | None = None, incarnation: int | None = None) -> None: ...
 
 class AbandonDequeuesRequest(_Struct):
     sequence_ids: Sequence[int] | None
@@ -555,7 +556,8 @@ class NamespaceSettings(_Struct):
     lease_ms_max: int | None
     metadata_bytes_max: int | None
     keys_until_ms: int | None
-    def __init__(self, name: str | bytes | None = None, tier: str | bytes | None = None, enqueues_per_minute: int | None = None, backlog_items_max: int | None = None, backlog_bytes_max: int | None = None, topics_max: int | None = None, payload_bytes_max: int | None = None, lease_ms_default: int | None = None, attempts_max_default: int | None = None, backoff_ms_min: int | None = None, backoff_ms_max: int | None = None, dead_retention_ms: int | None = None, key_window_ms: int | None = None, weight: int | None = None, lease_ms_max: int | None = None, metadata_bytes_max: int | None = None, keys_until_ms: int | None = None) -> None: ...
+    incarnation: int | None
+    def __init__(self, name: str | bytes | None = None, tier: str | bytes | None = None, enqueues_per_minute: int | None = None, backlog_items_max: int | None = None, backlog_bytes_max: int | None = None, topics_max: int | None = None, payload_bytes_max: int | None = None, lease_ms_default: int | None = None, attempts_max_default: int | None = None, backoff_ms_min: int | None = None, backoff_ms_max: int | None = None, dead_retention_ms: int | None = None, key_window_ms: int | None = None, weight: int | None = None, lease_ms_max: int | None = None, metadata_bytes_max: int | None = None, keys_until_ms: int | None = None, incarnation: int | None = None) -> None: ...
 
 class SetNamespaceRequest(_Struct):
     settings: NamespaceSettings | None

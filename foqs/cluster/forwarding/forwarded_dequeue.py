@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues, Route
@@ -144,22 +145,23 @@ class ForwardedDequeue(WrappedCall):
 
     async def _forward(self, route: Route) -> None:
         peer_dequeues, namespace = self._peer_dequeues, self.request.namespace_name
-        deliveries: Sequence[ttypes.Delivery] = ()
+        reply = ttypes.DequeueReply()
         try:
-            deliveries = await peer_dequeues.dequeue(route, self.request, self.topics, self.deadline)
+            reply = await peer_dequeues.dequeue(route, self.request, self.topics, self.deadline)
         except UnknownOutcome as error:
             self._unknown_outcome = error
         except Exception as error:
             self._abandon_local()
             self._fail(error)
         self.is_forwarding = False
-        if deliveries:
+        if deliveries := reply.items:
             peer, places = route
             if self._is_done:
                 peer_dequeues.release(peer, namespace, deliveries)
             else:
                 self._abandon_local()
-                self._reply(ttypes.DequeueReply, deliveries, lambda: peer_dequeues.release(peer, namespace, deliveries))
+                give_back = partial(peer_dequeues.release, peer, namespace, deliveries)
+                self._reply(partial(ttypes.DequeueReply, incarnation=reply.incarnation), deliveries, give_back)
             self._local_dequeues.forward_waiting([self.topics[place] for place in places])
         elif not self._is_done:
             self._continue_locally()

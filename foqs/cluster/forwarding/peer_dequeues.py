@@ -173,8 +173,8 @@ class PeerDequeues:
 
     async def dequeue(
         self, route: Route, request: ttypes.DequeueRequest, topics: Sequence[TopicName], deadline: float
-    ) -> Sequence[ttypes.Delivery]:
-        """Dequeue from a peer; return its deliveries, or none if it has none or refuses. Raises UnknownOutcome."""
+    ) -> ttypes.DequeueReply:
+        """Dequeue from a peer; return its reply, one without items if it refuses. Raises UnknownOutcome."""
         peer, places = route
         part = copy(request)
         wanted = request.topics or ()
@@ -193,7 +193,7 @@ class PeerDequeues:
                 raise
             if isinstance(error, Unavailable):
                 self._record_refusal(peer, part_topics, error)
-            return []
+            return ttypes.DequeueReply()
         self._forget_refusals(peer, part_topics)
         if reply.availability is not None:
             left = {found.topic: found for found in reply.availability}
@@ -204,7 +204,7 @@ class PeerDequeues:
         if not reply.items:
             self._set_retry_at(peer, part_topics, RETRY_AFTER_S)
         self.received_count += len(reply.items or ())
-        return reply.items or []
+        return reply
 
     def release(self, peer: Peer, namespace: bytes | None, deliveries: Sequence[ttypes.Delivery]) -> None:
         """Release deliveries that no consumer gets, so that they are READY again soon."""

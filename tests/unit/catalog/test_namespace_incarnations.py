@@ -9,7 +9,9 @@ import pytest
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, parse, render
 from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.idempotency_keys import item_digest
+from foqs.options.options import NamespaceOptions
 from foqs.queue.engine import Engine
 from foqs.queue.port import EnqueueOutcome, Repeated
 from foqs.rpc import codec
@@ -161,6 +163,31 @@ def test_import_into_a_lost_catalog_keeps_the_exported_incarnations() -> None:
         assert restored.identity == 1
         deleted = changes.delete(restored, "a")
         assert changes.restore(deleted, exported, incarnation=6).namespaces["a"].incarnation == 6
+
+
+def test_each_incarnation_of_each_catalog_has_a_number_of_its_own() -> None:
+    first, second, older = (
+        Document(
+            1, {"a": NamespaceRecord(), "b": NamespaceRecord(), "c": NamespaceRecord(incarnation=7)}, identity=identity
+        )
+        for identity in (1, 2, 0)
+    )
+    numbers = [document.incarnation_number(name) for document in (first, second, older) for name in "ab"]
+
+    assert len(set(numbers)) == 6
+    assert all(0 < number < 1 << 63 for number in numbers)
+    assert first.incarnation_number("c") == second.incarnation_number("c") == 7
+    restored = changes.restore(changes.new_catalog("a", 2), first, incarnation=9)
+    assert [restored.incarnation_number(name) for name in "ab"] == numbers[:2]
+
+
+def test_settings_follow_the_identity_that_a_catalog_gets_by_an_import() -> None:
+    namespaces = Namespaces(NamespaceOptions())
+    own = {"a": NamespaceRecord()}
+    for identity in (1, 2):
+        document = Document(identity, own, identity=identity)
+        namespaces.apply(document)
+        assert namespaces.settings_of("a").incarnation_number == document.incarnation_number("a")
 
 
 def test_namespace_created_again_has_its_full_rate() -> None:

@@ -91,6 +91,20 @@ def test_an_item_may_name_an_end_of_its_key_a_minute_before_the_window_ends() ->
     run(main())
 
 
+def test_each_incarnation_of_a_namespace_has_another_number() -> None:
+    async def main() -> None:
+        async with configured() as found, Client(found.host.url, namespace="shop") as client:
+            numbers = []
+            for _ in range(2):
+                await found.client.create_namespace(Namespace("shop"))
+                numbers += [await client.incarnation(), await client.incarnation()]
+                await found.client.delete_namespace("shop")
+            assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
+            assert await found.client.incarnation() > 0
+
+    run(main())
+
+
 def test_every_setting_is_stored_and_returned() -> None:
     async def main() -> None:
         async with configured() as found:

@@ -48,14 +48,19 @@ VIEWS = st.builds(
 )  # fmt: skip
 
 
-def expected(items: Sequence[RowView], availability: Any, *, is_compact: bool = False) -> bytes:
-    reply = ttypes.DequeueReply([codec.delivery_struct(item) for item in items], availability)
+def expected(
+    items: Sequence[RowView], availability: Any, incarnation: int | None = None, *, is_compact: bool = False
+) -> bytes:
+    structs = [codec.delivery_struct(item) for item in items]
+    reply = ttypes.DequeueReply(structs, availability, incarnation=incarnation)
     return encode_struct(is_compact, Foqs.dequeue_result(reply), SPEC)
 
 
-@given(st.lists(VIEWS, max_size=6), st.sampled_from(AVAILABILITY))
-def test_deliveries_have_the_bytes_of_thrifts_encoder(items: list[RowView], availability: Any) -> None:
-    assert dequeue_result_bytes(items, availability) == expected(items, availability)
+@given(st.lists(VIEWS, max_size=6), st.sampled_from(AVAILABILITY), st.none() | MS)
+def test_deliveries_have_the_bytes_of_thrifts_encoder(
+    items: list[RowView], availability: Any, incarnation: int | None
+) -> None:
+    assert dequeue_result_bytes(items, availability, incarnation) == expected(items, availability, incarnation)
 
 
 @pytest.mark.parametrize("availability", AVAILABILITY, ids=["alone", "in a tier"])
@@ -65,9 +70,10 @@ def test_reply_is_the_same_in_both_ways(is_compact: bool, availability: Any) -> 
     without_payload = view(3, 9, "t", 0, None, b"m", 1, 1, 9, 0, 5, 6)
     of_old_host = view(3, 9, "t", 0, b"p", b"m", 1, 1, 9, 0, 5, 6, None)
     for items in ([], [whole], [whole, without_payload], [whole, of_old_host]):
-        reply = codec.dequeue_reply(LeasedItems(items, lambda: None))
+        reply = codec.dequeue_reply(LeasedItems(items, lambda: None), 77)
         reply.availability = availability
-        assert codec.encode_dequeue_reply(is_compact, reply) == expected(items, availability, is_compact=is_compact)
+        wanted = expected(items, availability, 77 if items else None, is_compact=is_compact)
+        assert codec.encode_dequeue_reply(is_compact, reply) == wanted
         structs = ttypes.DequeueReply([codec.delivery_struct(item) for item in items], availability)
         assert codec.encode_dequeue_reply(is_compact, structs) == expected(items, availability, is_compact=is_compact)
 
