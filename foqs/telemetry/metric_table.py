@@ -283,6 +283,13 @@ RELAY_METRICS: Final = (
     _counter("relay_refused_rows", "Sends of rows that were refused for a while, or not answered; they are sent again"),
     _counter("relay_rounds", "Transactions of the relay"),
     _counter("relay_sweeps", "Reads of the whole outbox"),
+    _counter("relay_inbox_pruned_rows", "Rows of the inbox that were deleted; with --inbox"),
+    _gauge(
+        "relay_inbox_waiting_rows", "Old rows of the inbox that stay, because their items may come again; with --inbox"
+    ),
+    _gauge(
+        "relay_inbox_other_rows", "Old rows of the inbox that stay, because they are of other namespaces; with --inbox"
+    ),
 )
 """The metrics of `foqs relay`, sampled at each scrape of its own HTTP server."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 import pymysql
@@ -29,6 +29,8 @@ from foqs_client.outbox.outbox_sql import Dialect, create_tables
 from perf.lib.servers import Postgres
 from tests.support.mariadb import MariaDb
 
+T = TypeVar("T")
+
 ORDER: Final = "INSERT INTO orders VALUES (17)"
 MARKS: Final = {"mariadb": pytest.mark.mysql, "mysql9": pytest.mark.mysql, "postgres": pytest.mark.postgres}
 MARKERS: Final = {Dialect.MYSQL: "%s", Dialect.POSTGRES: "%s", Dialect.SQLITE: "?"}
@@ -36,6 +38,15 @@ MARKERS: Final = {Dialect.MYSQL: "%s", Dialect.POSTGRES: "%s", Dialect.SQLITE: "
 DATABASES: Final = tuple(pytest.param(name, marks=MARKS.get(name, ())) for name in ("sqlite", *MARKS))
 """The parameters of a test that runs on each database."""
 CONNECTIONS: Final = ("plain", "core", "orm", "async core", "async orm")
+WAYS: Final = (
+    *(
+        pytest.param(name, connection, marks=MARKS.get(name, ()), id=f"{name}, {connection}")
+        for name in ("sqlite", "mariadb", "postgres")
+        for connection in CONNECTIONS
+    ),
+    pytest.param("mysql9", "plain", marks=pytest.mark.mysql, id="mysql9, plain"),
+)
+"""The parameters of a test that runs over each kind of connection."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,14 @@ class RolledBack(Exception):
     """Ends a transaction without a commit."""
 
 
+def insert_order(connection: Any) -> None:
+    """Insert an order over a connection that blocks."""
+    if isinstance(connection, sa.Connection | Session):
+        connection.execute(sa.text(ORDER))
+    else:
+        connection.cursor().execute(ORDER)
+
+
 @dataclass(frozen=True)
 class Way:
     """One kind of connection to one place."""
@@ -129,36 +148,49 @@ class Way:
     ) -> None:
         """Insert an order and the items in one transaction. Unless it `ends`, raise RolledBack in it."""
 
-        def write(connection: Any, order: Callable[[Any], Any]) -> None:
-            order(connection)
+        def write(connection: Any) -> None:
+            insert_order(connection)
             enqueue(connection, items, row_groups=row_groups)
-            if not ends:
-                raise RolledBack
 
-        if self.connection == "plain":
-            with self._plain() as connection:
-                write(connection, lambda connection: connection.cursor().execute(ORDER))
-        elif self.connection in ("core", "orm"):
-            with self._blocking() as connection:
-                write(connection, lambda connection: connection.execute(sa.text(ORDER)))
-        else:
-            asyncio.run(self._write_async(items, row_groups, ends))
+        async def write_async(connection: Any) -> None:
+            await connection.execute(sa.text(ORDER))
+            await enqueue_async(connection, items, row_groups=row_groups)
+
+        self.transact(write, write_async, ends=ends)
 
     def write_without_transaction(self, items: Sequence[Item]) -> None:
         """Write over a connection that commits each statement."""
-        if self.connection == "plain":
-            with closing(self.place.connect(True)) as connection:
-                enqueue(connection, items)
-        elif self.connection in ("core", "orm"):
-            engine = sa.create_engine(self.place.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-            with engine.connect() if self.connection == "core" else Session(engine) as connection:
-                enqueue(connection, items)
-        else:
-            asyncio.run(self._write_autocommit_async(items))
+        self.transact(
+            lambda connection: enqueue(connection, items),
+            lambda connection: enqueue_async(connection, items),
+            commits=True,
+        )
+
+    def transact(
+        self,
+        act: Callable[[Any], T],
+        act_async: Callable[[Any], Awaitable[T]],
+        *,
+        ends: bool = True,
+        commits: bool = False,
+    ) -> T:
+        """Return what a function returns of a connection, in one transaction. Unless it `ends`, raise RolledBack in it.
+
+        Args:
+            act_async: the function of an asynchronous connection.
+            commits: over a connection that commits each statement.
+        """
+        if self.connection.startswith("async"):
+            return asyncio.run(self._transact_async(act_async, ends, commits))
+        with self._plain(commits) if self.connection == "plain" else self._blocking(commits) as connection:
+            result = act(connection)
+            if not ends:
+                raise RolledBack
+            return result
 
     @contextmanager
-    def _plain(self) -> Iterator[Any]:
-        with closing(self.place.connect(False)) as connection:
+    def _plain(self, commits: bool) -> Iterator[Any]:
+        with closing(self.place.connect(commits)) as connection:
             try:
                 yield connection
                 connection.commit()
@@ -167,8 +199,8 @@ class Way:
                 raise
 
     @contextmanager
-    def _blocking(self) -> Iterator[Any]:
-        engine = sa.create_engine(self.place.url, poolclass=NullPool)
+    def _blocking(self, commits: bool) -> Iterator[Any]:
+        engine = sa.create_engine(self.place.url, poolclass=NullPool, **_isolation(commits))
         if self.connection == "core":
             with engine.begin() as connection:
                 yield connection
@@ -176,18 +208,17 @@ class Way:
             with Session(engine) as session, session.begin():
                 yield session
 
-    async def _write_async(self, items: Sequence[Item], row_groups: Sequence[str | None] | None, ends: bool) -> None:
-        engine = create_async_engine(self.place.async_url, poolclass=NullPool)
+    async def _transact_async(self, act: Callable[[Any], Awaitable[T]], ends: bool, commits: bool) -> T:
+        engine = create_async_engine(self.place.async_url, poolclass=NullPool, **_isolation(commits))
         opened = engine.begin() if self.connection == "async core" else AsyncSession(engine)
         async with opened as connection:
-            await connection.execute(sa.text(ORDER))
-            await enqueue_async(connection, items, row_groups=row_groups)
+            result = await act(connection)
             if not ends:
                 raise RolledBack
             if self.connection == "async orm":
                 await connection.commit()
+            return result
 
-    async def _write_autocommit_async(self, items: Sequence[Item]) -> None:
-        engine = create_async_engine(self.place.async_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        async with engine.connect() if self.connection == "async core" else AsyncSession(engine) as connection:
-            await enqueue_async(connection, items)
+
+def _isolation(commits: bool) -> dict[str, Any]:
+    return {"isolation_level": "AUTOCOMMIT"} if commits else {}

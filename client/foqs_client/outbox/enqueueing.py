@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foqs_client.outbox.new_rows import PAYLOAD_BYTES_MAX, new_rows
-from foqs_client.outbox.outbox_sql import DEFAULT_PREFIX
-from foqs_client.outbox.user_connections import insert_rows, run_blocking
+from foqs_client.outbox.new_rows import COLUMNS, PAYLOAD_BYTES_MAX, new_rows
+from foqs_client.outbox.outbox_sql import DEFAULT_PREFIX, Dialect, outbox_table
+from foqs_client.outbox.user_connections import run_blocking, user_connection
 from foqs_client.types import Item
 
 
@@ -43,7 +43,11 @@ def enqueue(
     """
     rows = new_rows(items, row_groups, payload_bytes_max)
     if rows:
-        insert_rows(connection, rows, prefix, notify=notify)
+        user, table = user_connection(connection), outbox_table(prefix)
+        user.require_transaction()
+        user.insert(table, COLUMNS, rows)
+        if notify and user.dialect is Dialect.POSTGRES:
+            user.execute(f"NOTIFY {table}")
     return [row[0] for row in rows]
 
 

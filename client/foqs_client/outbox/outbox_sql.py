@@ -143,6 +143,12 @@ def outbox_table(prefix: str) -> str:
     return f"{prefix}outbox"
 
 
+def inbox_table(prefix: str) -> str:
+    """Return the name of the table of deliveries whose effects are committed. Raises InvalidArgument."""
+    _check_prefix(prefix)
+    return f"{prefix}inbox"
+
+
 def _check_prefix(prefix: str) -> None:
     if not _PREFIX.fullmatch(prefix):
         raise InvalidArgument(

@@ -1,45 +1,66 @@
-"""A user's connection to a database, as an outbox writes through it.
+"""A user's connection to a database, as an outbox and an inbox use it.
 
-Holds `insert_rows`. Always true: rows are written in the transaction that is open, or that the
-connection begins by itself and the user commits; a connection that would commit each statement
-is refused; only the package of the connection is imported.
+Holds `UserConnection` and its adapters. Always true: statements run in the transaction that is open, or that
+the connection begins by itself and the user commits; nothing is committed here; only the package of the connection
+is imported. A marker in a statement is `?`; an adapter gives those of its driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from contextlib import closing
+from typing import Any, Final, Protocol, TypeVar
 
 from foqs_client.errors import InvalidArgument
-from foqs_client.outbox.new_rows import COLUMNS
 from foqs_client.outbox.outbox_errors import NotInTransaction
-from foqs_client.outbox.outbox_sql import outbox_table
+from foqs_client.outbox.outbox_sql import Dialect, dialect_named
 
-Rows = Sequence[tuple[Any, ...]]
+Values = Sequence[Any]
 T = TypeVar("T")
 
+_KINDS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("payload", "metadata", "trace_context"), bytes),
+    **dict.fromkeys(("event_id", "topic", "row_group", "idempotency_key"), str),
+}
+"""The columns of an outbox that hold no numbers: a column may have no value that says it."""
 _MYSQL_IN_TRANSACTION: Final = 1
 """SERVER_STATUS_IN_TRANS of MySQL's protocol."""
 
 
-def insert_rows(connection: Any, rows: Rows, prefix: str, *, notify: bool) -> None:
-    """Write rows through a connection of any kind that is known.
+class UserConnection(Protocol):
+    """A connection of any kind that is known. Each method raises what the driver raises."""
 
-    Args:
-        notify: on Postgres, wake the relay when the transaction commits.
+    @property
+    def dialect(self) -> Dialect:
+        """The database."""
+        ...
 
-    Raises:
-        InvalidArgument: it is of another kind, or the prefix is no name of a table.
-        NotInTransaction: the connection commits each statement, and no transaction is open.
-    """
+    def require_transaction(self) -> None:
+        """Raise NotInTransaction if the connection commits each statement, and no transaction is open."""
+        ...
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Values]) -> None:
+        """Insert rows, at least one, in one call of the driver."""
+        ...
+
+    def execute(self, statement: str, values: Values = ()) -> int:
+        """Return the number of rows that a statement has changed."""
+        ...
+
+    def query(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Return the rows that a statement finds."""
+        ...
+
+
+def user_connection(connection: Any) -> UserConnection:
+    """Return a user's connection as it is used here. Raises InvalidArgument: it is of no kind that is known."""
     for package in _packages(connection):
-        insert = _INSERT_BY_PACKAGE.get(package)
-        if insert is not None:
-            insert(connection, rows, outbox_table(prefix), notify)
-            return
+        adapter = _ADAPTERS.get(package)
+        if adapter is not None:
+            return adapter(connection)
     raise InvalidArgument(
         f"{type(connection).__module__}.{type(connection).__qualname__} is no connection that is known; "
-        f"give one of {', '.join(_INSERT_BY_PACKAGE)}",
+        f"give one of {', '.join(_ADAPTERS)}",
         field="connection",
     )
 
@@ -60,7 +81,7 @@ async def run_blocking(connection: Any, function: Callable[[Any], T]) -> T:
             return result
     raise InvalidArgument(
         f"{type(connection).__qualname__} is none of AsyncConnection, AsyncSession and async_scoped_session of "
-        "SQLAlchemy; a connection that blocks goes to enqueue",
+        "SQLAlchemy; a connection that blocks goes to the function without _async",
         field="connection",
     )
 
@@ -69,63 +90,147 @@ def _packages(connection: Any) -> list[str]:
     return [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
 
 
-def _insert_sqlite(connection: Any, rows: Rows, table: str, _notify: bool) -> None:
-    autocommit: int = getattr(connection, "autocommit", -1)  # of Python 3.12; -1 stands for `isolation_level`
-    commits = connection.isolation_level is None if autocommit == -1 else bool(autocommit)
-    _require_transaction(
-        commits and not connection.in_transaction, "begin a transaction first: connection.execute('BEGIN')"
-    )
-    connection.executemany(_statement(table, "?"), rows)
+class _PlainConnection:
+    """A connection of a plain driver."""
+
+    dialect: Dialect
+    marker = "%s"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Values]) -> None:
+        """See `UserConnection`."""
+        markers = ", ".join([self.marker] * len(columns))
+        with closing(self._cursor()) as cursor:
+            cursor.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({markers})", rows)  # noqa: S608 (names of ours)
+
+    def execute(self, statement: str, values: Values = ()) -> int:
+        """See `UserConnection`."""
+        with closing(self._cursor()) as cursor:
+            cursor.execute(statement.replace("?", self.marker), tuple(values))
+            return int(cursor.rowcount)
+
+    def query(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """See `UserConnection`."""
+        with closing(self._cursor()) as cursor:
+            cursor.execute(statement.replace("?", self.marker), tuple(values))
+            return [tuple(row) for row in cursor.fetchall()]
+
+    def _cursor(self) -> Any:
+        """Return a cursor whose rows are tuples, whatever the user has set."""
+        return self._connection.cursor()
 
 
-def _insert_psycopg(connection: Any, rows: Rows, table: str, notify: bool) -> None:
-    import psycopg
+class _SqliteConnection(_PlainConnection):
+    dialect = Dialect.SQLITE
+    marker = "?"
 
-    if not isinstance(connection, psycopg.Connection):
-        raise InvalidArgument(
-            f"{type(connection).__qualname__} of psycopg does not block; give a Connection, "
-            "or an AsyncConnection of SQLAlchemy to enqueue_async",
-            field="connection",
+    def require_transaction(self) -> None:
+        """See `UserConnection`."""
+        connection = self._connection
+        autocommit: int = getattr(connection, "autocommit", -1)  # of Python 3.12; -1 stands for `isolation_level`
+        commits = connection.isolation_level is None if autocommit == -1 else bool(autocommit)
+        _refuse(commits and not connection.in_transaction, "begin a transaction first: connection.execute('BEGIN')")
+
+    def _cursor(self) -> Any:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
+
+class _PsycopgConnection(_PlainConnection):
+    dialect = Dialect.POSTGRES
+
+    def __init__(self, connection: Any) -> None:
+        import psycopg
+
+        if not isinstance(connection, psycopg.Connection):
+            raise InvalidArgument(
+                f"{type(connection).__qualname__} of psycopg does not block; give a Connection, "
+                "or an AsyncConnection of SQLAlchemy to the function with _async",
+                field="connection",
+            )
+        super().__init__(connection)
+
+    def require_transaction(self) -> None:
+        """See `UserConnection`."""
+        is_idle = self._connection.info.transaction_status == 0
+        _refuse(self._connection.autocommit and is_idle, "begin a transaction first: with connection.transaction()")
+
+    def _cursor(self) -> Any:
+        from psycopg.rows import tuple_row
+
+        return self._connection.cursor(row_factory=tuple_row)
+
+
+class _PymysqlConnection(_PlainConnection):
+    dialect = Dialect.MYSQL
+
+    def require_transaction(self) -> None:
+        """See `UserConnection`."""
+        is_idle = not self._connection.server_status & _MYSQL_IN_TRANSACTION
+        _refuse(self._connection.get_autocommit() and is_idle, "begin a transaction first: connection.begin()")
+
+    def _cursor(self) -> Any:
+        from pymysql.cursors import Cursor
+
+        return self._connection.cursor(Cursor)
+
+
+class _SqlalchemyConnection:
+    """A Connection, a Session or a scoped session."""
+
+    def __init__(self, connection: Any) -> None:
+        import sqlalchemy as sa
+        from sqlalchemy.orm import Session, scoped_session
+
+        if isinstance(connection, Session | scoped_session):
+            connection = connection.connection()
+        if not isinstance(connection, sa.Connection):
+            raise InvalidArgument(
+                f"{type(connection).__qualname__} is none of Connection, Session and scoped_session; "
+                "an AsyncConnection or an AsyncSession goes to the function with _async",
+                field="connection",
+            )
+        self.dialect = dialect_named(connection.dialect.name)
+        self._connection = connection
+
+    def require_transaction(self) -> None:
+        """See `UserConnection`."""
+        driver = self._connection.connection.driver_connection
+        # pysqlite's dialect looks at `isolation_level` alone, and Python 3.12 has `autocommit` beside it.
+        commits = _detects_autocommit(self._connection) or getattr(driver, "autocommit", False) is True
+        _refuse(
+            commits and not _is_in_transaction(driver),
+            "give a connection whose isolation level is not AUTOCOMMIT, and whose driver does not autocommit",
         )
-    is_idle = connection.info.transaction_status == 0
-    _require_transaction(connection.autocommit and is_idle, "begin a transaction first: with connection.transaction()")
-    with connection.cursor() as cursor:
-        cursor.executemany(_statement(table, "%s"), rows)
-        if notify:
-            cursor.execute(f"NOTIFY {table}")
 
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Values]) -> None:
+        """See `UserConnection`."""
+        import sqlalchemy as sa
 
-def _insert_pymysql(connection: Any, rows: Rows, table: str, _notify: bool) -> None:
-    is_idle = not connection.server_status & _MYSQL_IN_TRANSACTION
-    _require_transaction(connection.get_autocommit() and is_idle, "begin a transaction first: connection.begin()")
-    with connection.cursor() as cursor:
-        cursor.executemany(_statement(table, "%s"), rows)
+        typed = [sa.column(name, _sqlalchemy_type(_KINDS.get(name, int))) for name in columns]
+        named = [dict(zip(columns, row, strict=True)) for row in rows]
+        self._connection.execute(sa.insert(sa.table(table, *typed)), named)
 
+    def execute(self, statement: str, values: Values = ()) -> int:
+        """See `UserConnection`."""
+        return int(self._run(statement, values).rowcount)
 
-def _insert_sqlalchemy(connection: Any, rows: Rows, table: str, notify: bool) -> None:
-    """Write through a Connection, a Session or a scoped session."""
-    import sqlalchemy as sa
-    from sqlalchemy.orm import Session, scoped_session
+    def query(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """See `UserConnection`."""
+        return [tuple(row) for row in self._run(statement, values)]
 
-    if isinstance(connection, Session | scoped_session):
-        connection = connection.connection()
-    if not isinstance(connection, sa.Connection):
-        raise InvalidArgument(
-            f"{type(connection).__qualname__} is none of Connection, Session and scoped_session; "
-            "an AsyncConnection or an AsyncSession goes to enqueue_async",
-            field="connection",
-        )
-    raw = connection.connection
-    # pysqlite's dialect looks at `isolation_level` alone, and Python 3.12 has `autocommit` beside it.
-    commits = _detects_autocommit(connection) or getattr(raw.driver_connection, "autocommit", False) is True
-    _require_transaction(
-        commits and not _is_in_transaction(raw.driver_connection),
-        "give a connection whose isolation level is not AUTOCOMMIT, and whose driver does not autocommit",
-    )
-    target = sa.table(table, *(sa.column(name, _sqlalchemy_type(sa, name)) for name in COLUMNS))
-    connection.execute(sa.insert(target), [dict(zip(COLUMNS, row, strict=True)) for row in rows])
-    if notify and connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"NOTIFY {table}")
+    def _run(self, statement: str, values: Values) -> Any:
+        import sqlalchemy as sa
+
+        first, *others = statement.split("?")
+        text = first + "".join([f":v{place}{part}" for place, part in enumerate(others)])
+        binds = [
+            sa.bindparam(f"v{place}", value, type_=_sqlalchemy_type(type(value))) for place, value in enumerate(values)
+        ]
+        return self._connection.execute(sa.text(text).bindparams(*binds), execution_options={"preserve_rowcount": True})
 
 
 def _detects_autocommit(connection: Any) -> bool:
@@ -152,24 +257,23 @@ def _is_in_transaction(driver_connection: Any) -> bool:
     return bool(getattr(driver_connection, "in_transaction", False))
 
 
-def _sqlalchemy_type(sa: Any, column: str) -> Any:
-    if column in ("payload", "metadata", "trace_context"):
+def _sqlalchemy_type(kind: type) -> Any:
+    """Return SQLAlchemy's type. asyncpg would take a number of milliseconds for one of 32 bits."""
+    import sqlalchemy as sa
+
+    if kind is bytes:
         return sa.LargeBinary
-    return sa.String if column in ("event_id", "topic", "row_group", "idempotency_key") else sa.BigInteger
+    return sa.String if kind is str else sa.BigInteger
 
 
-def _statement(table: str, marker: str) -> str:
-    return f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES ({', '.join([marker] * len(COLUMNS))})"  # noqa: S608 (the name was checked)
-
-
-def _require_transaction(would_commit: bool, remedy: str) -> None:
+def _refuse(would_commit: bool, remedy: str) -> None:
     if would_commit:
         raise NotInTransaction(f"this connection commits each statement; {remedy}")
 
 
-_INSERT_BY_PACKAGE: Final[Mapping[str, Callable[[Any, Rows, str, bool], None]]] = {
-    "sqlite3": _insert_sqlite,
-    "psycopg": _insert_psycopg,
-    "pymysql": _insert_pymysql,
-    "sqlalchemy": _insert_sqlalchemy,
+_ADAPTERS: Final[Mapping[str, Callable[[Any], UserConnection]]] = {
+    "sqlite3": _SqliteConnection,
+    "psycopg": _PsycopgConnection,
+    "pymysql": _PymysqlConnection,
+    "sqlalchemy": _SqlalchemyConnection,
 }

@@ -150,7 +150,7 @@ def _given(name: str, value: T) -> T:
     "relay",
     invoke_without_command=True,
     epilog="\b\nExamples:\n  foqs relay --database sqlite:////var/lib/shop.db\n  foqs relay -n orders --http-port 7422\n"
-    "  foqs relay status\n  foqs relay resend 17 --may-double",
+    "  foqs relay --inbox\n  foqs relay status\n  foqs relay resend 17 --may-double",
 )
 @_outbox_options
 @click.option(
@@ -165,6 +165,19 @@ def _given(name: str, value: T) -> T:
 )
 @click.option(
     "--progress", type=DURATION, default="10s", show_default=True, help="How often counts are logged; 0: never."
+)
+@click.option(
+    "--inbox",
+    "prunes_inbox",
+    is_flag=True,
+    help="Also prune the inbox: ack the items of old rows again, and delete the rows whose items are gone.",
+)
+@click.option(
+    "--inbox-keep",
+    type=DURATION,
+    default="7d",
+    show_default=True,
+    help="How long each row of the inbox stays at least; 1d or more.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @host_call_options

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foqs.cli.host_session import ERROR, UNREACHABLE, CommandFailed, HostSession
 from foqs.cli.output import show_fields
 from foqs.telemetry import logs
+from foqs_client.inbox.inbox_pruner import InboxPruner
 from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
 from foqs_client.outbox.outbox_sql import Dialect, outbox_table
 from foqs_client.outbox.postgres_wakeups import listen_for_wakeups
@@ -45,6 +46,8 @@ def run_relay(
     stop_timeout: int,
     progress: int,
     log_level: str,
+    prunes_inbox: bool,
+    inbox_keep: int,
 ) -> None:
     """Relay until a signal, and show the counts. Raises CommandFailed."""
     logs.setup_logging(log_level, "auto" if session.output_format == "table" else "json", sys.stderr)
@@ -57,10 +60,13 @@ def run_relay(
             ClientQueue(client),
             replace(DEFAULT_PAUSES, stop_s=stop_timeout / 1_000),
         )
+        pruner = _pruner(relay, client, database, prefix, inbox_keep // 1_000) if prunes_inbox else None
         await relay.check_tables()
         async with contextlib.AsyncExitStack() as beside:
+            if pruner is not None:
+                await beside.enter_async_context(_running(pruner.run()))
             if http_port is not None:
-                await beside.enter_async_context(_served(relay, http_host, http_port))
+                await beside.enter_async_context(_served(relay, pruner, http_host, http_port))
             if database.dialect is Dialect.POSTGRES:
                 wakeups = listen_for_wakeups(database.connect, outbox_table(prefix), relay.wake)
                 await beside.enter_async_context(_running(wakeups))
@@ -127,12 +133,12 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _served(relay: Relay, host: str, port: int) -> AsyncIterator[None]:
+async def _served(relay: Relay, pruner: InboxPruner | None, host: str, port: int) -> AsyncIterator[None]:
     """Serve the relay's metrics and whether it is ready."""
     from foqs.telemetry.http_server import HttpServer
     from foqs.telemetry.relay_metrics import RelayMetrics
 
-    server = HttpServer(RelayMetrics(lambda: _samples(relay)), lambda: relay.problems)
+    server = HttpServer(RelayMetrics(lambda: _samples(relay, pruner)), lambda: relay.problems)
     try:
         listening = await server.start(host, port)
     except OSError as error:
@@ -150,7 +156,13 @@ def _counts(relay: Relay) -> dict[str, int]:
     return {name: getattr(relay, name) for name in ("sent_rows", "parked_rows", "refused_rows", "rounds", "sweeps")}
 
 
-def _samples(relay: Relay) -> dict[str, float]:
+def _pruner(relay: Relay, client: Client, database: UserDatabase, prefix: str, keep_s: int) -> InboxPruner:
+    """Return what prunes the inbox. Raises InvalidArgument."""
+    tables = OutboxConnection(database.connect, database.dialect, prefix)
+    return InboxPruner(tables, client, lambda: relay.is_owner, keep_s)
+
+
+def _samples(relay: Relay, pruner: InboxPruner | None) -> dict[str, float]:
     """Return the values of `RELAY_METRICS`. Those of the outbox are the owner's."""
     counts = {f"foqs_relay_{name}": float(value) for name, value in _counts(relay).items()}
     found = {**counts, "foqs_relay_owner": float(relay.is_owner)}
@@ -158,6 +170,10 @@ def _samples(relay: Relay) -> dict[str, float]:
         found["foqs_relay_lag_rows"] = relay.figures.rows
         found["foqs_relay_lag_seconds"] = relay.figures.oldest_ms / 1_000
         found["foqs_relay_parked"] = relay.figures.parked
+    if pruner is not None:
+        found["foqs_relay_inbox_pruned_rows"] = pruner.pruned_rows
+        found["foqs_relay_inbox_waiting_rows"] = pruner.waiting_rows
+        found["foqs_relay_inbox_other_rows"] = pruner.other_rows
     return found
 
 

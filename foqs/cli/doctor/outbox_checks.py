@@ -14,6 +14,8 @@ from foqs.cli.host_session import HostSession
 from foqs.runtime.durations import format_duration
 from foqs.telemetry.findings import Finding
 from foqs_client import FoqsError
+from foqs_client.inbox.inbox_rows import oldest_age_ms
+from foqs_client.inbox.pruning import KEEP_S
 from foqs_client.outbox import relay_sql
 from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
@@ -25,6 +27,8 @@ from foqs_contract.plurals import counted
 _SUBJECT: Final = "Outbox"
 _LAG_MS_MAX: Final = 60_000
 _KEY_WINDOW_MS_MIN: Final = 3_600_000
+_INBOX_MS_MAX: Final = 2 * KEEP_S * 1_000
+"""Pruned rows are at most half as old; those of dead items can be older."""
 
 
 async def check_outbox(url: str, prefix: str, session: HostSession | None) -> list[Finding]:
@@ -43,12 +47,13 @@ def _check_tables(tables: OutboxConnection, name: str) -> list[Finding]:
         try:
             for statement in relay_sql.CHECK_COLUMNS:
                 tables.query(statement)
+            inbox_ms = oldest_age_ms(tables, tables.prefix) or 0
             figures, owner = read_figures(tables), watch_owner(tables)
             found = [*_check_server(tables)]
         except (TablesUnavailable, FoqsError) as error:
             remedy = "start the database, or create the tables with your migration or foqs relay tables --create"
             return [Finding(_SUBJECT, "bad", f"the tables in {name} cannot be read: {error}", remedy)]
-    return [_relay_finding(owner.is_working, figures), *_row_findings(figures), *found]
+    return [_relay_finding(owner.is_working, figures), *_row_findings(figures), *_inbox_findings(inbox_ms), *found]
 
 
 def _relay_finding(is_working: bool, figures: OutboxFigures) -> Finding:
@@ -69,6 +74,12 @@ def _row_findings(figures: OutboxFigures) -> Iterator[Finding]:
     if figures.parked:
         rows = "rows are" if figures.parked > 1 else "row is"
         yield Finding(_SUBJECT, "warning", f"{figures.parked} {rows} parked", "foqs relay status, then resend or drop")
+
+
+def _inbox_findings(oldest_ms: int) -> Iterator[Finding]:
+    if oldest_ms > _INBOX_MS_MAX:
+        found = f"the oldest row of the inbox is of {format_duration(oldest_ms)} ago"
+        yield Finding(_SUBJECT, "warning", found, "run foqs relay with --inbox, or see docs/inbox.md, Prune")
 
 
 def _check_server(tables: OutboxConnection) -> Iterator[Finding]:

@@ -22,16 +22,7 @@ from foqs_client.errors import InvalidArgument
 from foqs_client.outbox import NotInTransaction, alembic_tables, enqueue, enqueue_async
 from foqs_client.outbox.new_rows import COLUMNS
 from foqs_client.outbox.outbox_sql import Dialect, table_names
-from tests.support.outbox_databases import CONNECTIONS, DATABASES, MARKS, ORDER, MakePlace, Place, RolledBack, Way
-
-WAYS: Final = (
-    *(
-        pytest.param(name, connection, marks=MARKS.get(name, ()), id=f"{name}, {connection}")
-        for name in ("sqlite", "mariadb", "postgres")
-        for connection in CONNECTIONS
-    ),
-    pytest.param("mysql9", "plain", marks=pytest.mark.mysql, id="mysql9, plain"),
-)
+from tests.support.outbox_databases import DATABASES, ORDER, WAYS, MakePlace, Place, RolledBack, Way
 
 FULL: Final = Item(
     "käse %s :x ?",
@@ -184,10 +175,13 @@ def test_a_dialect_that_does_not_detect_autocommit_is_refused_with_the_remedy(
 def test_an_asynchronous_connection_of_psycopg_is_refused_with_the_remedy() -> None:
     connection = psycopg.AsyncConnection.__new__(psycopg.AsyncConnection)  # without a server
 
-    with pytest.raises(InvalidArgument, match="AsyncConnection of SQLAlchemy to enqueue_async"):
+    with pytest.raises(InvalidArgument, match="AsyncConnection of SQLAlchemy to the function"):
         enqueue(connection, [Item("t")])
 
 
 def test_a_connection_that_blocks_is_refused_by_the_asynchronous_enqueue() -> None:
-    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(InvalidArgument, match="goes to enqueue"):
+    with (
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(InvalidArgument, match="goes to the function without _async"),
+    ):
         asyncio.run(enqueue_async(connection, [Item("t")]))

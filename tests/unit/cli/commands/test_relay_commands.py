@@ -172,6 +172,27 @@ def test_doctor_says_what_is_wrong_with_an_outbox(
     ]
 
 
+def test_doctor_warns_of_an_inbox_that_nobody_prunes(
+    outbox: sqlite3.Connection, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foqs_client.outbox.relay_owner.time.sleep", lambda _seconds: None)
+    for age_ms, warnings in ((13 * 86_400_000, 0), (15 * 86_400_000, 1)):
+        with outbox:
+            outbox.execute("DELETE FROM foqs_inbox")
+            outbox.execute("INSERT INTO foqs_inbox (delivery, token) VALUES ('1/0-1', 5)")
+            outbox.execute("UPDATE foqs_inbox SET done_ms = done_ms - ?", (age_ms,))
+        result = run("doctor", "--outbox", f"sqlite:///{tmp_path / 'shop.db'}", "-o", "json")
+        assert sum("the oldest row of the inbox" in row["found"] for row in json.loads(result.stdout)) == warnings
+
+
+def test_a_relay_keeps_rows_of_the_inbox_for_a_day_at_least(ask: Run, client: FakeClient) -> None:
+    client.answers["keys_until_ms"] = 1
+    result = ask("--inbox", "--inbox-keep", "23h")
+
+    assert result.exit_code == 2
+    assert "below a day" in result.stderr
+
+
 def test_doctor_names_an_outbox_without_tables(tmp_path: Path, run: Run) -> None:
     sqlite3.connect(tmp_path / "empty.db").close()
     result = run("doctor", "--outbox", f"sqlite:///{tmp_path / 'empty.db'}", "-o", "json")
