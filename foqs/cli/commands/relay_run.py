@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,14 +25,13 @@ from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_pauses import DEFAULT_PAUSES
 from foqs_client.outbox.relay_queue import ClientQueue
 from foqs_client.outbox.relay_tables import RelayTables
+from foqs_client.outbox.until_signal import run_until_signal, running
 from foqs_client.outbox.user_databases import UserDatabase
 
 if TYPE_CHECKING:
     from foqs_client import Client
 
 log: Final = logging.getLogger("foqs.relay")
-
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def run_relay(
@@ -64,13 +62,13 @@ def run_relay(
         await relay.check_tables()
         async with contextlib.AsyncExitStack() as beside:
             if pruner is not None:
-                await beside.enter_async_context(_running(pruner.run()))
+                await beside.enter_async_context(running(pruner.run()))
             if http_port is not None:
                 await beside.enter_async_context(_served(relay, pruner, http_host, http_port))
             if database.dialect is Dialect.POSTGRES:
                 wakeups = listen_for_wakeups(database.connect, outbox_table(prefix), relay.wake)
-                await beside.enter_async_context(_running(wakeups))
-            await beside.enter_async_context(_running(_log_progress(relay, progress / 1_000)))
+                await beside.enter_async_context(running(wakeups))
+            await beside.enter_async_context(running(_log_progress(relay, progress / 1_000)))
             log.info("relaying; SIGTERM, SIGHUP or Ctrl-C stops the relay", extra={"database": database.name})
             await _run_until_signal(relay)
         return relay
@@ -95,41 +93,14 @@ def _run_with_uvloop(main: Any) -> Any:
 
 
 async def _run_until_signal(relay: Relay) -> None:
-    """Run a relay. The first signal stops it in order. Raises CommandFailed: there was a second one, or the relay failed."""
-    loop, running = asyncio.get_running_loop(), asyncio.ensure_future(relay.run())
-    is_stopping = False
-
-    def on_signal() -> None:
-        nonlocal is_stopping
-        (running.cancel if is_stopping else relay.stop)()
-        is_stopping = True
-
-    heeded = [each for each in _SIGNALS if not (each == signal.SIGHUP and signal.getsignal(each) is signal.SIG_IGN)]
-    for each in heeded:
-        loop.add_signal_handler(each, on_signal)
+    """Run a relay. Raises CommandFailed: a second signal has stopped it at once, or it failed."""
     try:
-        await running
-    except asyncio.CancelledError:
-        raise CommandFailed(
-            "Stopped at once by a second signal; the next relay sends the rows without a reply again."
-        ) from None
+        is_in_order = await run_until_signal(relay)
     except ValueError as error:  # not of the command line: a service must start it again
         log.exception("the relay failed")
         raise CommandFailed(f"The relay failed: {type(error).__name__}: {error}", ERROR) from None
-    finally:
-        for each in heeded:
-            loop.remove_signal_handler(each)
-
-
-@contextlib.asynccontextmanager
-async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    if not is_in_order:
+        raise CommandFailed("Stopped at once by a second signal; the next relay sends the rows without a reply again.")
 
 
 @contextlib.asynccontextmanager
