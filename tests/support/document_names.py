@@ -153,8 +153,9 @@ def metrics() -> frozenset[str]:
 
 @cache
 def tables() -> frozenset[str]:
-    """Return the names of the tables of a database that belong to no shard, and of those of an outbox."""
-    found = (word for text in _texts("foqs/store") for word in re.findall(r"foqs_\w+", text))
+    """Return the names of the tables of a database that belong to no shard, of those of an outbox, and of Django's results."""
+    texts = [*_texts("foqs/store"), *_texts("client/foqs_client/django/migrations")]
+    found = (word for text in texts for word in re.findall(r"foqs_\w+", text))
     return frozenset([*found, *table_names()])
 
 

@@ -128,6 +128,11 @@ class Job:
         return self._delivery.first_delivery_age_ms
 
     @property
+    def lease_remaining_ms(self) -> int:
+        """The time from the delivery to the end of the first lease."""
+        return self._delivery.lease_remaining_ms
+
+    @property
     def trace_context(self) -> bytes | None:
         """The trace context with which the item was enqueued."""
         return self._delivery.trace_context

@@ -27,7 +27,8 @@ def enqueue(
     """Write items into the outbox, in the transaction of this connection. They are enqueued if it commits.
 
     Args:
-        connection: of SQLAlchemy (Connection, Session, scoped_session), sqlite3, psycopg or PyMySQL.
+        connection: of SQLAlchemy (Connection, Session, scoped_session), sqlite3, psycopg, PyMySQL or Django. A text is the
+            alias of a database of Django.
         items: at most 10,000.
         row_groups: for each item, the group whose rows are enqueued in order; None: it has none.
         prefix: begins the names of the outbox' tables. They are in the schema that the connection uses.
@@ -43,11 +44,7 @@ def enqueue(
     """
     rows = new_rows(items, row_groups, payload_bytes_max)
     if rows:
-        user, table = user_connection(connection), outbox_table(prefix)
-        user.require_transaction()
-        user.insert(table, COLUMNS, rows)
-        if notify and user.dialect is Dialect.POSTGRES:
-            user.execute(f"NOTIFY {table}")
+        insert_rows(connection, rows, prefix, notify=notify)
     return [row[0] for row in rows]
 
 
@@ -68,3 +65,12 @@ async def enqueue_async(
         )
 
     return await run_blocking(connection, enqueue_blocking)
+
+
+def insert_rows(connection: Any, rows: Sequence[tuple[Any, ...]], prefix: str, *, notify: bool) -> None:
+    """Insert rows of `new_rows`, at least one. Arguments and errors are those of `enqueue`."""
+    user, table = user_connection(connection), outbox_table(prefix)
+    user.require_transaction()
+    user.insert(table, COLUMNS, rows)
+    if notify and user.dialect is Dialect.POSTGRES:
+        user.execute(f"NOTIFY {table}")

@@ -54,9 +54,15 @@ _NUMBERS: Final = (
 
 
 def new_rows(
-    items: Sequence[Item], row_groups: Sequence[str | None] | None, payload_bytes_max: int
+    items: Sequence[Item],
+    row_groups: Sequence[str | None] | None,
+    payload_bytes_max: int,
+    event_ids: Sequence[str] | None = None,
 ) -> list[tuple[Any, ...]]:
     """Return the values of `COLUMNS` for each item.
+
+    Args:
+        event_ids: for each item, a random name of 32 hexadecimal digits that was not used yet. None: they are made here.
 
     Raises:
         InvalidArgument, LimitExceeded: an item is wrong; `field` names it.
@@ -72,13 +78,14 @@ def new_rows(
             f"there are {len(groups)} row groups for {len(items)} items; give one for each item, or None",
             field="row_groups",
         )
+    names = [uuid.uuid4().hex for _ in items] if event_ids is None else event_ids
     return [
-        _new_row(item, group, place, payload_bytes_max)
-        for place, (item, group) in enumerate(zip(items, groups, strict=True))
+        _new_row(item, name, group, place, payload_bytes_max)
+        for place, (item, name, group) in enumerate(zip(items, names, groups, strict=True))
     ]
 
 
-def _new_row(item: Item, row_group: str | None, place: int, payload_bytes_max: int) -> tuple[Any, ...]:
+def _new_row(item: Item, event_id: str, row_group: str | None, place: int, payload_bytes_max: int) -> tuple[Any, ...]:
     path = f"items[{place}]."
     check_item(item, payload_bytes_max, path)
     if row_group is not None:
@@ -91,7 +98,7 @@ def _new_row(item: Item, row_group: str | None, place: int, payload_bytes_max: i
     if item.group is not None:
         raise InvalidArgument("an outbox has no groups of items yet; give a row group", field=f"{path}group")
     return (
-        uuid.uuid4().hex,
+        event_id,
         item.topic,
         row_group,
         item.payload,

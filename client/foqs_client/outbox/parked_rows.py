@@ -6,12 +6,24 @@ the queue is sent again only if the operator accepts a second item. Calls block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from foqs_client.errors import FoqsError, InvalidArgument, NotFound
 from foqs_client.outbox import relay_sql
-from foqs_client.outbox.outbox_connection import OutboxConnection
+
+
+class OutboxStatements(Protocol):
+    """The tables of an outbox, over a connection of any kind. `OutboxConnection` raises TablesUnavailable."""
+
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows that a statement finds."""
+        ...
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Return the number of rows that a statement has changed."""
+        ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,7 +47,7 @@ class ParkedView:
     age_ms: int
 
 
-def list_parked(tables: OutboxConnection, limit: int, above: int = 0) -> list[ParkedView]:
+def list_parked(tables: OutboxStatements, limit: int, above: int = 0) -> list[ParkedView]:
     """Return the first parked rows above an id, by id. Raises TablesUnavailable."""
     return [
         ParkedView(id, topic, group, _shown(payload), reason, bool(may_be_queued), verdict is not None, int(age_ms))
@@ -50,7 +62,7 @@ def _shown(payload: Any) -> bytes:
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
-def resend(tables: OutboxConnection, id: int, *, may_double: bool = False) -> None:
+def resend(tables: OutboxStatements, id: int, *, may_double: bool = False) -> None:
     """Let the relay send a parked row again.
 
     Raises:
@@ -62,13 +74,13 @@ def resend(tables: OutboxConnection, id: int, *, may_double: bool = False) -> No
         raise _refusal(tables, id)
 
 
-def drop(tables: OutboxConnection, id: int) -> None:
+def drop(tables: OutboxStatements, id: int) -> None:
     """Delete a parked row for good. Errors are those of `resend`."""
     if not tables.execute(relay_sql.DROP, (id,)):
         raise _refusal(tables, id)
 
 
-def _refusal(tables: OutboxConnection, id: int) -> FoqsError:
+def _refusal(tables: OutboxStatements, id: int) -> FoqsError:
     """Return why a decision did not apply to a row."""
     found = tables.query(relay_sql.FIND_PARKED, (id,))
     if not found:

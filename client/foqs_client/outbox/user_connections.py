@@ -54,6 +54,8 @@ class UserConnection(Protocol):
 
 def user_connection(connection: Any) -> UserConnection:
     """Return a user's connection as it is used here. Raises InvalidArgument: it is of no kind that is known."""
+    if isinstance(connection, str):
+        connection = _connection_of_django(connection)
     for package in _packages(connection):
         adapter = _ADAPTERS.get(package)
         if adapter is not None:
@@ -233,6 +235,28 @@ class _SqlalchemyConnection:
         return self._connection.execute(sa.text(text).bindparams(*binds), execution_options={"preserve_rowcount": True})
 
 
+class _DjangoConnection(_PlainConnection):
+    """A connection of Django, with whatever driver it has."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self.dialect = dialect_named(connection.vendor)
+
+    def require_transaction(self) -> None:
+        """See `UserConnection`."""
+        _refuse(self._connection.get_autocommit(), "write within transaction.atomic()")
+
+
+def _connection_of_django(alias: str) -> Any:
+    from django.db import connections
+    from django.utils.connection import ConnectionDoesNotExist
+
+    try:
+        return connections[alias]
+    except ConnectionDoesNotExist as error:
+        raise InvalidArgument(f"{error}; a text names a database of Django", field="connection") from None
+
+
 def _detects_autocommit(connection: Any) -> bool:
     """Return whether SQLAlchemy finds that its driver commits each statement. Raises InvalidArgument: it cannot say it."""
     import sqlalchemy as sa
@@ -276,4 +300,5 @@ _ADAPTERS: Final[Mapping[str, Callable[[Any], UserConnection]]] = {
     "psycopg": _PsycopgConnection,
     "pymysql": _PymysqlConnection,
     "sqlalchemy": _SqlalchemyConnection,
+    "django": _DjangoConnection,
 }

@@ -1,0 +1,70 @@
+"""The tasks that run in this process, whose records say that it lives.
+
+Holds `RunningTasks`. Always true: while a task runs and holds its lease, its record ends in the future; a database that
+cannot be written harms no task.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from django.db import close_old_connections
+
+from foqs_client.consumer import Job
+from foqs_client.django.task_records import BegunRun
+
+BEAT_S: Final = 5.0
+"""How often records are extended. A task that takes less is not written for it."""
+LEASE_S_MIN: Final = 4 * BEAT_S
+"""A record says RUNNING for so long at least, although nothing extends it."""
+
+log: Final = logging.getLogger("foqs.worker")
+
+
+class RunningTasks:
+    """The runs whose records a thread extends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[Job, tuple[BegunRun, float]] = {}
+        self._has_thread = False
+
+    @contextmanager
+    def kept(self, job: Job, run: BegunRun, lease_s: float) -> Iterator[None]:
+        """Extend the record of a run until the end of the block."""
+        with self._lock:
+            self._runs[job] = run, lease_s
+            if not self._has_thread:
+                self._has_thread = True
+                threading.Thread(target=self._beat_for_ever, name="foqs-running-tasks", daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._runs[job]
+
+    def beat(self) -> None:
+        """Extend the records of all runs whose leases are not lost."""
+        with self._lock:
+            runs = list(self._runs.items())
+        for job, (run, lease_s) in runs:
+            if not job.lost:
+                run.extend(lease_s)
+
+    def _beat_for_ever(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(BEAT_S):
+            close_old_connections()
+            try:
+                self.beat()
+            except Exception:
+                log.warning("the records of running tasks were not extended", exc_info=True)
+            close_old_connections()
+
+
+RUNNING_TASKS: Final = RunningTasks()
+"""Those of this process."""

@@ -1,0 +1,175 @@
+"""The records of tasks in Django's database, from which results are read.
+
+Always true: a run that begins adds its worker to the record, and a later change of this run applies only while its worker
+is the last one; so a run whose lease was lost changes nothing after another one has begun. No transaction is open between
+the read and the write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from foqs_client.django.task_call import TaskCall, read_call
+from foqs_client.django.task_classes import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+
+
+class WorkerDied(Exception):
+    """The error of a result whose last worker ended, or lost its lease, before the task did."""
+
+
+class AlreadyDone(Exception):
+    """The task was successful, and its item was delivered again because an ack was lost."""
+
+
+@dataclass(slots=True, frozen=True)
+class BegunRun:
+    """A run of a task as its record has it.
+
+    Attributes:
+        worker_ids: the JSON of all runs so far; this one is the last.
+    """
+
+    database: str
+    id: str
+    worker_ids: str
+    started_at: datetime
+    last_attempted_at: datetime
+    errors: Sequence[TaskError]
+
+    def all_worker_ids(self) -> list[str]:
+        """Return the worker of each run so far."""
+        found: list[str] = json.loads(self.worker_ids)
+        return found
+
+    def extend(self, lease_s: float) -> None:
+        """Record that the worker lives."""
+        self._update(lease_ends_at=timezone.now() + timedelta(seconds=lease_s))
+
+    def end(self, result: TaskResult, return_value: Any = None) -> None:
+        """Record how the run has ended, as the result says it."""
+        self._update(
+            status=result.status.value,
+            finished_at=result.finished_at,
+            lease_ends_at=None,
+            errors=_errors_json(result.errors),
+            return_value=json.dumps(return_value),
+        )
+
+    def fail_unread(self, errors: Sequence[TaskError], status: TaskResultStatus) -> None:
+        """Record the errors of a run whose task could not be imported."""
+        is_over = status == TaskResultStatus.FAILED
+        self._update(
+            status=status.value,
+            finished_at=timezone.now() if is_over else None,
+            lease_ends_at=None,
+            errors=_errors_json(errors),
+        )
+
+    def _update(self, **values: Any) -> None:
+        _records(self.database).filter(
+            pk=self.id, worker_ids=self.worker_ids, status=TaskResultStatus.RUNNING.value
+        ).update(**values)
+
+
+def add_record(database: str, call: TaskCall) -> None:
+    """Record a new task, in the open transaction."""
+    _records(database).create(
+        id=call.id,
+        backend=call.backend,
+        path=call.path,
+        queue=call.queue,
+        call=call.payload().decode(),
+        status=TaskResultStatus.READY.value,
+        enqueued_at=call.enqueued_time(),
+    )
+
+
+def begin_run(database: str, id: str, worker: str, lease_s: float, *, is_last_attempt: bool) -> BegunRun | None:
+    """Record that a worker begins a task. Return None if there is no record of it.
+
+    Raises:
+        AlreadyDone: an earlier run was successful.
+    """
+    while True:
+        record = _records(database).filter(pk=id).first()
+        if record is None:
+            return None
+        if record.status == TaskResultStatus.SUCCESSFUL.value:
+            raise AlreadyDone(id)
+        now = timezone.now()
+        worker_ids = json.dumps([*json.loads(record.worker_ids), worker])
+        started_at = record.started_at or now
+        if (
+            _records(database)
+            .filter(pk=id, worker_ids=record.worker_ids)
+            .update(
+                status=TaskResultStatus.RUNNING.value,
+                started_at=started_at,
+                last_attempted_at=now,
+                finished_at=None,
+                lease_ends_at=now + timedelta(seconds=lease_s),
+                is_last_attempt=is_last_attempt,
+                worker_ids=worker_ids,
+            )
+        ):
+            return BegunRun(database, id, worker_ids, started_at, now, _errors(record.errors))
+
+
+def read_result(database: str, id: str) -> TaskResult:
+    """Return what is known of a task.
+
+    Raises:
+        TaskResultDoesNotExist: nothing is.
+    """
+    record = _records(database).filter(pk=id).first()
+    if record is None:
+        raise TaskResultDoesNotExist(f"there is no result {id!r} in the database {database!r}")
+    call = read_call(record.call)
+    status, errors, finished_at = record.status_at(timezone.now()), _errors(record.errors), record.finished_at
+    if status == TaskResultStatus.FAILED and finished_at is None:  # with its last worker
+        errors.append(_worker_died(record))
+        finished_at = record.lease_ends_at
+    result = TaskResult(
+        task=call.task(),
+        id=id,
+        status=status,
+        enqueued_at=record.enqueued_at,
+        started_at=record.started_at,
+        finished_at=finished_at,
+        last_attempted_at=record.last_attempted_at,
+        args=call.args,
+        kwargs=call.kwargs,
+        backend=record.backend,
+        errors=errors,
+        worker_ids=json.loads(record.worker_ids),
+    )
+    object.__setattr__(result, "_return_value", json.loads(record.return_value))
+    return result
+
+
+def _records(database: str) -> Any:
+    from foqs_client.django.models import TaskRecord  # the applications must be loaded before it
+
+    return TaskRecord.objects.using(database)
+
+
+def _errors(text: str) -> list[TaskError]:
+    return [TaskError(exception_class_path=path, traceback=traceback) for path, traceback in json.loads(text)]
+
+
+def _errors_json(errors: Sequence[TaskError]) -> str:
+    return json.dumps([[error.exception_class_path, error.traceback] for error in errors])
+
+
+def _worker_died(record: Any) -> TaskError:
+    worker = json.loads(record.worker_ids)[-1]
+    return TaskError(
+        exception_class_path=f"{WorkerDied.__module__}.{WorkerDied.__qualname__}",
+        traceback=f"The worker {worker} ended before the task did, in the last of its attempts.\n",
+    )

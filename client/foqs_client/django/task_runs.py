@@ -1,0 +1,220 @@
+"""One delivery of a task: runs it, records how it ended, and says what becomes of its item.
+
+Always true: the item of a task whose run was recorded as successful is acked, and the task does not run again; an exception
+of a task counts against its retries, the death of a worker does not; the signals of Django are sent as its own backends do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from inspect import iscoroutinefunction
+from typing import Any, Final
+
+from asgiref.sync import async_to_sync
+from django.db import close_old_connections
+from django.utils import timezone
+
+from foqs_client.consumer import Dead, Job, Retry
+from foqs_client.django.backend import FoqsBackend
+from foqs_client.django.running_tasks import LEASE_S_MIN, RUNNING_TASKS
+from foqs_client.django.task_call import TaskCall, read_call
+from foqs_client.django.task_classes import (
+    Task,
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from foqs_client.django.task_records import AlreadyDone, BegunRun, begin_run
+from foqs_client.django.time_limits import process_limit, run_coroutine
+
+LimitOfFunction = Callable[[float], AbstractContextManager[None]]
+
+_RAISED: Final = b"raised: "
+"""The metadata of an item whose task has raised: how often."""
+_UNKNOWN_WORKER: Final = "unknown"
+
+log: Final = logging.getLogger("foqs.worker")
+
+
+def run_in_thread(job: Job) -> None:
+    """Run the task of an item in a thread of the worker: the handler of its consumer."""
+    _run_with_fresh_connections(job, _no_limit)
+
+
+def run_in_own_process(job: Job) -> None:
+    """Run the task of an item in a process of its own, which its time limit may end."""
+    _run_with_fresh_connections(job, process_limit)
+
+
+def run_task(job: Job, limit_of_function: LimitOfFunction | None = None) -> TaskResult | None:
+    """Run the task of an item. Return its result; None if it was done already.
+
+    Raises:
+        Retry: it runs again.
+        Dead: it has failed for good, or the item is no task.
+        Exception: it could not be tried. The item is delivered again as after any failure.
+    """
+    try:
+        call = read_call(job.payload)
+    except ValueError as error:
+        raise Dead(f"this payload is no task of Django: {error}") from error
+    backend = task_backends[call.backend]
+    if not isinstance(backend, FoqsBackend):
+        raise TypeError(f"the backend {call.backend!r} of this program is no FoqsBackend")
+    return _TaskRun(job, call, backend, limit_of_function or _no_limit).run()
+
+
+def failures_of(metadata: bytes) -> int:
+    """Return how often a task has raised, of its item's metadata."""
+    number = metadata.removeprefix(_RAISED)
+    return int(number) if metadata.startswith(_RAISED) and number.isdigit() else 0
+
+
+class _TaskRun:
+    """One run of one task."""
+
+    def __init__(self, job: Job, call: TaskCall, backend: FoqsBackend, limit_of_function: LimitOfFunction) -> None:
+        self._job = job
+        self._call = call
+        self._backend = backend
+        self._limit_of_function = limit_of_function
+        self._worker = f"{socket.gethostname()[:32]}:{os.getpid()}:{job.attempt}"
+        self._is_last_attempt = 0 < job.attempts_max <= job.attempt
+        self._lease_s = max(LEASE_S_MIN, job.lease_remaining_ms / 1_000)
+        self._record: BegunRun | None = None
+
+    def run(self) -> TaskResult | None:
+        if self._backend.supports_get_result:
+            try:
+                self._record = self._begin_record()
+            except AlreadyDone:
+                return None
+        if self._record is None:
+            return self._run_task()
+        with RUNNING_TASKS.kept(self._job, self._record, self._lease_s):
+            return self._run_task()
+
+    def _begin_record(self) -> BegunRun | None:
+        return begin_run(
+            self._backend.foqs.database,
+            self._call.id,
+            self._worker,
+            self._lease_s,
+            is_last_attempt=self._is_last_attempt,
+        )
+
+    def _run_task(self) -> TaskResult:
+        try:
+            task = self._call.task()
+        except Exception as error:
+            self._fail_unread(error)
+            raise
+        result = self._started_result(task)
+        task_started.send(type(self._backend), task_result=result)
+        try:
+            return_value = normalize_json(self._call_function(task, result))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._fail(task, result, error)
+        else:
+            object.__setattr__(result, "_return_value", return_value)
+            self._end(result, TaskResultStatus.SUCCESSFUL, return_value)
+            task_finished.send(type(self._backend), task_result=result)
+        return result
+
+    def _call_function(self, task: Task, result: TaskResult) -> Any:
+        args = [TaskContext(task_result=result), *result.args] if task.takes_context else result.args
+        timeout_s = self._backend.foqs.limits_of(task).timeout_s
+        if iscoroutinefunction(task.func):
+            work = task.func(*args, **result.kwargs)
+            return async_to_sync(run_coroutine)(work, timeout_s, lambda: self._job.lost)
+        with nullcontext() if timeout_s is None else self._limit_of_function(timeout_s):
+            return task.func(*args, **result.kwargs)
+
+    def _started_result(self, task: Task) -> TaskResult:
+        record, now = self._record, timezone.now()
+        return TaskResult(
+            task=task,
+            id=self._call.id,
+            status=TaskResultStatus.RUNNING,
+            enqueued_at=self._call.enqueued_time(),
+            started_at=now if record is None else record.started_at,
+            finished_at=None,
+            last_attempted_at=now if record is None else record.last_attempted_at,
+            args=self._call.args,
+            kwargs=self._call.kwargs,
+            backend=self._backend.alias,
+            errors=[] if record is None else list(record.errors),
+            worker_ids=self._worker_ids(),
+        )
+
+    def _worker_ids(self) -> list[str]:
+        """Return a name for each run. Without a record, those before this one are unknown."""
+        if self._record is not None:
+            return self._record.all_worker_ids()
+        return [_UNKNOWN_WORKER] * (self._job.attempt - 1) + [self._worker]
+
+    def _fail(self, task: Task, result: TaskResult, error: BaseException) -> None:
+        """Record an exception of the task. Raises Retry or Dead, and the error itself if the lease was lost."""
+        if self._job.lost:  # the item is delivered again whatever is raised here
+            raise error
+        failures = failures_of(self._job.metadata) + 1
+        is_over = self._is_last_attempt or failures > self._backend.foqs.limits_of(task).retries
+        result.errors.append(_task_error(error))
+        if not is_over:
+            self._end(result, TaskResultStatus.READY)
+            log.warning(
+                "the task %s of %s raised in attempt %d, and runs again",
+                result.id,
+                self._call.path,
+                self._job.attempt,
+                exc_info=error,
+            )
+            raise Retry(metadata=_RAISED + str(failures).encode()) from error
+        self._end(result, TaskResultStatus.FAILED)
+        task_finished.send(type(self._backend), task_result=result)
+        raise Dead(f"{type(error).__name__}: {error}") from error
+
+    def _fail_unread(self, error: Exception) -> None:
+        """Record that this program has no such task. Another one may have it, so it counts against the attempts only."""
+        if self._record is not None:
+            status = TaskResultStatus.FAILED if self._is_last_attempt else TaskResultStatus.READY
+            self._record.fail_unread([*self._record.errors, _task_error(error)], status)
+
+    def _end(self, result: TaskResult, status: TaskResultStatus, return_value: Any = None) -> None:
+        object.__setattr__(result, "status", status)
+        if status != TaskResultStatus.READY:
+            object.__setattr__(result, "finished_at", timezone.now())
+        if self._record is not None:
+            self._record.end(result, return_value)
+
+
+def _task_error(error: BaseException) -> TaskError:
+    kind = type(error)
+    return TaskError(
+        exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def _run_with_fresh_connections(job: Job, limit_of_function: LimitOfFunction) -> None:
+    close_old_connections()
+    try:
+        run_task(job, limit_of_function)
+    finally:
+        close_old_connections()
+
+
+def _no_limit(_timeout_s: float) -> AbstractContextManager[None]:
+    return nullcontext()

@@ -1,0 +1,81 @@
+"""Tasks of a Django project, which record that they ran."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from foqs_client.django.task_classes import task
+from tests.support import django_project
+
+assert django_project.QUEUES, "its import has configured Django"
+
+calls: Final[list[Any]] = []
+"""What tasks have done, in order. A test clears it."""
+
+
+class Busy(Exception):
+    """A mail server has no time."""
+
+
+@task
+def note(*values: Any, **named: Any) -> list[Any]:
+    calls.append((values, named))
+    return list(values)
+
+
+@task()
+def answer() -> int:
+    return 42
+
+
+@task
+async def note_async(*values: Any) -> list[Any]:
+    await asyncio.sleep(0)
+    calls.append(values)
+    return list(values)
+
+
+@task(queue_name="mail", priority=10)
+def refuse(text: str = "busy") -> None:
+    calls.append(text)
+    raise Busy(text)
+
+
+@task(retries=1)
+def refuse_twice() -> None:
+    calls.append("refused")
+    raise Busy("busy")
+
+
+@task(takes_context=True)
+def tell_attempt(context: Any) -> int:
+    calls.append(context.task_result.id)
+    return int(context.attempt)
+
+
+@task(timeout_s=0.001)
+async def never_end() -> None:
+    calls.append("begun")
+    await asyncio.Event().wait()
+
+
+@task
+async def wait_for_ever() -> None:
+    calls.append("begun")
+    await asyncio.Event().wait()
+
+
+@task
+def give_a_set() -> Any:
+    return {1}
+
+
+@task
+def enqueue_another(left: int) -> None:
+    calls.append(left)
+    if left:
+        enqueue_another.enqueue(left - 1)
+
+
+NO_TASK: Final = "a text"

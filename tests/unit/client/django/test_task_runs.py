@@ -1,0 +1,284 @@
+"""Deliveries of tasks: what a worker runs, records and does with the item."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from foqs_client import Delivery
+from foqs_client.consumer import Dead, Job, Retry
+from foqs_client.django.running_tasks import LEASE_S_MIN, RunningTasks
+from foqs_client.django.task_classes import TaskResultStatus, task_finished, task_started
+from foqs_client.django.task_records import AlreadyDone, begin_run
+from foqs_client.django.task_runs import failures_of, run_task
+from foqs_client.django.time_limits import TimeLimitExceeded
+from tests.support import django_sample_tasks as tasks
+from tests.support.django_project import query
+from tests.support.django_sample_tasks import calls
+
+
+def delivered(attempt: int = 1, metadata: bytes = b"", **changes: Any) -> Job:
+    """Return the job of the only row of the outbox."""
+    [(id, topic, payload, attempts_max)] = query("SELECT event_id, topic, payload, attempts_max FROM foqs_outbox")
+    delivery = Delivery(
+        id=id,
+        topic=topic,
+        payload=bytes(payload),
+        attempt=attempt,
+        attempts_max=attempts_max,
+        metadata=metadata,
+        lease_remaining_ms=30_000,
+    )
+    return Job(replace(delivery, **changes), lambda _job, _lease_ms: None)
+
+
+def expire(id: str) -> None:
+    """Let the lease of a record end."""
+    from foqs_client.django.models import TaskRecord
+
+    TaskRecord.objects.filter(pk=id).update(lease_ends_at=timezone.now() - timedelta(seconds=1))
+
+
+# ------------------------------------------------------------------ success
+
+
+@pytest.mark.parametrize("task", [tasks.note, tasks.note_async])
+def test_a_task_runs_and_its_result_is_recorded(project: None, task: Any) -> None:
+    result = task.enqueue("a", 1)
+    run_task(delivered())
+    result.refresh()
+
+    assert result.status == TaskResultStatus.SUCCESSFUL and result.return_value == ["a", 1]
+    assert len(calls) == 1
+    assert len(result.worker_ids) == result.attempts == 1
+    assert result.enqueued_at <= result.started_at == result.last_attempted_at <= result.finished_at
+
+
+def test_a_task_without_a_record_runs_too(project: None) -> None:
+    tasks.note.using(backend="plain").enqueue("a")
+    found = run_task(delivered(attempt=3))
+
+    assert found is not None and found.return_value == ["a"] and found.attempts == 3
+
+
+def test_a_task_that_was_successful_does_not_run_again(project: None) -> None:
+    tasks.note.enqueue()
+    run_task(delivered())
+
+    assert run_task(delivered(attempt=2)) is None
+    assert len(calls) == 1
+
+
+def test_a_task_gets_its_context(project: None) -> None:
+    result = tasks.tell_attempt.enqueue()
+    run_task(delivered())
+    result.refresh()
+
+    assert (result.return_value, calls) == (1, [result.id])
+
+
+def test_signals_are_sent_at_the_begin_and_at_the_end(project: None) -> None:
+    seen: list[Any] = []
+
+    def see(signal: Any, task_result: Any, **_: Any) -> None:
+        seen.append((signal, task_result.status))
+
+    for each in (task_started, task_finished):
+        each.connect(see)
+    try:
+        tasks.note.enqueue()
+        run_task(delivered())
+    finally:
+        for each in (task_started, task_finished):
+            each.disconnect(see)
+
+    assert seen == [(task_started, TaskResultStatus.RUNNING), (task_finished, TaskResultStatus.SUCCESSFUL)]
+
+
+# ------------------------------------------------------------------ failures
+
+
+def test_a_task_that_raises_runs_again_as_often_as_its_queue_says(project: None) -> None:
+    result = tasks.refuse.enqueue("full")
+    metadata = b""
+    for attempt in (1, 2):
+        with pytest.raises(Retry) as retried:
+            run_task(delivered(attempt, metadata))
+        metadata = retried.value.metadata or b""
+        result.refresh()
+        assert result.status == TaskResultStatus.READY and not result.is_finished
+    with pytest.raises(Dead, match="Busy: full"):
+        run_task(delivered(3, metadata))
+    result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED and result.finished_at is not None
+    assert [error.exception_class for error in result.errors] == [tasks.Busy] * 3
+    assert "raise Busy" in result.errors[0].traceback
+    assert result.attempts == 3
+
+
+def test_a_death_of_a_worker_is_no_retry(project: None) -> None:
+    tasks.refuse_twice.enqueue()
+    metadata = b"failed: ProcessDied: the worker process was killed"
+    with pytest.raises(Retry) as retried:
+        run_task(delivered(4, metadata))
+
+    assert failures_of(retried.value.metadata or b"") == 1
+
+
+def test_an_exception_in_the_last_attempt_is_the_end(project: None) -> None:
+    result = tasks.refuse_twice.enqueue()
+    with pytest.raises(Dead):
+        run_task(delivered(6))
+    result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED
+
+
+def test_a_value_that_is_no_json_fails_the_task(project: None) -> None:
+    result = tasks.give_a_set.enqueue()
+    with pytest.raises(Dead, match="Unsupported type"):
+        run_task(delivered())
+    result.refresh()
+
+    assert result.errors[0].exception_class is TypeError
+
+
+def test_a_payload_that_is_no_task_is_dead(project: None) -> None:
+    tasks.note.enqueue()
+    for payload in (b"\xff", b"[]", b'{"id": 3}'):
+        with pytest.raises(Dead, match="no task of Django"):
+            run_task(delivered(payload=payload))
+
+
+@pytest.mark.parametrize("path", ["no.such.task", "tests.support.django_sample_tasks.NO_TASK"])
+def test_a_task_that_this_program_does_not_have_is_left_to_another_worker(project: None, path: str) -> None:
+    result = tasks.note.enqueue()
+    job = delivered()
+    payload = job.payload.replace(b"tests.support.django_sample_tasks.note", path.encode())
+    with pytest.raises((ImportError, ValueError)):
+        run_task(delivered(payload=payload))
+    result.refresh()
+    assert (result.status, len(result.errors)) == (TaskResultStatus.READY, 1)
+    with pytest.raises((ImportError, ValueError)):
+        run_task(delivered(5, payload=payload))
+    result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED
+
+
+# ------------------------------------------------------------------ workers that die
+
+
+def test_a_task_whose_worker_died_is_ready_and_runs_again(project: None) -> None:
+    result = tasks.note.enqueue()
+    begin_run("default", result.id, "first", 60, is_last_attempt=False)
+    result.refresh()
+    assert result.status == TaskResultStatus.RUNNING
+    expire(result.id)
+    result.refresh()
+    assert result.status == TaskResultStatus.READY
+    run_task(delivered(2))
+    result.refresh()
+
+    assert result.status == TaskResultStatus.SUCCESSFUL
+    assert result.worker_ids[0] == "first" and result.attempts == 2
+
+
+def test_a_task_whose_last_worker_died_has_failed(project: None) -> None:
+    result = tasks.note.enqueue()
+    begin_run("default", result.id, "last", 60, is_last_attempt=True)
+    expire(result.id)
+    result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED and result.finished_at is not None
+    assert result.errors[-1].exception_class_path.endswith("WorkerDied")
+    assert "last" in result.errors[-1].traceback
+
+
+def test_a_worker_that_lost_its_lease_changes_nothing_after_another_has_begun(project: None) -> None:
+    result = tasks.note.enqueue()
+    older = begin_run("default", result.id, "older", 60, is_last_attempt=False)
+    newer = begin_run("default", result.id, "newer", 60, is_last_attempt=False)
+    assert older is not None and newer is not None
+    result.refresh()
+    object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
+    older.end(result, "of the older one")
+    result.refresh()
+
+    assert result.status == TaskResultStatus.RUNNING and result.worker_ids == ["older", "newer"]
+
+
+def test_a_success_is_recorded_although_the_lease_was_lost(project: None) -> None:
+    result = tasks.note.enqueue()
+    job = delivered()
+    job.lost = True
+    run_task(job)
+
+    with pytest.raises(AlreadyDone):
+        begin_run("default", result.id, "next", 60, is_last_attempt=False)
+
+
+def test_a_beat_extends_the_records_of_running_tasks(project: None) -> None:
+    result = tasks.note.enqueue()
+    running, job = RunningTasks(), delivered()
+    running._has_thread = True  # the test is the clock
+    run = begin_run("default", result.id, "worker", LEASE_S_MIN, is_last_attempt=False)
+    assert run is not None
+    with running.kept(job, run, LEASE_S_MIN):
+        expire(result.id)
+        running.beat()
+        result.refresh()
+        assert result.status == TaskResultStatus.RUNNING
+        job.lost = True
+        expire(result.id)
+        running.beat()
+        result.refresh()
+
+    assert result.status == TaskResultStatus.READY
+
+
+# ------------------------------------------------------------------ time limits
+
+
+def test_a_coroutine_is_cancelled_after_its_time(project: None) -> None:
+    result = tasks.never_end.enqueue()
+    with pytest.raises(Dead, match=r"did not end within 0\.001 s"):
+        run_task(delivered())
+    result.refresh()
+
+    assert result.errors[0].exception_class is TimeLimitExceeded
+
+
+def test_a_coroutine_is_cancelled_when_its_lease_is_lost(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs_client.django.time_limits.LOST_POLL_S", 0.001)
+    result = tasks.wait_for_ever.enqueue()
+    job = delivered()
+    job.lost = True
+    with pytest.raises(asyncio.CancelledError):
+        run_task(job)
+    result.refresh()
+
+    assert calls == ["begun"]
+    assert (result.status, result.errors) == (TaskResultStatus.RUNNING, [])
+
+
+def test_a_process_is_interrupted_after_its_time_and_killed_if_it_goes_on() -> None:
+    program = (
+        "import threading\nfrom foqs_client.django import time_limits\ntime_limits.KILL_AFTER_S = 0.2\n"
+        "with time_limits.process_limit(0.05):\n"
+        "    while True:\n"
+        "        try: threading.Event().wait()\n"
+        "        except TimeoutError as error: print(error, flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stdout) == (1, "the task did not end within 0.05 s\n")
+    assert "Timeout" in done.stderr
