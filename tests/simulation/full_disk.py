@@ -1,4 +1,4 @@
-"""Watches that a full disk refuses no flush that brings no item: acks and leases go on, whatever is written back.
+"""Watches that a full disk refuses no flush that brings no item: acks and leases go on, of young items, too.
 
 Wraps the product's methods once in a process; `DELAYED` is cleared before each run. Does not change what
 it watches.

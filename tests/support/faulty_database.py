@@ -22,6 +22,7 @@ from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryReads, Memor
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.port import DueRow, StoreLost, WriteRefused
 from tests.support.clocks import ServerClock
+from tests.support.disk_room import bytes_used, growth
 from tests.support.virtual_time import Pause, SimulatedLoop
 
 NAMES: Final = (
@@ -100,6 +101,8 @@ class FaultyDatabaseServer(MemoryDatabase):
         self._held_s = held_s
         self._connected = connected
         self._disk_full_until_s = 0.0
+        self._disk_bytes = 0
+        """The room that the shard had when its disk became full."""
         self._bad_row = 0
         """The number of a row that cannot be changed for a while."""
         self._bad_until_s = 0.0
@@ -198,10 +201,13 @@ class FaultyDatabaseServer(MemoryDatabase):
 
     def _refusal(self, writes: Writes) -> str | WriteRefused | None:
         now_s = self.loop.time()
-        if self.rng.random() < self.troubles.full_disk:
-            self._disk_full_until_s = now_s + self.rng.uniform(0.02, 0.6)
-        needs_room = writes.inserts or (writes.journal_row is not None and writes.journal_row.payloads)
-        if needs_room and now_s < self._disk_full_until_s:
+        (tables,) = self.tables.values()
+        if self.rng.random() < self.troubles.full_disk and now_s >= self._disk_full_until_s:
+            full_s = self.rng.uniform(0.02, 0.6)
+            if tables.journal_reserve_bytes or not tables.journal:  # a shard has its reserve since its first flush
+                self._disk_full_until_s, self._disk_bytes = now_s + full_s, bytes_used(tables)
+        bytes_more = growth(tables, writes) if now_s < self._disk_full_until_s else 0
+        if bytes_more > 0 and bytes_used(tables) + bytes_more > self._disk_bytes:
             self.counts["full disks"] += 1
             return WriteRefused("the disk is full", is_full=True)
         if self._has_bad_row(writes, now_s):

@@ -2,7 +2,8 @@
 
 Always true: a flush has at most one row; positions rise; only a prefix is ever trimmed, and never
 the newest row, unless the journal is emptied. So the newest row's floor says where a replay
-begins. A store knows positions and bytes, never events. Pure.
+begins. A store knows positions and bytes, never events. At position (0, 0) there may be a reserve: bytes
+without a meaning, which are no row of any flush, and go when the disk is full. Pure.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ class Writes:
     - `key_slots_added` may be in the slots table already.
     - `purge_markers_removed` are deleted unless they were raised since;
       `purge_markers_added` replace the former marker of their topic.
-    - `journal_row` is added at the position of the flush; then the rows of `journal_trimmed` are deleted.
+    - First the rows of `journal_trimmed` are deleted, and the reserve of the journal gets `journal_reserve_bytes`; 0: none,
+      None: it stays. So what they free may be used. Then `journal_row` is added at the position of the flush.
       See `check_journal_writes`.
     """
 
@@ -99,3 +100,4 @@ class Writes:
     changes: RowChanges = field(default_factory=RowChanges)
     journal_row: JournalRow | None = None
     journal_trimmed: JournalRange | None = None
+    journal_reserve_bytes: int | None = None

@@ -44,6 +44,7 @@ class ShardTables:
     purge_markers: set[PurgeMarker] = field(default_factory=set)
     journal: dict[Position, JournalRow] = field(default_factory=dict)
     """The journal rows, in the order of their positions."""
+    journal_reserve_bytes: int = 0
     owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
     locked_by: int | None = None
     unlocked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,6 +54,10 @@ class ShardTables:
     def write(self, fence: Fence, writes: Writes) -> None:
         """Apply a whole flush."""
         check_journal_writes(fence.position, writes.journal_row, writes.journal_trimmed)
+        if writes.journal_trimmed is not None:
+            self.trim_journal(writes.journal_trimmed)
+        if writes.journal_reserve_bytes is not None:
+            self.journal_reserve_bytes = writes.journal_reserve_bytes
         for number in writes.deletes:
             self.delete(number)
         for lease in writes.leases:
@@ -84,8 +89,6 @@ class ShardTables:
         if writes.journal_row is not None:
             payloads = b"".join(writes.journal_row.payloads)
             self.journal[fence.position] = writes.journal_row._replace(payloads=(payloads,))
-        if writes.journal_trimmed is not None:
-            self.trim_journal(writes.journal_trimmed)
         self.owner = replace(self.owner, **{name: getattr(fence, name) for name in FENCE_COLUMNS})
 
     def put(self, row: Row) -> None:
@@ -157,7 +160,9 @@ class ShardTables:
             del self.idempotency_keys[name]
 
     def trim_journal(self, trimmed: JournalRange) -> None:
-        """Delete the journal rows of a range."""
+        """Delete the journal rows of a range, and the reserve if it begins there."""
+        if trimmed.first == (0, 0):
+            self.journal_reserve_bytes = 0
         self.journal = {
             position: row for position, row in self.journal.items() if not trimmed.first <= position < trimmed.end
         }

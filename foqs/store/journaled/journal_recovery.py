@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from foqs.core.flush.fence import Position
 from foqs.core.journal.dirty_items import DirtyItems
 from foqs.core.journal.journal_bytes import JournalDamaged, JournalTooNew, decode_events
 from foqs.core.journal.journal_positions import JournalPositions
@@ -22,18 +23,22 @@ _PAGE_BYTES: Final = 4 << 20
 async def replay_journal(store: Store) -> tuple[DirtyItems, JournalPositions]:
     """Return the dirty items of the former owner, and where the journal has rows.
 
-    Other tasks run between two rows.
+    What a row below the floor says is over: it is known by its place and its length alone. Other tasks run between two rows.
 
     Raises:
         StoreLost: the database cannot be reached.
         StoreUnusable: the journal is damaged, or a newer program has written it.
     """
     replay, positions = JournalReplay(), JournalPositions()
-    first = await store.journal_floor()
+    floor = await store.journal_floor()
+    first: Position = (0, 0)
     place = "the journal"
     try:
-        while first is not None and (page := await store.journal_events(first, _PAGE_BYTES)):
+        while floor is not None and (page := await store.journal_events(first, _PAGE_BYTES)):
             for position, content in page:
+                if position < floor:
+                    positions.add_row(position, len(content))
+                    continue
                 place = f"the journal row of epoch {position[0]}, flush {position[1]}"
                 events = decode_events(content)
                 replay.add(position, events)

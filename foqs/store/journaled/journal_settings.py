@@ -16,6 +16,8 @@ HANDOVER_ITEMS_MAX: Final = 20_000
 """The dirty items that an owner leaves to the next one: it replays them faster than they are written back."""
 LIVE_BYTES_MAX: Final = 1 << 30
 """The bytes of one shard's journal that are not trimmed."""
+RESERVE_BYTES: Final = 1 << 20
+"""The events of some thousand flushes: what consumers do until a full disk has room again."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +31,7 @@ class JournalSettings:
         is_on: off: a takeover writes all rows back and empties the journal; then each flush writes rows.
         handover_items_max: the dirty items that an owner leaves to the next one.
         live_bytes_max: the bytes of a journal from its floor on. Above it, flushes write rows.
+        reserve_bytes: what the journal keeps free for events on a full disk.
         budget: the memory of all shards of the host. Above it, flushes write rows.
     """
 
@@ -38,4 +41,5 @@ class JournalSettings:
     is_on: bool = True
     handover_items_max: int = HANDOVER_ITEMS_MAX
     live_bytes_max: int = LIVE_BYTES_MAX
+    reserve_bytes: int = RESERVE_BYTES
     budget: JournalBudget = field(default_factory=JournalBudget)

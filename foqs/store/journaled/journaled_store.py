@@ -8,7 +8,6 @@ forgotten. Rows are written back when their items have been dirty for long. Know
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,12 +22,12 @@ from foqs.core.items.item import Row, TopicName
 from foqs.core.journal.flush_journal import plan_journal, write_journal, write_rows
 from foqs.core.journal.journal_status import JournalStatus
 from foqs.core.journal.write_back import FULL_PERCENT
+from foqs.store.journaled.extra_writes import ExtraWriter, ExtraWrites
 from foqs.store.journaled.journal_memory import JournalMemory, PlannedFlush
 from foqs.store.journaled.journal_recovery import replay_journal
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_reads import JournaledReads
 from foqs.store.journaled.merged_rows import MergedRows, due_page
-from foqs.store.journaled.refused_rows import RefusedRows
 from foqs.store.journaled.young_payloads import young_payloads
 from foqs.store.port import (
     Decide,
@@ -43,13 +42,12 @@ from foqs.store.port import (
     WriteRefused,
 )
 
-log = logging.getLogger(__name__)
-
-
 _SETTLING_RETRIES_MAX: Final = 20
 """How often a flush is repeated, after refusals such as a deadlock, that empties the journal of a shard."""
-_NO_ROOM_PAUSE_MS: Final = 1_000
-"""How long flushes write nothing back after the database had no room for that."""
+
+
+class _NewItemRefused(WriteRefused):
+    """The disk is full, and a flush brings new items."""
 
 
 class JournaledStore:
@@ -70,11 +68,9 @@ class JournaledStore:
         """The flush under way, or the last one if its outcome is unknown."""
         self._is_unresolved = False
         """The outcome of the last flush is unknown."""
-        self._writes_through = False
-        """The flush under way leaves no more rows behind: there is no room for more dirty items."""
-        self._refused = RefusedRows()
+        self._extra: ExtraWriter | None = None
+        """Is there whenever the memory is."""
         self._is_handing_over = False
-        self._no_room_until_ms = 0
         self._missing: list[int] = []
         """Young items whose payloads the next flush reads, because the last one needed them."""
 
@@ -86,15 +82,20 @@ class JournaledStore:
         return self._memory
 
     @property
+    def extra(self) -> ExtraWriter:
+        assert self._extra is not None
+        return self._extra
+
+    @property
     def may_journal(self) -> bool:
         return self.inner.may_journal
 
     @property
     def journal(self) -> JournalStatus | None:
-        if self._is_plain or self._memory is None:
+        if self._is_plain or self._memory is None or self._extra is None:
             return None
-        status = self._memory.status(self._refused.given_up(self._memory.dirty_items))
-        pause_ms = self._no_room_until_ms - self._settings.now_ms()
+        status = self._memory.status(self._extra.refused.given_up(self._memory.dirty_items))
+        pause_ms = self._extra.pause_ms
         return status if pause_ms <= status.next_flush_ms else replace(status, next_flush_ms=pause_ms)
 
     def begin_hand_over(self) -> None:
@@ -133,9 +134,9 @@ class JournaledStore:
         """Forget the former ownership."""
         if self._memory is not None:
             self._memory.release()
-        self._memory, self._is_plain, self._is_handing_over = None, False, False
+        self._memory, self._extra, self._is_plain, self._is_handing_over = None, None, False, False
         self._planned, self._is_unresolved = None, False
-        self._refused, self._missing, self._no_room_until_ms = RefusedRows(), [], 0
+        self._missing = []
 
     async def _recover(self, owner: Owner) -> None:
         begun_ms = self._settings.now_ms()
@@ -144,6 +145,7 @@ class JournaledStore:
         replay_ms = self._settings.now_ms() - begun_ms
         position = (owner.epoch, owner.flush)
         self._memory = JournalMemory(dirty_items, positions, markers, position, self._settings, replay_ms)
+        self._extra = ExtraWriter(self._memory, self._settings)
 
     async def _settle(self, owner: Owner) -> Owner:
         """Write all rows back and empty the journal, in flushes of this owner. Returns its owner row after them.
@@ -153,10 +155,10 @@ class JournaledStore:
         Raises:
             FencedOut, StoreLost: the shard must be taken over again.
         """
-        memory = self.memory
-        while len(memory.dirty_items) > len(self._refused.alone):
+        memory, extra = self.memory, self.extra
+        while len(memory.dirty_items) > len(extra.refused.alone):
             owner = await self._settle_once(owner, partial(self._flush, fullness_percent=FULL_PERCENT), Writes())
-            if self._no_room_until_ms:
+            if extra.pause_ms:
                 raise StoreLost("the database has no room for the rows of the journal; make room")
         if memory.dirty_items:
             return owner
@@ -164,7 +166,7 @@ class JournaledStore:
             everything = JournalRange((0, 0), (owner.epoch, owner.flush + 1))
             owner = await self._settle_once(owner, self.inner.flush, Writes(journal_trimmed=everything))
         memory.release()
-        self._memory, self._is_plain = None, True
+        self._memory, self._extra, self._is_plain = None, None, True
         return owner
 
     async def _settle_once(self, owner: Owner, flush: Callable[..., Awaitable[None]], writes: Writes) -> Owner:
@@ -193,7 +195,11 @@ class JournaledStore:
             and (owner.epoch, owner.nonce) == self._ownership
             and (owner.epoch, owner.flush) == planned.journal.position
         ):
-            self.memory.apply(planned)
+            self._apply(planned)
+
+    def _apply(self, planned: PlannedFlush) -> None:
+        self.memory.apply(planned)
+        self.extra.on_committed(planned)
 
     # ------------------------------------------------------------------- flush
 
@@ -224,30 +230,20 @@ class JournaledStore:
         decide: Decide,
         fullness_percent: int,
     ) -> None:
-        dirty_items, settings, now_ms = self.memory.dirty_items, self._settings, self._settings.now_ms()
-        written_back, carried = list[int](), list[int]()
-        if now_ms >= self._no_room_until_ms:
-            chosen = self.memory.choice.numbers(dirty_items, now_ms, settings.flush_items_max, fullness_percent)
-            carried = self._refused.to_carry(dirty_items, self.memory.choice)
-            written_back = self._refused.choose(chosen)
-        self._writes_through = fullness_percent >= FULL_PERCENT
-        try:
-            await self._flush_once(fence, row_ids, payload_limits, key_names, decide, written_back, carried)
-        except WriteRefused as refused:
-            if refused.is_retryable or isinstance(refused, IdempotencyKeyExists):
-                raise
-            if not written_back and not (carried and refused.is_full):
-                raise
-            if refused.is_full:  # acks need less room, or none, and must not wait for it
-                self._no_room_until_ms = now_ms + _NO_ROOM_PAUSE_MS
-                await self._flush_once(fence, row_ids, payload_limits, key_names, decide, [], [])
+        writes_through = fullness_percent >= FULL_PERCENT
+        extra: ExtraWrites | None = self.extra.choose(fullness_percent, journals=self._journals)
+        while extra is not None:
+            try:
+                await self._flush_once(fence, row_ids, payload_limits, key_names, decide, extra, writes_through)
+            except WriteRefused as refused:
+                if refused.is_retryable or isinstance(refused, IdempotencyKeyExists | _NewItemRefused):
+                    raise
+                extra = self.extra.after_refusal(extra, refused)
+                if extra is None:
+                    raise
+            else:
+                self.extra.on_written(extra)
                 return
-            await self._flush_once(fence, row_ids, payload_limits, key_names, decide, [], carried)
-            is_bad_value = refused.is_bad_value
-            for number in self._refused.on_refused(written_back, dirty_items, carried, is_bad_value=is_bad_value):
-                log.warning("the database refuses the row of item %d of the journal: %s", number, refused)
-        else:
-            self._refused.on_written(written_back)
 
     async def _flush_once(
         self,
@@ -256,15 +252,15 @@ class JournaledStore:
         payload_limits: Mapping[int, int],
         key_names: Sequence[KeyName],
         decide: Decide,
-        written_back: Sequence[int],
-        carried: Sequence[int],
+        extra: ExtraWrites,
+        writes_through: bool,
     ) -> None:
         memory = self.memory
         limits = {**dict.fromkeys(row_ids, -1), **payload_limits}
         self._planned = None
         young = {number: item.row for number in limits if (item := memory.dirty_items.get(number)) and item.row}
         needed = [number for number, row in young.items() if row.payload_bytes <= limits[number]]
-        payloads = await young_payloads(self.inner, memory, fence, [*needed, *written_back, *carried, *self._missing])
+        payloads = await young_payloads(self.inner, memory, fence, [*needed, *extra.written_back, *extra.carried, *self._missing])
         for number, row in young.items():
             limit = limits[number]
             young[number] = _with_payload(
@@ -279,19 +275,22 @@ class JournaledStore:
             self._missing = [old.id for old, _ in writes.changes.moved if self._lacks_payload(old.id, payloads)]
             if self._missing:
                 raise WriteRefused("the payloads of moved items are read first", is_retryable=True)
-            _check_new(writes, memory)
+            _check_new(writes, memory, extra)
             journal = plan_journal(
                 writes.changes,
                 memory.dirty_items,
                 fence.position,
-                written_back,
-                carried,
+                extra.written_back,
+                extra.carried,
                 payloads,
-                writes_through=self._writes_through,
+                writes_through=writes_through or extra.is_full,
             )
             write_rows(journal, memory.dirty_items, writes)
-            write_journal(journal, memory.positions, writes)
-            self._planned = PlannedFlush(journal, writes, len(written_back))
+            if journal.events or not extra.is_full or extra.frees_room:
+                write_journal(journal, memory.positions, writes)
+            if extra.reserve_bytes == 0 or writes.journal_row is not None or len(memory.positions):
+                writes.journal_reserve_bytes = extra.reserve_bytes
+            self._planned = PlannedFlush(journal, writes, len(extra.written_back))
             return writes
 
         try:
@@ -307,7 +306,7 @@ class JournaledStore:
             raise
         assert self._planned is not None
         planned, self._planned = self._planned, None
-        memory.apply(planned)
+        self._apply(planned)
 
     def _lacks_payload(self, number: int, payloads: Mapping[int, bytes]) -> bool:
         row = self.memory.young_row(number)
@@ -386,8 +385,11 @@ def _with_payload(row: Row, payload: bytes | None) -> Row:
     return row
 
 
-def _check_new(writes: Writes, memory: JournalMemory) -> None:
-    """Raise `WriteRefused` if a new item has the number of one that the journal knows."""
-    for row in (*writes.changes.inserted, *[new for _, new in writes.changes.moved]):
+def _check_new(writes: Writes, memory: JournalMemory, extra: ExtraWrites) -> None:
+    """Raise `WriteRefused` if a new item has the number of one that the journal knows, or comes to a full disk."""
+    changes = writes.changes
+    if extra.full_reason is not None and (changes.inserted or changes.moved):
+        raise _NewItemRefused(extra.full_reason, is_full=True)
+    for row in (*changes.inserted, *[new for _, new in changes.moved]):
         if row.id in memory.dirty_items:
             raise WriteRefused(f"an inserted id exists already: {row.id}")

@@ -40,6 +40,7 @@ class JournalStatements:
         self._insert = (
             f"INSERT INTO {journal} (position, part, floor, events, payloads) VALUES (?, ?, ?, ?, ?)".encode()
         )
+        self._add_reserve = f"INSERT INTO {journal} (position, part, floor, events, payloads) VALUES ".encode()
         self._trim = f"DELETE {journal} FROM {journal} FORCE INDEX (PRIMARY) WHERE".encode()
         self._from = f"FROM {journal} FORCE INDEX (PRIMARY)"
 
@@ -61,15 +62,24 @@ class JournalStatements:
         first, end = map(pack_position, trimmed)
         return b"%b position >= %d AND position < %d" % (self._trim, first, end)
 
+    def set_reserve(self, size: int, packet_bytes: int) -> Iterator[bytes]:
+        """Delete the reserve, and add one of this length, if it is not 0. The server makes its bytes."""
+        yield self._trim + b" position = 0"
+        part_bytes = min(PAYLOADS_PART_BYTES, packet_bytes)
+        parts = [(at, min(part_bytes, size - at)) for at in range(0, size, part_bytes)]
+        if parts:
+            yield self._add_reserve + b", ".join([b"(0, %d, 0, '', REPEAT('0', %d))" % part for part in parts])
+
     @property
     def floor(self) -> bytes:
         """Reads the floor of the newest row."""
-        return f"SELECT floor {self._from} ORDER BY position DESC, part DESC LIMIT 1".encode()
+        return f"SELECT floor {self._from} WHERE position > 0 ORDER BY position DESC, part DESC LIMIT 1".encode()
 
     def events(self, first: Position, parts_max: int) -> bytes:
-        """Read the next parts of events at or above a position."""
+        """Read the next parts of events at or above a position, but not the reserve, which is at 0."""
+        number = max(pack_position(first), 1)
         return (
-            f"SELECT position, part, events {self._from} WHERE position >= {pack_position(first)} AND part <= 0 "
+            f"SELECT position, part, events {self._from} WHERE position >= {number} AND part <= 0 "
             f"ORDER BY position, part LIMIT {parts_max}"
         ).encode()
 

@@ -559,11 +559,13 @@ class MysqlStore:
     def _writes_of(
         self, fence: Fence, writes: Writes, packet_bytes: int, *, can_bulk: bool = False
     ) -> Iterator[Statement]:
+        if writes.journal_trimmed is not None:
+            yield self._journal_sql.trim_rows(writes.journal_trimmed)
+        if writes.journal_reserve_bytes is not None:
+            yield from self._journal_sql.set_reserve(writes.journal_reserve_bytes, packet_bytes)
         if writes.journal_row is not None:
             yield from self._journal_sql.add_row(fence.position, writes.journal_row, packet_bytes)
         yield from self._sql.write(writes, packet_bytes, can_bulk=can_bulk)
-        if writes.journal_trimmed is not None:
-            yield self._journal_sql.trim_rows(writes.journal_trimmed)
 
     async def _check_fence(self, link: MysqlLink, fence: Fence) -> None:
         """Raise `FencedOut` if the fence did not match: a write may fail before the fence's result is read."""

@@ -220,7 +220,7 @@ def read_due_rows(
 def read_journal_events(db: sqlite3.Connection, first: Position, bytes_max: int) -> list[PositionedEvents]:
     """Return a page of events; see `Store.journal_events`."""
     page: list[PositionedEvents] = []
-    for number, events in db.execute(sql.JOURNAL_EVENTS, (pack_position(first),)):
+    for number, events in db.execute(sql.JOURNAL_EVENTS, (max(pack_position(first), 1),)):  # at 0 is the reserve
         bytes_max -= len(events)
         if page and bytes_max < 0:
             break

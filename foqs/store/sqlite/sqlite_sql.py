@@ -343,7 +343,13 @@ ADD_JOURNAL_ROW: Final = "INSERT INTO journal (position, floor, events, payloads
 TRIM_JOURNAL: Final = "DELETE FROM journal WHERE position >= ? AND position < ?"
 """Deletes the journal rows of a range of positions."""
 
-JOURNAL_FLOOR: Final = "SELECT floor FROM journal ORDER BY position DESC LIMIT 1"
+DELETE_RESERVE: Final = "DELETE FROM journal WHERE position = 0"
+"""Deletes the reserve of the journal, if there is one."""
+
+ADD_RESERVE: Final = "INSERT INTO journal (position, floor, events, payloads) VALUES (0, 0, x'', zeroblob(?))"
+"""Adds a reserve of this length."""
+
+JOURNAL_FLOOR: Final = "SELECT floor FROM journal WHERE position > 0 ORDER BY position DESC LIMIT 1"
 """Reads the floor of the newest journal row."""
 
 JOURNAL_EVENTS: Final = "SELECT position, events FROM journal WHERE position >= ? ORDER BY position"

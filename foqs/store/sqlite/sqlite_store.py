@@ -322,6 +322,13 @@ def _read_idempotency_keys(db: sqlite3.Connection, key_names: Sequence[KeyName])
 
 
 def _write(db: sqlite3.Connection, fence: Fence, writes: Writes) -> None:
+    # First what frees room: SQLite uses it in the same transaction.
+    if writes.journal_trimmed is not None:
+        db.execute(sql.TRIM_JOURNAL, tuple(map(pack_position, writes.journal_trimmed)))
+    if writes.journal_reserve_bytes is not None:
+        db.execute(sql.DELETE_RESERVE)
+        if writes.journal_reserve_bytes:
+            db.execute(sql.ADD_RESERVE, (writes.journal_reserve_bytes,))
     if writes.journal_row is not None:
         events, payloads, floor = writes.journal_row
         numbers = (pack_position(fence.position), pack_position(floor))
@@ -354,8 +361,6 @@ def _write(db: sqlite3.Connection, fence: Fence, writes: Writes) -> None:
         db.executemany(sql.REMOVE_PURGE_MARKER, writes.purge_markers_removed)
     if writes.purge_markers_added:
         db.executemany(sql.SET_PURGE_MARKER, writes.purge_markers_added)
-    if writes.journal_trimmed is not None:
-        db.execute(sql.TRIM_JOURNAL, tuple(map(pack_position, writes.journal_trimmed)))
 
 
 def _write_idempotency_keys(db: sqlite3.Connection, writes: Writes) -> None:

@@ -7,29 +7,41 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.flush.writes import Writes
+from foqs.core.flush.writes import LeaseUpdate, Writes
+from foqs.core.items.item import State
 from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.port import StoreLost, WriteRefused
 from tests.support.aio import run
+from tests.support.disk_room import bytes_used, growth
 from tests.support.stores import Ownership, contents, make_row, opened
 
 
 class FullDisk:
-    """A database without room for rows and payloads, and its time. It counts what it refused."""
+    """A database and its disk, which is full at times, and the time. It counts what it refused."""
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.is_full = False
+        self.room: int | None = None
+        """What the tables may take; None: there is room."""
         self.refusals = 0
         self.database = MemoryDatabase(lambda: self.now_ms)
         self.database.refuse = self._refuse
-        self.settings = JournalSettings(100, 100, lambda: self.now_ms)
+        self.settings = JournalSettings(100, 100, lambda: self.now_ms, reserve_bytes=3_000)
+
+    @property
+    def tables(self) -> ShardTables:
+        return self.database.tables[0]
+
+    def fill(self) -> None:
+        """From now on the tables may not grow."""
+        self.room = bytes_used(self.tables)
 
     def _refuse(self, writes: Writes) -> WriteRefused | None:
-        journal_row = writes.journal_row
-        if not self.is_full or not (writes.inserts or (journal_row is not None and journal_row.payloads)):
+        bytes_more = growth(self.tables, writes)
+        if self.room is None or bytes_more <= 0 or bytes_used(self.tables) + bytes_more <= self.room:
             return None
         self.refusals += 1
         return WriteRefused("the disk is full", is_full=True)
@@ -45,24 +57,86 @@ def disk() -> FullDisk:
 
 def rows_of(disk: FullDisk) -> Callable[[], set[int]]:
     """Return a function that returns the numbers of the rows in the table."""
-    return lambda: set(disk.database.tables[0].rows)
+    return lambda: set(disk.tables.rows)
 
 
-def test_full_disk_refuses_no_ack_because_of_items_that_are_due_to_be_written_back(disk: FullDisk) -> None:
+def test_full_disk_refuses_no_ack_of_a_young_item_and_acks_free_room(disk: FullDisk) -> None:
     async def story() -> None:
         owned, rows = await disk.owner(1), rows_of(disk)
-        await owned.write(inserts=[make_row(number) for number in range(1, 9)])
-        disk.now_ms, disk.is_full = 200, True
-        for number in range(1, 5):
-            await owned.write(deletes=[number])
-        assert disk.refusals == 1, "an ack tries again what has no room"
+        for number in range(1, 41):
+            await owned.write(inserts=[make_row(number, payload=b"p" * 500)])
+        disk.fill()
         with pytest.raises(WriteRefused, match="full"):
-            await owned.write(inserts=[make_row(9)])
-        assert (disk.refusals, rows()) == (2, set())
-        disk.now_ms, disk.is_full = 2_000, False
-        await owned.write()
-        assert rows() == {5, 6, 7, 8}
-        assert set(await contents(owned)) == {5, 6, 7, 8}
+            await owned.write(inserts=[make_row(99)])
+        for number in range(1, 31):
+            disk.now_ms += 50
+            await owned.write(leases=[LeaseUpdate(10**6, 7, 1, [number])])
+            await owned.write(deletes=[number])
+        assert disk.tables.journal_reserve_bytes == 3_000, "there is room for the reserve again"
+        assert rows() == set(range(31, 41)), "rows are written back again"
+        await owned.write(inserts=[make_row(99)])
+        assert set(await contents(owned)) == {*range(31, 41), 99}
+        assert set(await contents(await disk.owner(2))) == {*range(31, 41), 99}
+
+    run(story())
+
+
+def test_items_that_wait_for_long_do_not_keep_the_room_of_acked_ones_on_a_full_disk(disk: FullDisk) -> None:
+    """Each flush has one item that nobody takes. It is carried forward, so the rest of its journal row is trimmed."""
+
+    async def story() -> None:
+        owned = await disk.owner(1)
+        for number in range(1, 201, 10):
+            await owned.write(inserts=[make_row(number + i, payload=b"p" * 100) for i in range(10)])
+        disk.fill()
+        disk.now_ms += 10_000
+        kept = set(range(1, 201, 10))
+        for number in range(1, 201):
+            if number not in kept:
+                await owned.write(deletes=[number])
+                disk.now_ms += 20
+                assert bytes_used(disk.tables) <= (disk.room or 0)
+        assert disk.tables.journal_reserve_bytes == 3_000
+        assert set(await contents(owned)) == kept
+        await owned.write(inserts=[make_row(999)])
+        assert set(await contents(await disk.owner(2))) == {*kept, 999}
+
+    run(story())
+
+
+def test_items_that_have_rows_are_changed_and_deleted_in_place_on_a_full_disk(disk: FullDisk) -> None:
+    async def story() -> None:
+        owned, rows = await disk.owner(1), rows_of(disk)
+        await owned.write(inserts=[make_row(number) for number in range(1, 11)])
+        for _ in range(3):
+            disk.now_ms += 200
+            await owned.write()
+        assert rows() == set(range(1, 11))
+        await owned.write(deletes=[1], leases=[LeaseUpdate(10**6, 7, 1, [2])])
+        assert rows() == set(range(1, 11))
+        disk.fill()
+        with pytest.raises(WriteRefused, match="full"):
+            await owned.write(inserts=[make_row(99, payload=b"p" * 9_000)])
+        await owned.write(deletes=[3], leases=[LeaseUpdate(10**6, 8, 1, [4])])
+        assert rows() == {2, *range(4, 11)}, "the row of the item that ended before is gone, too"
+        assert [disk.tables.rows[number].state for number in (2, 4)] == [State.LEASED, State.LEASED]
+        assert disk.refusals == 1
+
+    run(story())
+
+
+def test_owner_that_takes_over_on_a_full_disk_uses_the_reserve(disk: FullDisk) -> None:
+    async def story() -> None:
+        owned = await disk.owner(1)
+        await owned.write(inserts=[make_row(number) for number in range(1, 9)])
+        disk.fill()
+        owned = await disk.owner(2)
+        for number in range(1, 4):
+            await owned.write(deletes=[number])
+        owned = await disk.owner(3)
+        for number in range(4, 7):
+            await owned.write(deletes=[number])
+        assert set(await contents(owned)) == {7, 8}
 
     run(story())
 
@@ -71,11 +145,16 @@ def test_row_that_had_no_room_is_not_held_to_be_refused(disk: FullDisk) -> None:
     async def story() -> None:
         owned, rows = await disk.owner(1), rows_of(disk)
         await owned.write(inserts=[make_row(1)])
-        for flush in range(1, 6):
-            disk.now_ms, disk.is_full = 2_000 * flush, flush < 5
+        disk.fill()
+        for _ in range(5):
+            disk.now_ms += 2_000
+            await owned.write()
+        assert (rows(), disk.refusals) == (set(), 5)
+        disk.room = None
+        for _ in range(2):
+            disk.now_ms += 2_000
             await owned.write()
         assert rows() == {1}
-        assert disk.refusals == 4
 
     run(story())
 
@@ -83,12 +162,13 @@ def test_row_that_had_no_room_is_not_held_to_be_refused(disk: FullDisk) -> None:
 def test_host_that_must_empty_a_journal_on_a_full_disk_says_so(disk: FullDisk) -> None:
     async def story() -> None:
         owned = await disk.owner(1)
-        await owned.write(inserts=[make_row(1)])
-        disk.is_full = True
+        await owned.write(inserts=[make_row(number, payload=b"p" * 5_000) for number in range(1, 3)])
+        disk.fill()
         with pytest.raises(StoreLost, match="no room"):
             await disk.owner(2, is_on=False)
-        disk.is_full = False
-        assert set(await contents(await disk.owner(3, is_on=False))) == {1}
+        disk.room = None
+        assert set(await contents(await disk.owner(3, is_on=False))) == {1, 2}
+        assert disk.tables.journal_reserve_bytes == 0
 
     run(story())
 

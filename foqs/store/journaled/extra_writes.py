@@ -1,0 +1,118 @@
+"""What the flushes of one ownership write beside their own changes: rows, carried events, and the reserve of the journal.
+
+The reserve is room for events. Always true: a row or an item is new only in a flush after which the reserve is in
+the table; so on a full disk, which has taken the reserve out, consumers still have its room. Knows no statements.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foqs.core.journal.compaction import items_to_carry, rows_in_place
+from foqs.store.journaled.journal_memory import JournalMemory, PlannedFlush
+from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.journaled.refused_rows import RefusedRows
+from foqs.store.port import WriteRefused
+
+log = logging.getLogger(__name__)
+
+_FULL_PAUSE_MS: Final = 1_000
+"""How long the disk counts as full after it had no room."""
+
+
+@dataclass(slots=True, frozen=True)
+class ExtraWrites:
+    """What one flush writes beside its own changes.
+
+    Attributes:
+        written_back: items whose rows are written or deleted.
+        carried: items whose events are written again.
+        reserve_bytes: the new length of the reserve; None: it stays.
+        full_reason: why the disk is held to be full; None: it is not. If it is, no row and no item is new, and rows
+            that are current are changed in place.
+        refused: a write-back that the database has refused, if this flush is the repetition without it, and the reason.
+    """
+
+    written_back: Sequence[int] = ()
+    carried: Sequence[int] = ()
+    reserve_bytes: int | None = None
+    full_reason: str | None = None
+    refused: tuple[Sequence[int], WriteRefused] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.full_reason is not None
+
+    @property
+    def frees_room(self) -> bool:
+        """Whether there is a part that may be left out on a full disk."""
+        return bool(self.written_back or self.carried)
+
+
+class ExtraWriter:
+    """Chooses the extra writes of each flush, and what is repeated without them when the database refuses them."""
+
+    def __init__(self, memory: JournalMemory, settings: JournalSettings) -> None:
+        self.refused: Final = RefusedRows()
+        self._memory = memory
+        self._settings = settings
+        self._has_reserve = False
+        """The table is known to have the reserve."""
+        self._full_reason = ""
+        self._full_until_ms = 0
+
+    @property
+    def pause_ms(self) -> int:
+        """For how long nothing is written back, because the disk is full."""
+        return max(0, self._full_until_ms - self._settings.now_ms())
+
+    def choose(self, fullness_percent: int, *, journals: bool) -> ExtraWrites:
+        """Return the extra writes of the next flush. `journals`: this owner goes on to journal."""
+        if self.pause_ms:
+            return self._on_full_disk()
+        if journals and not self._has_reserve:
+            return ExtraWrites(reserve_bytes=self._settings.reserve_bytes)
+        memory, now_ms = self._memory, self._settings.now_ms()
+        numbers = memory.choice.numbers(memory.dirty_items, now_ms, self._settings.flush_items_max, fullness_percent)
+        carried = self.refused.to_carry(memory.dirty_items, memory.choice)
+        return ExtraWrites(self.refused.choose(numbers), carried)
+
+    def _on_full_disk(self) -> ExtraWrites:
+        memory, items_max, refused = self._memory, self._settings.flush_items_max, self.refused.alone
+        return ExtraWrites(
+            rows_in_place(memory.dirty_items, items_max, refused),
+            items_to_carry(memory.dirty_items, memory.positions, items_max, refused),
+            reserve_bytes=0,
+            full_reason=self._full_reason,
+        )
+
+    def after_refusal(self, extra: ExtraWrites, refusal: WriteRefused) -> ExtraWrites | None:
+        """Return with what a refused flush is repeated; None: its own changes are refused."""
+        if extra.is_full:
+            return ExtraWrites(reserve_bytes=0, full_reason=extra.full_reason) if extra.frees_room else None
+        if refusal.is_full:
+            self._full_reason = str(refusal)
+            self._full_until_ms = self._settings.now_ms() + _FULL_PAUSE_MS
+            return self._on_full_disk()
+        if extra.written_back:
+            return ExtraWrites(carried=extra.carried, refused=(extra.written_back, refusal))
+        return ExtraWrites() if extra.reserve_bytes else None
+
+    def on_written(self, extra: ExtraWrites) -> None:
+        """Note that a flush was written with these."""
+        if extra.refused is None:
+            self.refused.on_written(extra.written_back)
+            return
+        numbers, refusal = extra.refused
+        for number in self.refused.on_refused(
+            numbers, self._memory.dirty_items, extra.carried, is_bad_value=refusal.is_bad_value
+        ):
+            log.warning("the database refuses the row of item %d of the journal: %s", number, refusal)
+
+    def on_committed(self, planned: PlannedFlush) -> None:
+        """Note that a flush is committed, also one whose outcome was unknown at first."""
+        if planned.writes.journal_reserve_bytes is not None:
+            self._has_reserve = planned.writes.journal_reserve_bytes > 0
