@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from foqs.core.items.item import GIVEN_UP_TOKEN, PRIORITY_MIN, DeliveryPolicy, Row, State
+from foqs.core.items.item import GIVEN_UP_MS, PRIORITY_MIN, DeliveryPolicy, Row, State
 from foqs_contract.plurals import counted
 
 _UNITS: Final = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -118,8 +118,10 @@ def dead_reason(row: Row) -> str | None:
     """
     if row.state is not State.DEAD:
         return None
-    if row.token == GIVEN_UP_TOKEN:
-        return "given up because the database does not hold its row; the log of its shard's owner says why"
+    if row.deliver_after_ms == GIVEN_UP_MS:
+        return (
+            "given up because the database does not hold its row or its payload; the log of its shard's owner says why"
+        )
     if row.attempts_max and row.attempt >= row.attempts_max:
         return (
             f"attempts exhausted: delivered {row.attempt} of at most {counted(row.attempts_max, 'time')} without an ack"

@@ -29,9 +29,8 @@ _ID_LENGTH_MAX: Final = 25
 
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999. No stored time is later."""
-
-GIVEN_UP_TOKEN: Final = -1
-"""The token of a DEAD item whose row the columns of the database do not hold. No lease has it, nor its negative."""
+GIVEN_UP_MS: Final = TIME_MS_MAX
+"""The `deliver_after_ms` of a DEAD item that the database does not hold. Another item with it was never delivered."""
 
 TRACE_CONTEXT_BYTES_MAX: Final = 512
 """The maximum length of an item's trace context, in bytes."""

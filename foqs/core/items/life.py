@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foqs.core.items.item import GIVEN_UP_TOKEN, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
+from foqs.core.items.item import GIVEN_UP_MS, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
 from foqs.core.items.row_filter import RowFilter
 from foqs_contract.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 
@@ -410,12 +410,12 @@ def _release(event: Event, row: Row, context: FlushContext) -> Transition:
 
 
 def _give_up(event: Event, row: Row, context: FlushContext) -> Transition:
-    """End an item whose row the columns of the database do not hold. Its token says so."""
+    """End an item whose row the columns of the database do not hold. The time of its next delivery says so."""
     if _is_expired(row, context.now_ms):
         return _DELETED
     given_up = _to_dead(row, context)
     assert given_up.row is not None
-    given_up.row.token = GIVEN_UP_TOKEN
+    given_up.row.deliver_after_ms = GIVEN_UP_MS
     return given_up
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.items.item import GIVEN_UP_TOKEN, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
+from foqs.core.items.item import GIVEN_UP_MS, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
 from foqs.core.items.life import (
     OWN_EVENTS,
     TABLE,
@@ -185,12 +185,14 @@ def assert_the_rest_is_kept(event: Event, row: Row, new: Row) -> None:
     leased = kind is EventKind.DELIVER or (event.has_waiter and new.state is State.LEASED)
     is_over = kind in (EventKind.NACK, EventKind.RELEASE, EventKind.REDRIVE)
     token = NEW if leased else -row.token if is_over else row.token
-    assert new.token == (GIVEN_UP_TOKEN if kind is EventKind.GIVE_UP else token)
+    assert new.token == token
     attempts = {EventKind.RELEASE: row.attempt - 1, EventKind.REDRIVE: 0}
     assert new.attempt == (row.attempt + 1 if leased else attempts.get(kind, row.attempt))
     if kind is not EventKind.REDRIVE:
         assert new.expires_at_ms == row.expires_at_ms
-    if kind not in (EventKind.NACK, EventKind.REDRIVE, EventKind.UPDATE) and event.lease_ms != 0:
+    if kind is EventKind.GIVE_UP:
+        assert new.deliver_after_ms == GIVEN_UP_MS
+    elif kind not in (EventKind.NACK, EventKind.REDRIVE, EventKind.UPDATE) and event.lease_ms != 0:
         assert new.deliver_after_ms == row.deliver_after_ms
     changed = kind in (EventKind.NACK, EventKind.UPDATE) and event.metadata is not None
     assert new.metadata == (event.metadata if changed else row.metadata)
