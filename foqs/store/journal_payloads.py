@@ -1,29 +1,34 @@
-"""Payloads of a journal row, cut at their places, and the errors of a journal that lacks a part.
+"""Payloads of journal rows, cut at their places, and the error of a journal that lacks a part of its events.
 
-Always true: a place that is not within its row is damage, in every store. Pure.
+Always true: a place that is not within its row has no payload, in every store. Pure.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from foqs.core.flush.fence import Position
 from foqs.core.flush.journal_rows import PayloadPlace
 from foqs.store.port import StoreUnusable
 
 
-def payload_at(place: PayloadPlace, content: bytes, start: int = 0) -> bytes:
-    """Return the payload at a place. `content` has the payloads of its row from the byte `start` on.
+def payload_at(place: PayloadPlace, pieces: Iterable[tuple[int, bytes]]) -> bytes | None:
+    """Return the payload at a place; None: the pieces do not have all of it.
 
-    Raises:
-        StoreUnusable: the place is not within `content`.
+    Args:
+        pieces: (start, bytes) of the payloads of its row, in order.
     """
-    first, end = place.offset - start, place.offset - start + place.payload_bytes
-    if first < 0 or end > len(content):
-        raise lacks_a_part(place.position)
-    return content[first:end]
+    at, end = place.offset, place.offset + place.payload_bytes
+    found: list[bytes] = []
+    for start, content in pieces:
+        if start <= at < start + len(content):
+            found.append(content[at - start : end - start])
+            at += len(found[-1])
+    return b"".join(found) if at == end else None
 
 
 def lacks_a_part(position: Position) -> StoreUnusable:
-    """Return the error of a journal row of which a part is missing."""
+    """Return the error of a journal row of which a part of the events is missing."""
     epoch, flush = position
     return StoreUnusable(
         f"the journal row of epoch {epoch}, flush {flush} lacks a part; restore the shard's tables from a backup"

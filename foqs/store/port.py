@@ -280,10 +280,9 @@ class Store(Protocol):
         ...
 
     async def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
-        """Return the payloads at these places. A place whose row was trimmed is missing.
+        """Return the payloads at these places. One is missing if its row was trimmed, or lacks bytes.
 
-        Raises:
-            StoreUnusable: a place is beyond its row, or a part of the row is missing.
+        Brings no more than the payloads and what lies between those of one flush.
         """
         ...
 
@@ -397,10 +396,9 @@ class Reads(Protocol):
         ...
 
     async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
-        """Return the payloads at these places. A place whose row was trimmed is missing.
+        """Return the payloads at these places. One is missing if its row was trimmed, or lacks bytes.
 
-        Raises:
-            StoreUnusable: a place is beyond its row, or a part of the row is missing.
+        Brings no more than the payloads and what lies between those of one flush.
         """
         ...
 

@@ -222,6 +222,9 @@ SAMPLED_METRICS: Final = (
     _gauge("journal_bytes", "Bytes of the rows of the journal that are not trimmed yet", "shard"),
     _counter("journal_written_back_rows", "Rows that were written or deleted because the journal had them", "shard"),
     _gauge("journal_lag_seconds", "How long the oldest item of the journal has been due to get its row", "shard"),
+    _gauge(
+        "journal_refused_items", "Items whose rows the database refuses, or whose payloads the journal lacks", "shard"
+    ),
     _gauge("journal_replay_seconds", "Duration of the replay of the journal at the takeover", "shard"),
     _gauge("row_cache_items", "Rows in the row cache, by pool: written or prefetched", "pool"),
     _gauge("row_cache_bytes", "Memory of the rows in the row cache", "pool"),

@@ -83,6 +83,7 @@ _JOURNAL_METRICS: Final[dict[str, Callable[[JournalStatus], float]]] = {
     "foqs_journal_bytes": lambda journal: journal.live_bytes,
     "foqs_journal_written_back_rows": lambda journal: journal.written_back,
     "foqs_journal_lag_seconds": lambda journal: journal.lag_ms / 1_000,
+    "foqs_journal_refused_items": lambda journal: journal.refused,
     "foqs_journal_replay_seconds": lambda journal: journal.replay_ms / 1_000,
 }
 

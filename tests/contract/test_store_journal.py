@@ -13,7 +13,7 @@ from foqs.core.flush.fence import CommitOutcome, Owner, Position, commit_outcome
 from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace, PositionedEvents, check_journal_writes
 from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import SEQUENCE_MAX, State
-from foqs.store.port import FAULT_POINTS, FencedOut, StoreLost, StoreUnusable, WriteRefused
+from foqs.store.port import FAULT_POINTS, FencedOut, StoreLost, WriteRefused
 from tests.contract.conftest import SHARD, Bench
 from tests.contract.test_store_fence import Fault
 from tests.contract.zombie import Zombie
@@ -113,19 +113,32 @@ def test_payloads_are_read_at_their_places_in_rows_of_any_length(bench: Bench) -
     bench.run(story())
 
 
-@pytest.mark.parametrize(("offset", "size"), [(0, 8), (4, 4), (7, 1), (8, 0), (1 << 21, 5)])
-def test_place_beyond_its_row_is_damage(bench: Bench, offset: int, size: int) -> None:
+@pytest.mark.parametrize(("offset", "size"), [(0, 8), (4, 4), (7, 1), (1 << 21, 5)])
+def test_place_beyond_its_row_has_no_payload_and_harms_no_other(bench: Bench, offset: int, size: int) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(journal_row=journal_row("a", payloads=[b"1234", b"567"]))
         whole, beyond = PayloadPlace((1, 1), 4, 3), PayloadPlace((1, 1), offset, size)
-        assert await owned.store.journal_payloads([whole]) == {whole: b"567"}
-        sentence = "the journal row of epoch 1, flush 1 lacks a part; restore the shard's tables from a backup"
         async with reading(owned.store) as reads:
-            with pytest.raises(StoreUnusable, match=sentence):
-                await reads.journal_payloads(owned.past, [whole, beyond])
-        with pytest.raises(StoreUnusable, match=sentence):
-            await owned.store.journal_payloads([beyond])
+            assert await reads.journal_payloads(owned.past, [whole, beyond]) == {whole: b"567"}
+        assert await owned.store.journal_payloads([beyond, whole]) == {whole: b"567"}
+
+    bench.run(story())
+
+
+def test_reserve_is_no_row_of_the_journal_and_goes_when_it_is_given_up_or_the_journal_is_emptied(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        for size in (3_000_000, 100):
+            await owned.write(journal_reserve_bytes=size)
+            assert (await owned.store.journal_floor(), await journal_of(owned)) == (None, {})
+        await owned.write(journal_row=journal_row("a", (1, 3)), journal_reserve_bytes=5_000)
+        await owned.write(journal_row=journal_row("b", (1, 4)), journal_trimmed=JournalRange((1, 3), (1, 4)))
+        assert (await owned.store.journal_floor(), await journal_of(owned)) == ((1, 4), {(1, 4): "b"})
+        await owned.write(journal_reserve_bytes=0)
+        await owned.write(journal_row=journal_row("c", (1, 6)), journal_reserve_bytes=5_000)
+        await owned.write(journal_trimmed=JournalRange((0, 0), (1, 7)))
+        assert (await owned.store.journal_floor(), await journal_of(owned)) == (None, {})
 
     bench.run(story())
 

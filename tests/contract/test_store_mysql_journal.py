@@ -9,7 +9,7 @@ import pytest
 from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace, PositionedEvents
 from foqs.store.mysql import mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
-from foqs.store.mysql.mysql_journal_sql import JournalStatements
+from foqs.store.mysql.mysql_journal_sql import JournalStatements, PayloadRange, payload_ranges
 from foqs.store.mysql.mysql_sql import PREPARED_STATEMENTS_IN_BULK, PREPARED_STATEMENTS_MAX
 from foqs.store.port import StoreLost
 from tests.contract.conftest import SHARD, Bench, mysql_bench
@@ -84,7 +84,7 @@ def test_statements_of_the_journal_read_only_their_ranges(bench: Bench) -> None:
         for text in (
             texts.events((1, 30), 5),
             texts.events_of((1, 30)),
-            texts.payload_parts((1, 30), 10, 20),
+            texts.payload_parts(PayloadRange((1, 30), 10, 20, [])),
             texts.trim_rows(JournalRange((1, 1), (1, 9))),
         ):
             used = [step for step in await explain(owned.store, text) if "journal" in step.table]
@@ -94,3 +94,13 @@ def test_statements_of_the_journal_read_only_their_ranges(bench: Bench) -> None:
         assert (floor.key, floor.more.count("filesort")) == ("PRIMARY", 0), floor
 
     bench.run(story())
+
+
+def test_payloads_that_are_far_from_each_other_are_read_by_themselves() -> None:
+    near, far, other = PayloadPlace((1, 1), 100, 10), PayloadPlace((1, 1), 1 << 20, 10), PayloadPlace((1, 2), 0, 10)
+    ranges = payload_ranges([other, far, PayloadPlace((1, 1), 0, 50), near])
+    assert [(each.position, each.first, each.end) for each in ranges] == [
+        ((1, 1), 0, 110),
+        ((1, 1), 1 << 20, (1 << 20) + 10),
+        ((1, 2), 0, 10),
+    ]

@@ -17,7 +17,9 @@ _ROW_BYTES = 200
 
 def bytes_used(tables: ShardTables) -> int:
     """Return the room that rows and journal take."""
-    return _bytes_of_rows(tables.rows.values()) + _bytes_of_journal(tables.journal.values()) + tables.journal_reserve_bytes
+    return (
+        _bytes_of_rows(tables.rows.values()) + _bytes_of_journal(tables.journal.values()) + tables.journal_reserve_bytes
+    )
 
 
 def growth(tables: ShardTables, writes: Writes) -> int:

@@ -31,12 +31,17 @@ def rows_in_place(dirty_items: DirtyItems, items_max: int, refused: Container[in
 
 
 def items_to_carry(
-    dirty_items: DirtyItems, positions: JournalPositions, items_max: int, refused: Container[int] = ()
+    dirty_items: DirtyItems,
+    positions: JournalPositions,
+    items_max: int,
+    refused: Container[int] = (),
+    unreadable: Container[int] = (),
 ) -> list[int]:
     """Return the oldest items that hold the floor and are carried forward: as few as pay.
 
     Args:
         refused: items whose rows are not tried, so that they hold the floor like young ones.
+        unreadable: items that cannot be carried: the floor is never above them.
     """
     numbers = dirty_items.oldest(items_max)
     carried: list[int] = []
@@ -47,6 +52,8 @@ def items_to_carry(
         if first is not None and item.first != first and _pays(bytes_taken, positions.bytes_to_trim(item.first)):
             return carried
         first = item.first
+        if number in unreadable:
+            return []
         if _is_young(item) or number in refused:
             carried.append(number)
             bytes_taken += _size_of(item)

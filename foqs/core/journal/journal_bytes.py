@@ -52,8 +52,23 @@ class JournalTooNew(Exception):
         )
 
 
+class ValueNotHeld(Exception):
+    """The columns of events do not hold a value: a number beyond 64 bits, a text that UTF-8 does not have, or None."""
+
+
 def encode_events(events: FlushEvents) -> bytes:
-    """Return the bytes of these events. Payloads are not among them."""
+    """Return the bytes of these events. Payloads are not among them.
+
+    Raises:
+        ValueNotHeld: nothing of the flush can be journaled.
+    """
+    try:
+        return _encoded(events)
+    except (OverflowError, UnicodeEncodeError, StructError) as error:
+        raise ValueNotHeld(f"the journal does not hold a value of this write: {error}") from error
+
+
+def _encoded(events: FlushEvents) -> bytes:
     added, changed, bases = events.added, events.changed, events.bases
     rewritten = [(change.number, change.rewrite) for change in changed if change.rewrite is not None]
     names = [(each.namespace, each.topic) for each in chain[Row | ItemChange | Base](added, changed, bases.values())]
@@ -71,7 +86,7 @@ def encode_events(events: FlushEvents) -> bytes:
         _column([row.policy for row in added]),
         _column([row.attempts_max for row in added]),
         _column([row.payload_bytes for row in added]),
-        *_bytes_column([row.metadata for row in added]),
+        *_required_bytes_column([row.metadata for row in added]),
         *_bytes_column([row.trace_context for row in added]),
         *_lease_columns(added),
         _column([change.number for change in changed]),
@@ -80,7 +95,7 @@ def encode_events(events: FlushEvents) -> bytes:
         _column([rewrite.priority for _, rewrite in rewritten]),
         _column([rewrite.deliver_after_ms for _, rewrite in rewritten]),
         _column(_optional([rewrite.expires_at_ms for _, rewrite in rewritten])),
-        *_bytes_column([rewrite.metadata for _, rewrite in rewritten]),
+        *_required_bytes_column([rewrite.metadata for _, rewrite in rewritten]),
         _column(events.ended),
         _column(list(bases)),
         _column([base.state for base in bases.values()]),
@@ -142,11 +157,17 @@ def _column(values: Sequence[int]) -> bytes:
     if values[-1] - first == count - 1 and list(values) == list(range(first, first + count)):
         return _COLUMN.pack(count, _ASCENDING) + _NUMBER.pack(first)
     limit = max(max(values), ~min(values))
-    form = next(form for form, end in _PLAIN if limit < end)
+    form = next((form for form, end in _PLAIN if limit < end), b"q")  # an array refuses what is too large for it
     numbers = array(form.decode(), values)
     if sys.byteorder == "big":
         numbers.byteswap()
     return _COLUMN.pack(count, form) + numbers.tobytes()
+
+
+def _required_bytes_column(values: Sequence[bytes]) -> tuple[bytes, bytes]:
+    if None in values:
+        raise ValueNotHeld("the journal does not hold a value of this write: bytes are missing")
+    return _bytes_column(values)
 
 
 def _bytes_column(values: Sequence[bytes | None]) -> tuple[bytes, bytes]:

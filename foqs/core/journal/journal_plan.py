@@ -175,6 +175,8 @@ class JournalPlanner:
         """Write the whole events of these items again: their rows are refused, and the journal must be trimmed."""
         events, position = self.plan.events, self.plan.position
         carried = {n: item for n in numbers if (item := self._find(n)) is not None and item.first != position}
+        if not carried:
+            return
         events.changed = [change for change in events.changed if change.number not in carried]
         for number, item in carried.items():
             if item.row is not None:

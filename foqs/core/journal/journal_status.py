@@ -16,7 +16,8 @@ class JournalStatus:
         written_back: rows that were written or deleted by write-back since the takeover.
         lag_ms: for how long the oldest item has been due to be written back.
         replay_ms: the duration of the replay at the takeover.
-        given_up: items that the shard must make DEAD, because the columns of the database do not hold their rows.
+        refused: items whose rows the database has refused to be written back, or whose payloads the journal lacks.
+        given_up: those of them that the shard must make DEAD, because that stays so.
         may_be_handed_over: whether the next owner replays what is left, rather than wait until it is written back.
         next_flush_ms: in how many milliseconds the journal needs a flush, if none is written anyway.
     """
@@ -28,6 +29,7 @@ class JournalStatus:
     written_back: int
     lag_ms: int
     replay_ms: int
+    refused: int
     given_up: tuple[int, ...]
     may_be_handed_over: bool
     next_flush_ms: int

@@ -274,11 +274,12 @@ class ShardTables:
 
     def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
         """See `Store.journal_payloads`."""
-        return {
-            each: payload_at(each, self.journal[each.position].payloads[0])
+        found = {
+            each: payload_at(each, [(0, self.journal[each.position].payloads[0])])
             for each in places
             if each.position in self.journal
         }
+        return {place: payload for place, payload in found.items() if payload is not None}
 
     def next_key_expiry_ms(self, from_ms: int) -> int | None:
         """See `Store.next_key_expiry_ms`."""

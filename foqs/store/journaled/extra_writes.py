@@ -7,7 +7,7 @@ the table; so on a full disk, which has taken the reserve out, consumers still h
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _FULL_PAUSE_MS: Final = 1_000
 """How long the disk counts as full after it had no room."""
+_RESERVE_PAUSE_MS: Final = 60_000
+"""How long flushes go on without a reserve that the database refuses, and not for want of room."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,7 +35,8 @@ class ExtraWrites:
         reserve_bytes: the new length of the reserve; None: it stays.
         full_reason: why the disk is held to be full; None: it is not. If it is, no row and no item is new, and rows
             that are current are changed in place.
-        refused: a write-back that the database has refused, if this flush is the repetition without it, and the reason.
+        refused: a write-back that the database has refused, if this flush is the repetition without it, and the reason;
+            no rows: it has refused the reserve.
     """
 
     written_back: Sequence[int] = ()
@@ -47,8 +50,8 @@ class ExtraWrites:
         return self.full_reason is not None
 
     @property
-    def frees_room(self) -> bool:
-        """Whether there is a part that may be left out on a full disk."""
+    def writes_events(self) -> bool:
+        """Whether it has events of its own, even if no item changes."""
         return bool(self.written_back or self.carried)
 
 
@@ -61,6 +64,7 @@ class ExtraWriter:
         self._settings = settings
         self._has_reserve = False
         """The table is known to have the reserve."""
+        self._next_reserve_ms = 0
         self._full_reason = ""
         self._full_until_ms = 0
 
@@ -73,33 +77,40 @@ class ExtraWriter:
         """Return the extra writes of the next flush. `journals`: this owner goes on to journal."""
         if self.pause_ms:
             return self._on_full_disk()
-        if journals and not self._has_reserve:
-            return ExtraWrites(reserve_bytes=self._settings.reserve_bytes)
         memory, now_ms = self._memory, self._settings.now_ms()
+        if journals and not self._has_reserve and now_ms >= self._next_reserve_ms:
+            return ExtraWrites(reserve_bytes=self._settings.reserve_bytes)
         numbers = memory.choice.numbers(memory.dirty_items, now_ms, self._settings.flush_items_max, fullness_percent)
         carried = self.refused.to_carry(memory.dirty_items, memory.choice)
         return ExtraWrites(self.refused.choose(numbers), carried)
 
     def _on_full_disk(self) -> ExtraWrites:
-        memory, items_max, refused = self._memory, self._settings.flush_items_max, self.refused.alone
+        memory, items_max, refused = self._memory, self._settings.flush_items_max, self.refused
         return ExtraWrites(
-            rows_in_place(memory.dirty_items, items_max, refused),
-            items_to_carry(memory.dirty_items, memory.positions, items_max, refused),
-            reserve_bytes=0,
+            rows_in_place(memory.dirty_items, items_max, refused.alone),
+            items_to_carry(memory.dirty_items, memory.positions, items_max, refused.alone, refused.unreadable()),
+            reserve_bytes=None if self._has_reserve else 0,
             full_reason=self._full_reason,
         )
 
     def after_refusal(self, extra: ExtraWrites, refusal: WriteRefused) -> ExtraWrites | None:
         """Return with what a refused flush is repeated; None: its own changes are refused."""
         if extra.is_full:
-            return ExtraWrites(reserve_bytes=0, full_reason=extra.full_reason) if extra.frees_room else None
+            is_bare = extra.reserve_bytes == 0 and not extra.writes_events
+            return None if is_bare else ExtraWrites(reserve_bytes=0, full_reason=extra.full_reason)
         if refusal.is_full:
             self._full_reason = str(refusal)
             self._full_until_ms = self._settings.now_ms() + _FULL_PAUSE_MS
             return self._on_full_disk()
         if extra.written_back:
             return ExtraWrites(carried=extra.carried, refused=(extra.written_back, refusal))
-        return ExtraWrites() if extra.reserve_bytes else None
+        return ExtraWrites(refused=((), refusal)) if extra.reserve_bytes else None
+
+    def on_lacking(self, lacking: Mapping[int, str]) -> None:
+        """Note items whose payloads the journal lacks: their rows cannot be written, and their events not be carried."""
+        for number, sentence in lacking.items():
+            if self.refused.on_unreadable(number):
+                log.warning("%s", sentence)
 
     def on_written(self, extra: ExtraWrites) -> None:
         """Note that a flush was written with these."""
@@ -107,6 +118,10 @@ class ExtraWriter:
             self.refused.on_written(extra.written_back)
             return
         numbers, refusal = extra.refused
+        if not numbers:
+            self._next_reserve_ms = self._settings.now_ms() + _RESERVE_PAUSE_MS
+            log.warning("the database refuses the reserve of the journal: %s", refusal)
+            return
         for number in self.refused.on_refused(
             numbers, self._memory.dirty_items, extra.carried, is_bad_value=refusal.is_bad_value
         ):

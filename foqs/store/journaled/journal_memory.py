@@ -6,7 +6,7 @@ memory lays over the rows. Changes only when a flush is known to be committed. K
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from foqs.core.flush.fence import Position
@@ -20,6 +20,7 @@ from foqs.core.journal.journal_status import JournalStatus
 from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers
 from foqs.core.journal.write_back import URGENT_PERCENT, WriteBackChoice
 from foqs.store.journaled.journal_settings import JournalSettings
+from foqs.store.journaled.refused_rows import RefusedRows
 from foqs.store.port import DueRow
 
 _TOUCHED_NUMBERS_MAX: Final = 1_000_000
@@ -96,8 +97,8 @@ class JournalMemory:
         live_percent = 100 * self.positions.live_bytes // self._settings.live_bytes_max
         return max(live_percent, self._settings.budget.fullness_percent(self))
 
-    def status(self, given_up: Sequence[int] = ()) -> JournalStatus:
-        """Return the figures of this moment. `given_up`: see `JournalStatus`."""
+    def status(self, refused: RefusedRows) -> JournalStatus:
+        """Return the figures of this moment."""
         dirty_items, positions, after_ms = self.dirty_items, self.positions, self._settings.write_back_after_ms
         due_ms = self.choice.next_due_ms(dirty_items)
         wait_ms = after_ms if due_ms is None else due_ms - self._now_ms()
@@ -112,7 +113,8 @@ class JournalMemory:
             written_back=self._written_back,
             lag_ms=max(0, -wait_ms),
             replay_ms=self._replay_ms,
-            given_up=tuple(given_up),
+            refused=len(refused),
+            given_up=tuple(refused.given_up(dirty_items)),
             may_be_handed_over=len(dirty_items) <= self._settings.handover_items_max,
             next_flush_ms=0 if can_trim or self.fullness_percent >= URGENT_PERCENT else max(0, wait_ms),
         )

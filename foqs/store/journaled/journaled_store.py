@@ -20,6 +20,7 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row, TopicName
 from foqs.core.journal.flush_journal import plan_journal, write_journal, write_rows
+from foqs.core.journal.journal_bytes import ValueNotHeld
 from foqs.core.journal.journal_status import JournalStatus
 from foqs.core.journal.write_back import FULL_PERCENT
 from foqs.store.journaled.extra_writes import ExtraWriter, ExtraWrites
@@ -94,7 +95,7 @@ class JournaledStore:
     def journal(self) -> JournalStatus | None:
         if self._is_plain or self._memory is None or self._extra is None:
             return None
-        status = self._memory.status(self._extra.refused.given_up(self._memory.dirty_items))
+        status = self._memory.status(self._extra.refused)
         pause_ms = self._extra.pause_ms
         return status if pause_ms <= status.next_flush_ms else replace(status, next_flush_ms=pause_ms)
 
@@ -156,7 +157,7 @@ class JournaledStore:
             FencedOut, StoreLost: the shard must be taken over again.
         """
         memory, extra = self.memory, self.extra
-        while len(memory.dirty_items) > len(extra.refused.alone):
+        while len(memory.dirty_items) > len(extra.refused):
             owner = await self._settle_once(owner, partial(self._flush, fullness_percent=FULL_PERCENT), Writes())
             if extra.pause_ms:
                 raise StoreLost("the database has no room for the rows of the journal; make room")
@@ -260,43 +261,50 @@ class JournaledStore:
         self._planned = None
         young = {number: item.row for number in limits if (item := memory.dirty_items.get(number)) and item.row}
         needed = [number for number, row in young.items() if row.payload_bytes <= limits[number]]
-        payloads = await young_payloads(self.inner, memory, fence, [*needed, *extra.written_back, *extra.carried, *self._missing])
-        for number, row in young.items():
-            limit = limits[number]
-            young[number] = _with_payload(
-                row, payloads.get(number, row.payload) if row.payload_bytes <= limit else None
-            )
+        payloads = await young_payloads(
+            self.inner, memory, [*needed, *extra.written_back, *extra.carried, *self._missing]
+        )
+        self.extra.on_lacking(payloads.lacking)
+        written_back = [number for number in extra.written_back if number not in payloads.lacking]
+        carried = [number for number in extra.carried if number not in payloads.lacking]
 
         def decide_with_journal(rows: Mapping[int, Row], keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             found = {
                 number: row for number, each in rows.items() if (row := memory.dirty_items.overlay(each)) is not None
             }
-            writes = decide(found | young, keys)
-            self._missing = [old.id for old, _ in writes.changes.moved if self._lacks_payload(old.id, payloads)]
-            if self._missing:
+            payloads.check(needed)
+            writes = decide(found | {n: payloads.row(row, limits[n]) for n, row in young.items()}, keys)
+            missing = [old.id for old, _ in writes.changes.moved if self._lacks_payload(old.id, payloads.found)]
+            payloads.check(missing)
+            self._missing = missing
+            if missing:
                 raise WriteRefused("the payloads of moved items are read first", is_retryable=True)
             _check_new(writes, memory, extra)
             journal = plan_journal(
                 writes.changes,
                 memory.dirty_items,
                 fence.position,
-                extra.written_back,
-                extra.carried,
-                payloads,
+                written_back,
+                carried,
+                payloads.found,
                 writes_through=writes_through or extra.is_full,
             )
             write_rows(journal, memory.dirty_items, writes)
-            if journal.events or not extra.is_full or extra.frees_room:
-                write_journal(journal, memory.positions, writes)
+            if journal.events or not extra.is_full or extra.writes_events:
+                try:
+                    write_journal(journal, memory.positions, writes)
+                except ValueNotHeld as error:
+                    raise WriteRefused(str(error), is_bad_value=True) from error
             if extra.reserve_bytes == 0 or writes.journal_row is not None or len(memory.positions):
                 writes.journal_reserve_bytes = extra.reserve_bytes
-            self._planned = PlannedFlush(journal, writes, len(extra.written_back))
+            self._planned = PlannedFlush(journal, writes, len(written_back))
             return writes
 
         try:
             await self.inner.flush(
                 fence,
-                [number for number in row_ids if number not in young],
+                # If a payload is missing, one row is read: then the fence is known when that is judged.
+                [number for number in row_ids if number not in young] or [*payloads.lacking][:1],
                 {number: limit for number, limit in payload_limits.items() if number not in young},
                 key_names,
                 decide_with_journal,
@@ -376,13 +384,6 @@ class JournaledStore:
 def _fence_of(owner: Owner) -> Fence:
     """Return the fence of the flush that leaves this owner row."""
     return Fence(owner.epoch, owner.nonce, owner.flush, owner.clock_ms, owner.offset_ms, owner.arrival_ms)
-
-
-def _with_payload(row: Row, payload: bytes | None) -> Row:
-    """Return a copy of a young item with this payload."""
-    row = row.copy()
-    row.payload = payload
-    return row
 
 
 def _check_new(writes: Writes, memory: JournalMemory, extra: ExtraWrites) -> None:

@@ -14,6 +14,7 @@ from foqs.core.journal.dirty_items import DirtyItem
 from foqs.core.journal.journal_events import apply_change
 from foqs.store.journaled.entry_pages import MergedPage, check_room
 from foqs.store.journaled.journal_memory import JournalMemory
+from foqs.store.journaled.young_payloads import lacks_payload, place_of
 from foqs.store.port import DueRow, StoreLost
 
 _ATTEMPTS_MAX: Final = 20
@@ -81,7 +82,7 @@ class MergedRows:
         begun = self.touched.flushes
         others = [number for number in numbers if number not in young]
         self.add(begun, others, await self._read_rows({number: payload_limits[number] for number in others}))
-        places = [_place_of(item) for number, item in young.items() if _lacks_payload(item.row, payload_limits[number])]
+        places = [place_of(item) for number, item in young.items() if _lacks_payload(item.row, payload_limits[number])]
         if places:
             found = await self._read_payloads(places)
             self._payloads.update((place, found.get(place)) for place in places)
@@ -113,24 +114,17 @@ class MergedRows:
         if row.payload_bytes > limit:
             row.payload = None
         elif _lacks_payload(row, limit):
-            place = _place_of(item)
+            place = place_of(item)
             if place not in self._payloads:
                 return None
             row.payload = self._payloads[place]
-            if row.payload is None:
-                raise StoreLost(
-                    "the journal does not have the payload of an item any more; the shard has another owner"
-                )
+            if row.payload is None:  # or the shard has another owner, which has trimmed the journal
+                raise StoreLost(lacks_payload(row.id, item))
         return row
 
 
 def _lacks_payload(row: Row | None, limit: int) -> bool:
     return row is not None and row.payload is None and row.payload_bytes <= limit
-
-
-def _place_of(item: DirtyItem) -> PayloadPlace:
-    assert item.row is not None
-    return PayloadPlace(item.first, item.payload_offset, item.row.payload_bytes)
 
 
 async def due_page(

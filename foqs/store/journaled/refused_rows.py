@@ -2,13 +2,16 @@
 
 A refused write-back is divided, and each half is tried in a flush of its own, until a row is refused
 alone. Its events are carried forward at once, so it is not the oldest item any more, and again whenever it
-is due. Then it is tried again, alone, until its columns did not hold it `REFUSALS_MAX` times. Pure.
+is due. Then it is tried again, alone. An item whose columns did not hold it `REFUSALS_MAX` times is given up:
+the shard makes it DEAD when it is READY. Its row is then tried every `DUE_TIMES_OF_DEAD` times that it is due, and
+as at first when it is not DEAD any more. Pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from foqs.core.flush.fence import Position
@@ -17,7 +20,30 @@ from foqs.core.journal.dirty_items import DirtyItems
 from foqs.core.journal.write_back import WriteBackChoice, within_bytes
 
 REFUSALS_MAX: Final = 3
-"""How often a row is tried that the columns of the table do not hold."""
+"""How often a row is tried that the columns of the table do not hold, before its item is given up."""
+DUE_TIMES_OF_DEAD: Final = 12
+"""How often the item of such a row is due until the row is tried again: once a minute."""
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """What is known of one row.
+
+    Attributes:
+        bad_values: how often the columns did not hold it.
+        is_dead: its item was given up and is DEAD since.
+        due_times: how often it was due since it was tried.
+        is_unreadable: the journal lacks its payload.
+    """
+
+    bad_values: int = 0
+    is_dead: bool = False
+    due_times: int = 0
+    is_unreadable: bool = False
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.is_unreadable or self.bad_values >= REFUSALS_MAX
 
 
 class RefusedRows:
@@ -26,10 +52,18 @@ class RefusedRows:
     def __init__(self) -> None:
         self.alone: dict[int, Position | None] = {}
         """Refused alone, with the first event that is to be carried forward; None: it was."""
-        self._refusals: dict[int, int] = {}
-        """How often the columns did not hold a row."""
+        self._refusals: dict[int, _Refusals] = {}
+        """Those that were refused alone at least once."""
         self._groups: deque[Sequence[int]] = deque()
         """Refused together, or due again, to be tried one group after the other."""
+
+    def __len__(self) -> int:
+        """The rows that were refused alone, whether they are tried again or not."""
+        return len(self._refusals)
+
+    def unreadable(self) -> set[int]:
+        """Return the items whose payloads the journal lacks."""
+        return {number for number, refusals in self._refusals.items() if refusals.is_unreadable}
 
     def choose(self, numbers: Sequence[int]) -> list[int]:
         """Return what a flush writes back of these numbers, or a group that is tried by itself."""
@@ -41,24 +75,33 @@ class RefusedRows:
         """Return the items that would hold the floor: refused just now, or due again. The latter are tried again."""
         carried: list[int] = []
         for number, first in [*self.alone.items()]:
-            item = dirty_items.get(number)
-            if item is None:
+            item, refusals = dirty_items.get(number), self._refusals[number]
+            if item is None or (refusals.is_dead and item.state is not State.DEAD):
                 self._forget(number)
-            elif item.first == first:
+                continue
+            refusals.is_dead = refusals.is_given_up and item.state is State.DEAD
+            if refusals.is_unreadable:
+                continue
+            if item.first == first:
                 carried.append(number)
             elif choice.is_due(item.first):
                 carried.append(number)
-                if not self._is_given_up(number):
+                refusals.due_times += 1
+                if not refusals.is_given_up or refusals.due_times >= DUE_TIMES_OF_DEAD:
+                    refusals.due_times = 0
                     del self.alone[number]
                     self._groups.append((number,))
         return within_bytes(dirty_items, carried)
 
     def given_up(self, dirty_items: DirtyItems) -> list[int]:
-        """Return the READY items whose rows are not tried any more. Others may end before they are READY."""
+        """Return the READY items that are given up. Others may end before they are READY."""
         return [
             number
-            for number in self.alone
-            if self._is_given_up(number) and (item := dirty_items.get(number)) is not None and item.state is State.READY
+            for number, refusals in self._refusals.items()
+            if refusals.is_given_up
+            and not refusals.is_dead
+            and (item := dirty_items.get(number)) is not None
+            and item.state is State.READY
         ]
 
     def on_refused(
@@ -81,8 +124,16 @@ class RefusedRows:
             self._forget(number)
             return []
         self.alone[number] = None if number in carried else item.first
-        self._refusals[number] = self._refusals.get(number, 0) + is_bad_value
+        self._refusals.setdefault(number, _Refusals()).bad_values += is_bad_value
         return [number]
+
+    def on_unreadable(self, number: int) -> bool:
+        """Note that the journal lacks the payload of an item. Returns whether that is new."""
+        refusals = self._refusals.setdefault(number, _Refusals())
+        is_new = not refusals.is_unreadable
+        refusals.is_unreadable = True
+        self.alone[number] = None
+        return is_new
 
     def on_written(self, numbers: Sequence[int]) -> None:
         """Note that rows were written back."""
@@ -90,10 +141,8 @@ class RefusedRows:
             self._groups.popleft()
         if self._refusals:
             for number in numbers:
-                self._forget(number)
-
-    def _is_given_up(self, number: int) -> bool:
-        return self._refusals.get(number, 0) >= REFUSALS_MAX
+                if number not in self.alone:  # else its payload is missing, and its row was not written
+                    self._forget(number)
 
     def _forget(self, number: int) -> None:
         self.alone.pop(number, None)

@@ -9,6 +9,7 @@ events or fences.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from foqs.core.flush.fence import Position
@@ -28,6 +29,8 @@ from foqs.store.mysql.mysql_values import bind
 EVENTS_PART_BYTES: Final = 64 << 10
 PAYLOADS_PART_BYTES: Final = 1 << 20
 """The lengths of parts. A server with a smaller max_allowed_packet gets shorter ones."""
+JOINED_BYTES_MAX: Final = 64 << 10
+"""Payloads with at most this between them are read at once: each read of a part costs the server the whole part."""
 _PART_OVERHEAD_BYTES: Final = 128
 """The most bytes of a part's statement besides those of its events and payloads."""
 
@@ -90,13 +93,25 @@ class JournalStatements:
             "ORDER BY part"
         ).encode()
 
-    def payload_parts(self, position: Position, first: int, end: int) -> bytes:
-        """Read the parts of a flush's payloads that hold the bytes from `first` up to `end`, which is not among them."""
-        found = f"{self._from} WHERE position = {pack_position(position)} AND part"
+    def payload_parts(self, wanted: PayloadRange) -> bytes:
+        """Read the bytes of a range of a flush's payloads, a row for each part that has some, and the part's place."""
+        position, first, end = pack_position(wanted.position), wanted.first, wanted.end
+        found = f"{self._from} WHERE position = {position} AND part"
         return (
-            f"SELECT part, payloads {found} >= (SELECT MAX(part) {found} BETWEEN 0 AND {first}) "
+            f"SELECT part, SUBSTRING(payloads, GREATEST({first} - part, 0) + 1, {end} - GREATEST(part, {first})) "
+            f"{found} >= (SELECT MAX(part) {found} BETWEEN 0 AND {first}) "
             f"AND part < {max(end, first + 1)} ORDER BY part"
         ).encode()
+
+
+@dataclass(slots=True)
+class PayloadRange:
+    """The bytes of a flush's payloads from `first` up to `end`, which is not among them, and the places in them."""
+
+    position: Position
+    first: int
+    end: int
+    places: list[PayloadPlace]
 
 
 def parts_of_a_page(bytes_max: int) -> int:
@@ -130,36 +145,30 @@ def _events_of(number: int, parts: Sequence[tuple[int, bytes]]) -> bytes:
     return b"".join([content for _, content in parts])
 
 
-def payload_ranges(places: Sequence[PayloadPlace]) -> dict[Position, tuple[int, int]]:
-    """Return the bytes to read of each flush: from the first payload to the last."""
-    ranges: dict[Position, tuple[int, int]] = {}
-    for position, offset, size in places:
-        first, end = ranges.get(position, (offset, offset))
-        ranges[position] = (min(first, offset), max(end, offset + size))
+def payload_ranges(places: Sequence[PayloadPlace]) -> list[PayloadRange]:
+    """Return the bytes to read: places of a flush that are near each other are read as one."""
+    ranges: list[PayloadRange] = []
+    for place in sorted(places):
+        end = place.offset + place.payload_bytes
+        last = ranges[-1] if ranges else None
+        if last is None or last.position != place.position or place.offset - last.end > JOINED_BYTES_MAX:
+            ranges.append(PayloadRange(place.position, place.offset, end, [place]))
+        else:
+            last.end = max(last.end, end)
+            last.places.append(place)
     return ranges
 
 
-def decode_payloads(places: Sequence[PayloadPlace], results: Sequence[Result]) -> dict[PayloadPlace, bytes]:
-    """Decode payloads from the results of `payload_parts` of each range of `payload_ranges`, in its order.
-
-    Raises:
-        StoreUnusable: a part of a row is missing, or a place is beyond its row.
-    """
-    contents: dict[Position, tuple[int, bytes]] = {}
-    for position, found in zip(payload_ranges(places), results, strict=True):
-        if found.rows:
-            start = at = found.rows[0][0]
-            for part, content in found.rows:
-                if part != at:
-                    raise lacks_a_part(position)
-                at += len(content)
-            contents[position] = (start, b"".join([content for _, content in found.rows]))
-    return {
-        place: payload_at(place, content, start)
-        for place in places
-        if place.position in contents
-        for start, content in [contents[place.position]]
-    }
+def decode_payloads(ranges: Sequence[PayloadRange], results: Sequence[Result]) -> dict[PayloadPlace, bytes]:
+    """Decode payloads from the results of `payload_parts` of each range. One of which bytes are missing is left out."""
+    payloads: dict[PayloadPlace, bytes] = {}
+    for wanted, found in zip(ranges, results, strict=True):
+        pieces = [(max(part, wanted.first), content) for part, content in found.rows]
+        for place in wanted.places if pieces else ():
+            payload = payload_at(place, pieces)
+            if payload is not None:
+                payloads[place] = payload
+    return payloads
 
 
 def _split(content: bytes, length: int) -> list[bytes]:

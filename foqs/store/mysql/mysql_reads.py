@@ -100,8 +100,8 @@ class MysqlReads:
 
     async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
         ranges = payload_ranges(places)
-        statements = [self._journal_sql.payload_parts(position, *bounds) for position, bounds in ranges.items()]
-        return decode_payloads(places, await self._read(committed, statements))
+        statements = [*map(self._journal_sql.payload_parts, ranges)]
+        return decode_payloads(ranges, await self._read(committed, statements))
 
     async def begin_snapshot(self, committed: Fence) -> None:
         await self._run([session_sql.BEGIN_READ, self._sql.read_owner()], committed)

@@ -176,8 +176,8 @@ class MysqlStore:
 
     async def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
         ranges = payload_ranges(places)
-        statements = [self._journal_sql.payload_parts(position, *bounds) for position, bounds in ranges.items()]
-        return decode_payloads(places, await self._read(statements) if statements else [])
+        statements = [*map(self._journal_sql.payload_parts, ranges)]
+        return decode_payloads(ranges, await self._read(statements) if statements else [])
 
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         (found,) = await self._read([self._sql.next_key_expiry(from_ms)])
@@ -587,7 +587,8 @@ class MysqlStore:
         for statement in statements:
             if len(statement) > self._packet_bytes:
                 raise WriteRefused(
-                    f"{self._settings.location}: a row of {len(statement)} bytes does not fit max_allowed_packet; raise it"
+                    f"{self._settings.location}: a row of {len(statement)} bytes does not fit max_allowed_packet; raise it",
+                    is_bad_value=True,
                 )
             if packet and size + len(statement) + 1 > self._packet_bytes:
                 yield packet

@@ -12,6 +12,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import TypeVar
 
 from foqs.core.flush.fence import Fence, Position
@@ -229,12 +230,17 @@ def read_journal_events(db: sqlite3.Connection, first: Position, bytes_max: int)
 
 
 def read_journal_payloads(db: sqlite3.Connection, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
-    """Return the payloads at these places; see `Store.journal_payloads`. Those of a flush are read once."""
-    found = {
-        position: db.execute(sql.JOURNAL_PAYLOADS, (pack_position(position),)).fetchone()
-        for position in dict.fromkeys(place.position for place in places)
-    }
-    return {place: payload_at(place, values[0]) for place in places if (values := found[place.position]) is not None}
+    """Return the payloads at these places; see `Store.journal_payloads`. One row is read after the other."""
+    found: dict[PayloadPlace, bytes] = {}
+    for position, of_row in groupby(sorted(places), lambda place: place.position):
+        wanted = list(of_row)
+        first, end = wanted[0].offset, max(place.offset + place.payload_bytes for place in wanted)
+        values = db.execute(sql.JOURNAL_PAYLOADS, (first + 1, end - first, pack_position(position))).fetchone()
+        for place in wanted if values is not None else ():
+            payload = payload_at(place, [(first, values[0])])
+            if payload is not None:
+                found[place] = payload
+    return found
 
 
 def _read_by_id(db: sqlite3.Connection, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:

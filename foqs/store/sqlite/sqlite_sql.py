@@ -355,5 +355,5 @@ JOURNAL_FLOOR: Final = "SELECT floor FROM journal WHERE position > 0 ORDER BY po
 JOURNAL_EVENTS: Final = "SELECT position, events FROM journal WHERE position >= ? ORDER BY position"
 """Reads the events of journal rows at or above a position."""
 
-JOURNAL_PAYLOADS: Final = "SELECT payloads FROM journal WHERE position = ?"
-"""Reads the payloads of a flush."""
+JOURNAL_PAYLOADS: Final = "SELECT substr(payloads, ?, ?) FROM journal WHERE position = ?"
+"""Reads a part of the payloads of a flush: its first byte, counted from 1, and its length."""

@@ -14,6 +14,7 @@ from foqs.core.journal.journal_status import JournalStatus
 from foqs.queue.engine import Engine
 from foqs.shard.idle_write_back import HANDOVER_S
 from foqs.shard.observer import NullObserver
+from foqs.store.journaled import refused_rows
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.port import WriteRefused
@@ -126,6 +127,44 @@ def test_item_whose_row_the_columns_do_not_hold_becomes_dead_with_this_reason() 
         world.database.refuse = lambda writes: None
         assert await caller.apply([(1, Event(EventKind.REDRIVE, number, caller.namespace))]) == [None]
         assert len((await caller.get()).items) == 1
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        assert world.rows() == [("t", State.LEASED)]
+
+    run_in_world(story)
+
+
+def test_row_of_a_dead_item_that_was_given_up_is_tried_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused_rows, "DUE_TIMES_OF_DEAD", 4)  # before the retention of dead items ends here
+
+    async def story(world: World) -> None:
+        engine = await started(world)
+        caller = Caller(world, engine)
+        world.database.refuse = lambda writes: WriteRefused("too long", is_bad_value=True) if writes.inserts else None
+        await caller.put()
+        await world.pass_s(5 * WRITE_BACK_AFTER_S)
+        assert status_of(engine).refused == 1
+        world.database.refuse = lambda writes: None
+        await world.pass_s(5 * WRITE_BACK_AFTER_S)
+        assert (world.rows(), status_of(engine).refused) == ([("t", State.DEAD)], 0)
+
+    run_in_world(story)
+
+
+def test_item_that_was_given_up_after_its_lease_had_ended_is_acked_with_its_last_token() -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        caller = Caller(world, engine)
+        (name,) = await caller.put()
+        items = (await caller.get()).items
+        world.database.refuse = lambda writes: WriteRefused("too long", is_bad_value=True) if writes.inserts else None
+        await world.pass_s(61)
+        store = store_of(engine.shards[1])
+        assert isinstance(store, JournaledStore)
+        row = store.memory.young_row(int(name.partition("-")[2]))
+        assert row is not None
+        assert "does not hold its row" in (dead_reason(row) or "")
+        assert await caller.do(EventKind.ACK, items) == [None]
+        assert status_of(engine).dirty_items == 0
 
     run_in_world(story)
 
@@ -143,5 +182,24 @@ def test_row_whose_deletion_is_refused_for_good_costs_an_idle_shard_a_flush_each
         await world.pass_s(100 * WRITE_BACK_AFTER_S)
         assert 90 <= writer.flush_number - flush <= 110
         assert (status_of(engine).dirty_items, status_of(engine).rows) == (1, 1)
+
+    run_in_world(story)
+
+
+def test_item_whose_payload_the_journal_lacks_becomes_dead_and_its_shard_goes_on() -> None:
+    async def story(world: World) -> None:
+        await Caller(world, await started(world)).put(count=1)
+        (tables,) = world.database.tables.values()
+        position = max(tables.journal)
+        tables.journal[position] = tables.journal[position]._replace(payloads=(b"",))
+        engine = await started(world)
+        caller, epoch = Caller(world, engine), tables.owner.epoch
+        await caller.put("other", count=3)
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        status = status_of(engine)
+        assert (status.dirty_items, status.refused, status.given_up) == (1, 1, ())
+        assert (await caller.get()).items == []
+        assert len((await caller.get("other", count=3)).items) == 3
+        assert tables.owner.epoch == epoch, "the shard was acquired again"
 
     run_in_world(story)

@@ -50,15 +50,16 @@ class FullFile:
         return owned, number
 
 
+@pytest.mark.parametrize("step", [10, -10], ids=["oldest first", "newest first"])
 @pytest.mark.parametrize("keeps", [lambda number: False, lambda number: number % 10 == 0], ids=["all", "nine of ten"])
 def test_young_items_are_leased_and_acked_in_a_full_file_and_new_ones_fit_then(
-    tmp_path: Path, keeps: Callable[[int], bool]
+    tmp_path: Path, keeps: Callable[[int], bool], step: int
 ) -> None:
     file = FullFile(tmp_path)
 
     async def story() -> None:
         owned, end = await file.filled()
-        for first in range(1, end, 10):
+        for first in range(1, end, 10)[:: step // 10]:
             file.now_ms += 100
             numbers = [number for number in range(first, min(first + 10, end)) if not keeps(number)]
             await owned.write(leases=[LeaseUpdate(10**9, 7, 1, numbers)])

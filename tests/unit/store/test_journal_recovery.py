@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.core.flush.journal_rows import JournalRow
+from foqs.core.flush.journal_rows import JournalRange, JournalRow
 from foqs.core.journal import journal_bytes
 from foqs.core.journal.journal_bytes import encode_events
 from foqs.core.journal.journal_events import FlushEvents, change_of
@@ -56,6 +56,18 @@ def test_empty_journal_has_no_dirty_items() -> None:
     async def story() -> None:
         dirty_items, positions = await replay_journal((await owner()).store)
         assert (len(dirty_items), len(positions)) == (0, 0)
+
+    run(story())
+
+
+def test_rows_below_the_floor_are_known_and_not_replayed() -> None:
+    async def story() -> None:
+        owned = await owner()
+        await owned.write(journal_row=JournalRow(b"over, whatever it says", [], (1, 1)))
+        await owned.write(journal_row=row_of(FlushEvents(added=[new_row(1)]))._replace(floor=(1, 2)))
+        dirty_items, positions = await replay_journal(owned.store)
+        assert [number for number, _ in dirty_items.items()] == [1]
+        assert positions.range_to_trim((1, 2)) == JournalRange((1, 1), (1, 2))
 
     run(story())
 

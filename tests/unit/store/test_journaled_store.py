@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,11 @@ from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
-from foqs.store.port import StoreLost, WriteRefused
+from foqs.store.journaled.refused_rows import DUE_TIMES_OF_DEAD
+from foqs.store.port import FencedOut, StoreLost, WriteRefused
 from tests.support.aio import run
 from tests.support.disk_room import bytes_used, growth
-from tests.support.stores import Ownership, contents, make_row, opened
+from tests.support.stores import Ownership, contents, make_row, opened, reading
 
 
 class FullDisk:
@@ -72,6 +74,9 @@ def test_full_disk_refuses_no_ack_of_a_young_item_and_acks_free_room(disk: FullD
             disk.now_ms += 50
             await owned.write(leases=[LeaseUpdate(10**6, 7, 1, [number])])
             await owned.write(deletes=[number])
+        for _ in range(2):
+            disk.now_ms += 1_000
+            await owned.write()
         assert disk.tables.journal_reserve_bytes == 3_000, "there is room for the reserve again"
         assert rows() == set(range(31, 41)), "rows are written back again"
         await owned.write(inserts=[make_row(99)])
@@ -87,7 +92,7 @@ def test_items_that_wait_for_long_do_not_keep_the_room_of_acked_ones_on_a_full_d
     async def story() -> None:
         owned = await disk.owner(1)
         for number in range(1, 201, 10):
-            await owned.write(inserts=[make_row(number + i, payload=b"p" * 100) for i in range(10)])
+            await owned.write(inserts=[make_row(number + i, payload=b"p" * 400) for i in range(10)])
         disk.fill()
         disk.now_ms += 10_000
         kept = set(range(1, 201, 10))
@@ -96,6 +101,8 @@ def test_items_that_wait_for_long_do_not_keep_the_room_of_acked_ones_on_a_full_d
                 await owned.write(deletes=[number])
                 disk.now_ms += 20
                 assert bytes_used(disk.tables) <= (disk.room or 0)
+        disk.now_ms += 1_000
+        await owned.write()
         assert disk.tables.journal_reserve_bytes == 3_000
         assert set(await contents(owned)) == kept
         await owned.write(inserts=[make_row(999)])
@@ -195,15 +202,17 @@ def test_refused_rows_are_carried_forward_and_tried_alone_and_three_times_if_the
         for _ in range(20):
             disk.now_ms += 50
             await owned.write()
-        assert isinstance(owned.store, JournaledStore)
-        assert owned.store.memory.status().rows <= 10, "a refused row holds the floor"
+        assert owned.store.journal is not None
+        assert owned.store.journal.refused == 3
+        assert owned.store.journal.rows <= 10, "a refused row holds the floor"
         assert all(times == 3 if is_bad_value else times > 4 for times in tries.values())
         assert set(await contents(owned)) == set(range(1, 9))
         disk.database.refuse = lambda writes: None
-        for _ in range(10):
+        for _ in range(DUE_TIMES_OF_DEAD * 4):
             disk.now_ms += 50
             await owned.write()
-        assert rows() == ({4, 5, 6, 7, 8} if is_bad_value else set(range(1, 9)))
+        assert rows() == set(range(1, 9)), "what the columns do not hold is not tried again after they were changed"
+        assert owned.store.journal.refused == 0
         assert set(await contents(await disk.owner(2))) == set(range(1, 9))
 
     run(story())
@@ -241,5 +250,85 @@ def test_refusal_of_a_flush_that_empties_a_journal_is_repeated_or_ends_the_takeo
         elif not has_items:
             with pytest.raises(StoreLost, match="cannot be emptied"):
                 await store.take_over(2, "other")
+
+    run(story())
+
+
+def test_takeover_that_empties_a_journal_ends_although_refused_rows_become_due_meanwhile(disk: FullDisk) -> None:
+    def refuse(writes: Writes) -> WriteRefused | None:
+        disk.now_ms += 20
+        return WriteRefused("not now") if writes.inserts else None
+
+    async def story() -> None:
+        owned = await disk.owner(1)
+        await owned.write(inserts=[make_row(number) for number in range(1, 31)])
+        disk.database.refuse = refuse
+        owned = await disk.owner(2, is_on=False)
+        assert set(await contents(owned)) == set(range(1, 31))
+
+    run(story())
+
+
+def test_item_whose_payload_the_journal_lacks_is_given_up_and_harms_no_other(disk: FullDisk) -> None:
+    async def story() -> None:
+        former, rows = await disk.owner(1), rows_of(disk)
+        await former.write(inserts=[make_row(1)])
+        await former.write(inserts=[make_row(2), make_row(3)])
+        position = min(disk.tables.journal)
+        disk.tables.journal[position] = disk.tables.journal[position]._replace(payloads=(b"",))
+        owned = await disk.owner(2)
+        sentence = "the journal row of epoch 1, flush 1 lacks the payload of item 1: cancel the item"
+        async with reading(owned.store) as reads:
+            with pytest.raises(StoreLost, match=sentence):
+                await reads.rows(owned.past, [1])
+            assert [row.payload for row in await reads.rows(owned.past, [2])] == [b"payload"]
+        with pytest.raises(WriteRefused, match=sentence):
+            await owned.store.flush(owned.fence, [], {1: 100, 2: 100}, [], lambda rows, keys: Writes())
+        for _ in range(3):
+            await owned.write()
+            disk.now_ms += 200
+        assert rows() == {2, 3}
+        status = owned.store.journal
+        assert status is not None
+        assert (status.refused, status.given_up) == (1, (1,))
+        await owned.write(deletes=[1])
+        await owned.write()
+        status = owned.store.journal
+        assert status is not None
+        assert (status.dirty_items, status.refused) == (0, 0)
+        with pytest.raises(FencedOut):  # the former owner finds no payload either: the fence is asked first
+            await former.store.flush(former.fence, [], {2: 100}, [], lambda rows, keys: Writes())
+
+    run(story())
+
+
+@pytest.mark.parametrize("change", [{"priority": 1 << 63}, {"topic": "\ud800"}, {"metadata": None}])
+def test_value_that_the_events_do_not_hold_is_refused_as_such(disk: FullDisk, change: dict[str, Any]) -> None:
+    async def story() -> None:
+        owned = await disk.owner(1)
+        for others in ([], [make_row(3)]):
+            with pytest.raises(WriteRefused) as refused:
+                await owned.write(inserts=[make_row(**({"number": 2} | change)), *others])
+            assert refused.value.is_bad_value
+        await owned.write(inserts=[make_row(3)])
+        assert set(await contents(await disk.owner(2))) == {3}
+
+    run(story())
+
+
+def test_shard_goes_on_without_a_reserve_that_the_database_refuses_and_tries_it_again_later(disk: FullDisk) -> None:
+    refuse = disk.database.refuse
+
+    async def story() -> None:
+        owned, rows = await disk.owner(1), rows_of(disk)
+        disk.database.refuse = lambda writes: "no reserve" if writes.journal_reserve_bytes else None
+        await owned.write(inserts=[make_row(1)])
+        disk.now_ms = 1_000
+        await owned.write()
+        assert (rows(), disk.tables.journal_reserve_bytes) == ({1}, 0)
+        disk.database.refuse = refuse
+        disk.now_ms = 100_000
+        await owned.write(inserts=[make_row(2)])
+        assert disk.tables.journal_reserve_bytes == 3_000
 
     run(story())

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foqs.core.flush.fence import Fence
+from foqs.core.flush.journal_rows import JournalRow, PayloadPlace
 from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sqlite import sqlite_sql
 from foqs.store.sqlite.sqlite_file import SqliteFile
@@ -472,6 +474,23 @@ def test_cancelled_call_ends_in_the_thread_before_the_next_begins(tmp_path: Path
         go_on.set()
         assert (await check).flush == 1
         assert order[-1] == "committed"
+        await owned.store.close()
+
+    run(story())
+
+
+def test_payloads_of_long_journal_rows_are_read_without_the_rest_of_these_rows(tmp_path: Path) -> None:
+    async def story() -> None:
+        owned = await opened(SqliteStore(tmp_path / "s.db", 1))
+        for _ in range(4):
+            await owned.write(journal_row=JournalRow(b"events", [b"x" * 2_000_000, b"wanted"], (1, 1)))
+        places = [PayloadPlace((1, flush), 2_000_000, 6) for flush in range(1, 5)]
+        tracemalloc.start()
+        try:
+            assert await owned.store.journal_payloads(places) == dict.fromkeys(places, b"wanted")
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
         await owned.store.close()
 
     run(story())
