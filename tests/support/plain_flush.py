@@ -13,6 +13,8 @@ from typing import Any
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.flush_plan import FlushPlan, entry_result
 from foqs.core.flush.moves import Moves
+from foqs.core.flush.operation import Inserts
+from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, OrderKey, Row, State, pack_order_key
@@ -109,6 +111,31 @@ def plain_flush(
             records[name] = IdempotencyKey(*name, number, digest, until_ms)
         return transition.error
 
+    def insert(operation: Inserts, place: int) -> Any:
+        """Insert an item and record its key; or find the record."""
+        number, item = operation.numbers[place], operation.items[place]
+        if isinstance(item, KeyedItem):
+            name = (item.namespace, item.idempotency_key)
+            record = records.get(name)
+            if record is not None and record.until_ms > context.now_ms:
+                return record.item_id if record.digest == item.digest else KeyConflict("")
+            until_ms = context.now_ms + context.retry_policies[item.namespace].key_window_ms
+            if item.key_until_ms is not None and item.key_until_ms > until_ms:
+                return InvalidArgument("", field="key_until_ms")
+            if item.key_until_ms is not None and item.key_until_ms <= context.now_ms:
+                return KeyEnded("")
+            records[name] = IdempotencyKey(*name, number, item.digest, until_ms)
+        rows[number] = above_watermark(new_row(item, number, operation.accepted_ms, context.now_ms))
+        newly_ready.add(number)
+        return None
+
+    def look_up(lookup: ReplayLookup, place: int) -> Any:
+        """Return the number of the first item of a key, or an error."""
+        record = records.get((lookup.namespace, lookup.idempotency_keys[place]))
+        if record is None or record.until_ms <= context.now_ms:
+            return lookup.refusals[place]
+        return record.item_id if record.digest == lookup.digests[place] else KeyConflict("")
+
     def deliver_directly(number: int, lease_ms: int | None) -> Row | None:
         """Lease an item that is new, or became READY in this batch."""
         return leased(Event(EventKind.DELIVER, number, lease_ms=lease_ms)) if number in newly_ready else None
@@ -129,42 +156,30 @@ def plain_flush(
         lease_ms = delivery.operation.lease_ms
         results.append([leased(Event(EventKind.DELIVER, n, lease_ms=lease_ms)) for n in delivery.numbers])
     for inserts in batch.inserts:
-        part_results: list[Any] = []
-        for place in range(inserts.start, inserts.stop):
-            number, item = inserts.operation.numbers[place], inserts.operation.items[place]
-            if isinstance(item, KeyedItem):
-                name = (item.namespace, item.idempotency_key)
-                record = records.get(name)
-                if record is not None and record.until_ms > context.now_ms:
-                    part_results.append(record.item_id if record.digest == item.digest else KeyConflict(""))
-                    continue
-                until_ms = context.now_ms + context.retry_policies[item.namespace].key_window_ms
-                if item.key_until_ms is not None and item.key_until_ms > until_ms:
-                    part_results.append(InvalidArgument("", field="key_until_ms"))
-                    continue
-                if item.key_until_ms is not None and item.key_until_ms <= context.now_ms:
-                    part_results.append(KeyEnded(""))
-                    continue
-                records[name] = IdempotencyKey(*name, number, item.digest, until_ms)
-            rows[number] = above_watermark(new_row(item, number, inserts.operation.accepted_ms, context.now_ms))
-            newly_ready.add(number)
-            part_results.append(None)
+        before = dict(rows), dict(records), set(newly_ready)
+        part_results = [insert(inserts.operation, place) for place in range(inserts.start, inserts.stop)]
+        if inserts.operation.is_whole:
+            part_results = _together(part_results)
+            if part_results[0] is not None:
+                rows, records, newly_ready = before
         results.append(part_results)
     for lookups in batch.replay_lookups:
-        part_results = []
-        for place in range(lookups.start, lookups.stop):
-            lookup = lookups.operation
-            record = records.get((lookup.namespace, lookup.idempotency_keys[place]))
-            if record is None or record.until_ms <= context.now_ms:
-                part_results.append(lookup.refusals[place])
-            else:
-                part_results.append(record.item_id if record.digest == lookup.digests[place] else KeyConflict(""))
-        results.append(part_results)
+        part_results = [look_up(lookups.operation, place) for place in range(lookups.start, lookups.stop)]
+        results.append(_together(part_results) if lookups.operation.is_whole else part_results)
     direct: list[list[Any]] = [
         [deliver_directly(number, part.operation.lease_ms) for number in part.numbers]
         for part in batch.direct_deliveries
     ]
     return PlainOutcome(rows, records, [*direct, *results])
+
+
+def _together(results: list[Any]) -> list[Any]:
+    """Return the results of a whole operation: those of its entries if they are alike, else one error for all."""
+    if all(result is None for result in results) or all(type(result) is int for result in results):
+        return results
+    has_used_keys = any(type(result) is int or isinstance(result, KeyConflict) for result in results)
+    error = KeyConflict("") if has_used_keys else next(result for result in results if result is not None)
+    return [error] * len(results)
 
 
 def table_after(plan: FlushPlan, table: Mapping[int, Row]) -> dict[int, Row]:

@@ -71,8 +71,11 @@ def lanes_of(batch: Batch) -> Counter[Lane]:
 
 
 def is_within(parts: list[Part[Any]], bytes_max: int) -> bool:
-    """Return whether the parts have at most `bytes_max` bytes, or a single entry has all bytes."""
-    sizes = [operation.size(place, place + 1) + operation.read_bytes for operation, place in entries_of(parts)]
+    """Return whether the parts have at most `bytes_max` bytes, or a single entry, or whole operation, has all bytes."""
+    sizes: list[int] = []
+    for part in parts:
+        each = [operation.size(place, place + 1) + operation.read_bytes for operation, place in entries_of([part])]
+        sizes += [sum(each)] if part.operation.is_whole else each
     return sum(sizes) <= bytes_max or sum(map(bool, sizes)) == 1
 
 
@@ -124,9 +127,9 @@ class Caller:
         spans: list[tuple[TopicName, list[OrderKey]]] = [((namespace, "t"), keys_of(numbers))]
         return Leases(namespace, spans, None, read_bytes, self._next())
 
-    def inserts(self, first: int, *sizes: int, namespace: str = "n") -> Inserts:
+    def inserts(self, first: int, *sizes: int, namespace: str = "n", is_whole: bool = False) -> Inserts:
         items = [make_item(namespace=namespace, payload=bytes(size)) for size in sizes]
-        return Inserts(namespace, items, first, 0, self._next())
+        return Inserts(namespace, items, first, 0, self._next(), is_whole=is_whole)
 
 
 @dataclass(slots=True, eq=False)

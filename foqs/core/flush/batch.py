@@ -177,14 +177,24 @@ class Batch:
         ]
         return names
 
+    @property
+    def is_divisible(self) -> bool:
+        """Whether `split` divides it: it has more than one entry, and is not one whole operation."""
+        return len(self.parts) > 1 or (len(self) > 1 and not self.parts[0].operation.is_whole)
+
     def split(self) -> tuple[Batch, Batch]:
-        """Return two batches of half the entries each, in order and without direct deliveries."""
+        """Return two batches of about half the entries each, in order and without direct deliveries.
+
+        An operation that is whole is in one of them. The batch must be divisible; then neither is empty.
+        """
         half = len(self) // 2
         first: list[Part[Any]] = []
         second: list[Part[Any]] = []
         for part in self.parts:
-            middle = part.start + min(half, part.count)
-            half -= middle - part.start
+            middle = part.start + max(0, min(half, part.count))
+            if part.operation.is_whole and middle < part.stop:
+                middle = part.start if first else part.stop
+            half -= part.count
             if middle > part.start:
                 first.append(Part(part.operation, part.start, middle))
             if middle < part.stop:

@@ -19,7 +19,9 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Inserts, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
+from foqs.core.flush.whole_keys import repeat_of_all
 from foqs.core.flush.writes import LeaseUpdate, RowChanges, Writes
+from foqs.core.items.atomic_items import error_of_item
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation, move_digest, move_key
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
 from foqs.core.items.item_with_history import restored_row
@@ -388,7 +390,8 @@ def _decide_inserts(
         if operation.has_idempotency_keys and not _add_idempotency_keys_if_all_new(
             part, context, idempotency_keys, plan
         ):
-            results = _add_idempotency_keys(part, context, idempotency_keys, plan)
+            add_keys = _add_all_idempotency_keys if operation.is_whole else _add_idempotency_keys
+            results = add_keys(part, context, idempotency_keys, plan)
             part_items = [item for item, result in zip(part_items, results, strict=True) if result is None]
             part_numbers = [number for number, result in zip(part_numbers, results, strict=True) if result is None]
         plan.results.append((part, results))
@@ -459,18 +462,70 @@ def _add_idempotency_keys(
     ends = operation.key_ends(part.start, part.stop)
     results: list[Any] = []
     for key, number, digest, end_ms in zip(names, part.numbers, digests, ends, strict=True):
-        old = idempotency_keys.get((namespace, key))
-        record = new.get(key) or replaced.get(key)
-        if record is None and old is not None and _is_in_use(old, context, policy.incarnation):
-            record = old
+        record = _record_in_use(namespace, key, context, idempotency_keys, plan)
         if record is None and end_ms is not None and not context.now_ms < end_ms <= until_ms:
             results.append(_key_end_error(end_ms, context.now_ms, until_ms))
         elif record is None:
-            (new if old is None else replaced)[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
+            added = replaced if (namespace, key) in idempotency_keys else new
+            added[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
             results.append(None)
         else:
             results.append(_repeat_result(record, digest, plan))
     return results
+
+
+def _add_all_idempotency_keys(
+    part: Part[Inserts], context: FlushContext, idempotency_keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
+) -> list[Any]:
+    """Add the keys of a whole operation, or none of them. Returns what `_add_idempotency_keys` does, or one error for all entries."""
+    operation = part.operation
+    namespace = operation.namespace
+    names, digests = operation.idempotency_keys(part.start, part.stop), operation.digests(part.start, part.stop)
+    repeated = _repeat_of_whole(namespace, names, digests, context, idempotency_keys, plan)
+    if repeated is not None:
+        return repeated
+    until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
+    for place, end_ms in enumerate(operation.key_ends(part.start, part.stop)):
+        if end_ms is not None and not context.now_ms < end_ms <= until_ms:
+            error = error_of_item(place, _key_end_error(end_ms, context.now_ms, until_ms))
+            return [error] * part.count
+    return _add_idempotency_keys(part, context, idempotency_keys, plan)
+
+
+def _repeat_of_whole(
+    namespace: str,
+    names: Sequence[bytes],
+    digests: Sequence[bytes],
+    context: FlushContext,
+    idempotency_keys: Mapping[KeyName, IdempotencyKey],
+    plan: FlushPlan,
+) -> list[Any] | None:
+    """Return the results of a whole operation whose keys are not all free: the numbers of the first items, or one conflict."""
+    records = [_record_in_use(namespace, name, context, idempotency_keys, plan) for name in names]
+    repeated = repeat_of_all(records, digests)
+    if isinstance(repeated, FoqsError):
+        plan.key_conflict_count += len(names)
+        return [repeated] * len(names)
+    if repeated is not None:
+        plan.key_repeat_count += len(names)
+    return repeated
+
+
+def _record_in_use(
+    namespace: str,
+    key: bytes,
+    context: FlushContext,
+    idempotency_keys: Mapping[KeyName, IdempotencyKey],
+    plan: FlushPlan,
+) -> IdempotencyKey | None:
+    """Return the record of a key that this flush has added, or that was read and is in use; None if the key is free."""
+    for added in (plan.idempotency_keys, plan.idempotency_keys_replaced):
+        record = added.get(namespace, {}).get(key)
+        if record is not None:
+            return record
+    old = idempotency_keys.get((namespace, key))
+    incarnation = context.retry_policies[namespace].incarnation
+    return old if old is not None and _is_in_use(old, context, incarnation) else None
 
 
 def _key_end_error(end_ms: int, now_ms: int, until_ms: int) -> FoqsError:
@@ -514,14 +569,16 @@ def _decide_replay_lookups(
     # Called after the inserts, because their keys count as in use.
     for part in parts:
         operation = part.operation
-        new = plan.idempotency_keys.get(operation.namespace, {})
-        replaced = plan.idempotency_keys_replaced.get(operation.namespace, {})
-        incarnation = context.retry_policies[operation.namespace].incarnation
+        namespace = operation.namespace
+        if operation.is_whole:
+            keys, digests = operation.idempotency_keys, operation.digests
+            repeated = _repeat_of_whole(namespace, keys, digests, context, idempotency_keys, plan)
+            plan.results.append((part, operation.refusals if repeated is None else repeated))
+            continue
         results: list[Any] = []
         for place in range(part.start, part.stop):
-            key = operation.idempotency_keys[place]
-            record = new.get(key) or replaced.get(key) or idempotency_keys.get((operation.namespace, key))
-            if record is None or not _is_in_use(record, context, incarnation):
+            record = _record_in_use(namespace, operation.idempotency_keys[place], context, idempotency_keys, plan)
+            if record is None:
                 results.append(operation.refusals[place])
             else:
                 results.append(_repeat_result(record, operation.digests[place], plan))

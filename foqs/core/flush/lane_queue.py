@@ -46,7 +46,7 @@ class LaneQueue:
     def pop(self, items: int, bytes_max: int) -> tuple[list[Part[Any]], list[Part[Any]]]:
         """Remove and return (parts with at most `items` entries and `bytes_max` bytes, parts of abandoned operations).
 
-        The first entry is returned even if it alone is larger than `bytes_max`.
+        An operation that is whole is returned as one part, and may exceed `items`. What comes first may exceed `bytes_max`.
         """
         if self.items <= items and self.bytes <= bytes_max:
             return self.pop_all()
@@ -78,8 +78,9 @@ class LaneQueue:
                     stop, size = _fitting_stop(part, min(items, cost), min(bytes_max, cost * _KIB))
                 else:
                     stop, size = min(part.stop, start + items, start + cost), 0
-                if stop == start:
-                    stop, size = start + 1, operation.read_bytes + operation.size(start, start + 1)
+                if stop == start or (operation.is_whole and stop < part.stop):
+                    stop = part.stop if operation.is_whole else start + 1
+                    size = (stop - start) * operation.read_bytes + operation.size(start, stop)
                     if size > bytes_max and popped:
                         full = True
                         break

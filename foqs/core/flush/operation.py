@@ -85,6 +85,7 @@ class Operation:
         numbers: the numbers of its items; of an insert, the assigned ones.
         bytes: the bytes of the payloads, metadata, trace contexts and idempotency keys that it writes or looks up.
         read_bytes: bytes that one entry may make a flush read.
+        is_whole: its entries are decided together in one flush, and are never divided.
         results: one for each entry: OPEN, SEALED, then a FoqsError or the result that the subclass states.
             None and ALREADY_GONE mean done.
         is_abandoned: no caller waits any more; later results are ignored.
@@ -95,6 +96,7 @@ class Operation:
         "_open_count",
         "bytes",
         "is_abandoned",
+        "is_whole",
         "lane",
         "namespace",
         "numbers",
@@ -109,6 +111,7 @@ class Operation:
         self.numbers = numbers
         self.bytes = 0
         self.read_bytes = 0
+        self.is_whole = False
         self.results: list[Any] = [OPEN] * count
         self.is_abandoned = False
         self._open_count = count
@@ -290,6 +293,7 @@ class Inserts(Operation):
     Args:
         accepted_ms: the time at which they were accepted, on the arrival clock: their place in the order.
         has_idempotency_keys: all items have idempotency keys; otherwise none has.
+        is_whole: all items are inserted, or none; see `Operation`.
 
     Attributes:
         has_key_ends: some of the keys have an end.
@@ -307,9 +311,11 @@ class Inserts(Operation):
         caller: OperationCaller | None,
         *,
         has_idempotency_keys: bool = False,
+        is_whole: bool = False,
     ) -> None:
         super().__init__(Lane.INSERT, namespace, range(first_number, first_number + len(items)), caller)
         self.items = items
+        self.is_whole = is_whole
         self.accepted_ms = accepted_ms
         self.has_idempotency_keys = has_idempotency_keys
         self.has_key_ends = has_idempotency_keys and any(end is not None for end in self.key_ends(0, len(items)))

@@ -27,6 +27,7 @@ class ReplayLookup(Operation):
     Args:
         items: only their keys and digests are kept.
         refusals: for each item, the error that it gets if its key is not in use.
+        is_whole: the items are of an atomic call: all are repeats, or all get one error; see `Operation`.
     """
 
     __slots__ = ("digests", "idempotency_keys", "refusals")
@@ -37,8 +38,11 @@ class ReplayLookup(Operation):
         items: Sequence[KeyedItem],
         refusals: Sequence[FoqsError],
         caller: OperationCaller | None,
+        *,
+        is_whole: bool = False,
     ) -> None:
         super().__init__(Lane.INSERT, namespace, range(len(items)), caller)
+        self.is_whole = is_whole
         self.idempotency_keys = [item.idempotency_key for item in items]
         self.digests = [item.digest for item in items]
         self.refusals = refusals

@@ -89,6 +89,21 @@ def choose_shards(
     return taking if len(taking) < 2 else _shortest_first(taking, turn % len(taking))
 
 
+def joint_bindings(bindings_by_item: Sequence[Bindings]) -> Bindings:
+    """Return the bindings of items that must be in one shard, named with their places in the call.
+
+    Of items with the same bindings, which are one object, only the first is named.
+    """
+    first: dict[int, int] = {}
+    for place, bindings in enumerate(bindings_by_item):
+        first.setdefault(id(bindings), place)
+    return tuple(
+        Binding(f"items[{place}].{binding.field}", binding.shards)
+        for place in first.values()
+        for binding in bindings_by_item[place]
+    )
+
+
 def allowed_shards(bindings: Sequence[Binding]) -> frozenset[int] | None:
     """Return the shards that all bindings allow; None: any shard. Empty if a binding knows no shard.
 
@@ -111,7 +126,7 @@ def _exclusion_error(earlier: Sequence[Binding], binding: Binding) -> InvalidArg
     disjoint = [other for other in earlier if other.shards.isdisjoint(binding.shards)]
     others = " and ".join(other.field for other in disjoint[:1] or earlier)
     return InvalidArgument(
-        f"{others} and {binding.field} belong to different shards, and an item is in one; leave one of them out",
+        f"{others} and {binding.field} belong to different shards, and must be in one; leave one of them out",
         field=binding.field,
     )
 

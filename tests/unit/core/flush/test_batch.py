@@ -146,6 +146,28 @@ def test_a_batch_splits_into_two_halves(sizes: list[tuple[Lane, int]]) -> None:
     assert Counter(entries_of([*first.parts, *second.parts])) == Counter(entries_of(batch.parts))
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5)), min_size=1, max_size=5))
+def test_a_batch_splits_between_operations_that_are_whole(sizes: list[tuple[bool, int]]) -> None:
+    operations = []
+    for place, (is_whole, count) in enumerate(sizes):
+        operations.append(Caller().inserts(place * 10, *[1] * count, is_whole=is_whole))
+    batch = Batch([Part(operation, 0, len(operation)) for operation in operations])
+    pending, ends = [batch], []
+    while pending:
+        half = pending.pop()
+        if not half.is_divisible:
+            ends.append(half)
+            continue
+        first, second = half.split()
+        assert first
+        assert second
+        assert entries_of([*first.parts, *second.parts]) == entries_of(half.parts)
+        pending += [second, first]
+    assert [len(end) for end in ends] == [
+        size for is_whole, count in sizes for size in ([count] if is_whole else [1] * count)
+    ]
+
+
 def test_the_parts_that_insert_nothing_keep_their_order_of_precedence() -> None:
     caller = Caller()
     batch = Batch()

@@ -123,6 +123,7 @@ def a_new_item(draw: st.DrawFn, namespace: str) -> NewItem:
 
 
 some_keys = st.sampled_from([b"j", b"k", b"l"])
+distinct_keys = st.lists(some_keys, min_size=1, max_size=3, unique=True)
 some_key_ends = st.none() | moments | st.sampled_from([NOW + KEY_WINDOW_MS, NOW + KEY_WINDOW_MS + 1])
 some_digests = st.sampled_from([b"one", b"two"])
 some_move_keys = st.sampled_from(IDS).map(move_key)
@@ -171,20 +172,17 @@ def a_batch(draw: st.DrawFn) -> Batch:
     first = FIRST_NEW
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=4)):
         items: list[NewItem] = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
-        keyed = draw(st.booleans())
+        keyed, is_whole = draw(st.booleans()), draw(st.booleans())
         if keyed:
+            names = draw(distinct_keys if is_whole else st.lists(some_keys, min_size=4, max_size=4))
             items = [
                 KeyedItem(
-                    **asdict(item),
-                    idempotency_key=draw(some_keys),
-                    digest=draw(some_digests),
-                    key_until_ms=draw(some_key_ends),
+                    **asdict(item), idempotency_key=name, digest=draw(some_digests), key_until_ms=draw(some_key_ends)
                 )
-                for item in items
+                for item, name in zip(items, names, strict=False)
             ]
-        inserts = Inserts(namespace, items, first, 0, None, has_idempotency_keys=keyed)
-        start = draw(st.integers(0, len(items) - 1))
-        inserted = Part(inserts, start, draw(st.integers(start + 1, len(items))))
+        inserts = Inserts(namespace, items, first, 0, None, has_idempotency_keys=keyed, is_whole=is_whole)
+        inserted = draw(a_part(inserts))
         batch.add([inserted])
         first += len(items)
         with_waiter = [number for number in inserted.numbers if draw(st.booleans())]
@@ -192,11 +190,21 @@ def a_batch(draw: st.DrawFn) -> Batch:
             spans = [((namespace, "t"), keys_of(with_waiter))]
             batch.direct_deliveries.append(whole(Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, None)))
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=2)):
-        refused = [make_keyed_item(*draw(st.tuples(some_keys, some_digests))) for _ in range(draw(st.integers(1, 3)))]
-        lookup = ReplayLookup(namespace, refused, [RateLimited("x") for _ in refused], None)
-        start = draw(st.integers(0, len(refused) - 1))
-        batch.add([Part(lookup, start, draw(st.integers(start + 1, len(refused))))])
+        is_whole = draw(st.booleans())
+        names = draw(distinct_keys if is_whole else st.lists(some_keys, min_size=1, max_size=3))
+        refused = [make_keyed_item(name, draw(some_digests)) for name in names]
+        lookup = ReplayLookup(namespace, refused, [RateLimited("x")] * len(refused), None, is_whole=is_whole)
+        batch.add([draw(a_part(lookup))])
     return batch
+
+
+@st.composite
+def a_part(draw: st.DrawFn, operation: Inserts | ReplayLookup) -> Part[Any]:
+    """Draw a part of an operation: all of it, if it is whole."""
+    if operation.is_whole:
+        return whole(operation)
+    start = draw(st.integers(0, len(operation) - 1))
+    return Part(operation, start, draw(st.integers(start + 1, len(operation))))
 
 
 def _entries(table: dict[int, Row]) -> set[TimerEntry]:

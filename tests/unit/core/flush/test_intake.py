@@ -261,9 +261,13 @@ class IntakeMachine(RuleBasedStateMachine):
     def deliver(self, numbers: list[int], namespace: str, read_bytes: int) -> None:
         self.submit(self.caller.delivery(*numbers, namespace=namespace, read_bytes=read_bytes), internal=True)
 
-    @rule(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6), namespace=st.sampled_from("nm"))
-    def insert(self, sizes: list[int], namespace: str) -> None:
-        self.submit(self.caller.inserts(self.next_number, *sizes, namespace=namespace))
+    @rule(
+        sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+        namespace=st.sampled_from("nm"),
+        is_whole=st.booleans(),
+    )
+    def insert(self, sizes: list[int], namespace: str, is_whole: bool) -> None:
+        self.submit(self.caller.inserts(self.next_number, *sizes, namespace=namespace, is_whole=is_whole))
         self.next_number += len(sizes)
 
     @precondition(lambda self: any(operation.is_open for operation in self.operations))
@@ -287,7 +291,9 @@ class IntakeMachine(RuleBasedStateMachine):
 
     def check(self, batch: Batch) -> None:
         self.plain.seal(batch)
-        assert len(batch) <= max(self.pace, len(lanes_of(batch)))
+        whole = [part.count for part in batch.parts if part.operation.is_whole]
+        assert len(batch) <= max(self.pace, len(lanes_of(batch))) + max(whole, default=1) - 1
+        assert all(part.count == len(part.operation) for part in batch.parts if part.operation.is_whole)
         assert not any(part.operation.is_abandoned for part in batch.parts)
         for lane in Lane:
             parts = [part for part in batch.parts if part.operation.lane is lane]

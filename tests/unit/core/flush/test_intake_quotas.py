@@ -129,6 +129,26 @@ def test_a_lane_with_large_entries_does_not_stop_another() -> None:
     assert numbers_of(sealed(queue)) == [1, 10]
 
 
+def test_an_operation_that_is_whole_exceeds_the_share_of_its_lane_and_no_other_follows_it() -> None:
+    queue, caller = intake(flush_items_max=10), Caller()
+    for first in (1, 11, 21):
+        queue.submit(caller.inserts(first, *[1] * 8, is_whole=True))
+    queue.submit(caller.acks(*range(100, 110)))
+    assert [numbers_of(sealed(queue)) for _ in range(4)] == [
+        [*range(100, 106), *range(1, 9)],
+        [*range(106, 110), *range(11, 19)],
+        [*range(21, 29)],
+        [],
+    ]
+
+
+def test_an_operation_that_is_whole_and_has_too_many_bytes_waits_for_the_next_flush() -> None:
+    queue, caller = intake(flush_bytes_max=100), Caller()
+    queue.submit(caller.inserts(1, 30))
+    queue.submit(caller.inserts(2, 40, 40, is_whole=True))
+    assert [numbers_of(sealed(queue)) for _ in range(2)] == [[1], [2, 3]]
+
+
 # --------------------------------------------------------------------- namespaces
 
 

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.items.shard_choice import EFFICIENT_FLUSH_ITEMS, UNBOUND, Binding, allowed_shards, choose_shards
+from foqs.core.items.shard_choice import (
+    EFFICIENT_FLUSH_ITEMS,
+    UNBOUND,
+    Binding,
+    Bindings,
+    allowed_shards,
+    choose_shards,
+    joint_bindings,
+)
 from foqs_contract.errors import InvalidArgument
 
 
@@ -104,6 +112,31 @@ def test_a_further_binding_never_adds_a_shard_unless_it_leaves_a_drained_one_as_
         assert len(set(after) - set(before)) <= 1
 
 
+@given(st.lists(BINDINGS.map(tuple), max_size=4), st.data())
+def test_items_that_must_be_in_one_shard_are_allowed_where_each_of_them_is(
+    kinds: list[Bindings], data: st.DataObject
+) -> None:
+    items = data.draw(st.lists(st.sampled_from(kinds), max_size=6)) if kinds else []
+    joint = joint_bindings(items)
+    every = [binding for bindings in items for binding in bindings]
+    try:
+        allowed = allowed_shards(every)
+    except InvalidArgument:
+        with pytest.raises(InvalidArgument):
+            allowed_shards(joint)
+    else:
+        assert allowed_shards(joint) == allowed
+    assert len(joint) == sum(len(bindings) for bindings in {id(bindings): bindings for bindings in items}.values())
+
+
+def test_items_that_cannot_be_in_one_shard_are_named_by_their_places_and_fields() -> None:
+    first, second = ((Binding("key", frozenset((number,))),) for number in (1, 2))
+    with pytest.raises(InvalidArgument) as caught:
+        allowed_shards(joint_bindings([first, first, UNBOUND, second, second]))
+    assert caught.value.field == "items[3].key"
+    assert caught.value.message.startswith("items[0].key and items[3].key belong to different shards")
+
+
 @given(hosts(), st.integers(0, 9))
 def test_shards_are_ordered_by_queued_flushes_and_equal_ones_by_their_turn(shards: dict[int, Shard], turn: int) -> None:
     none = frozenset[int]()
@@ -124,11 +157,11 @@ def test_each_of_equally_short_queues_is_first_for_a_turn() -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (({1}, {2}), "a and b belong to different shards, and an item is in one; leave one of them out"),
-        (({1, 2}, {2, 3}, {3}), "a and c belong to different shards, and an item is in one; leave one of them out"),
+        (({1}, {2}), "a and b belong to different shards, and must be in one; leave one of them out"),
+        (({1, 2}, {2, 3}, {3}), "a and c belong to different shards, and must be in one; leave one of them out"),
         (
             ({1, 2}, {2, 3}, {1, 3}),
-            "a and b and c belong to different shards, and an item is in one; leave one of them out",
+            "a and b and c belong to different shards, and must be in one; leave one of them out",
         ),
     ],
 )
