@@ -255,6 +255,13 @@ struct EnqueueRequest {
   3: optional i64 timeout_ms,
   /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
+  /**
+   * All items are written in one transaction of one shard, or none is. At most the host's limit of items and bytes
+   * (LIMIT_EXCEEDED). A bad item fails the call, and `field` names it. Either all items have idempotency keys, all
+   * different, or none has. Keys that belong to different shards are INVALID_ARGUMENT. If all keys are remembered for
+   * the same items, the first ids are returned, marked as repeated; if only some are, the call is KEY_CONFLICT.
+   */
+  5: optional bool atomic,
 }
 
 struct EnqueueResult {
@@ -1281,7 +1288,7 @@ service Foqs {
    */
   AuthenticateReply authenticate(1: AuthenticateRequest request) throws (1: CallFailed failed),
 
-  /** Adds items. An id in the reply means that the item is committed. */
+  /** Adds items. An id in the reply means that the item is committed. With `atomic`, all are committed, or the call fails. */
   EnqueueReply enqueue(1: EnqueueRequest request) throws (1: CallFailed failed),
 
   /**

@@ -1,6 +1,6 @@
 """Automatic idempotency keys, and the retries of an enqueue.
 
-Holds `AutomaticKeys` and `RetriedEnqueue`. Always true: an item is retried only if it
+Holds `AutomaticKeys`, `RetriedEnqueue` and `RetriedAtomicEnqueue`. Always true: an item is retried only if it
 has a key, and with the same key as long as it may have been written. An item that may
 have been written is never reported as not written. The caller's items are not
 changed. Sends nothing itself.
@@ -16,7 +16,7 @@ from typing import Final
 from foqs_client.errors import FoqsError, KeyConflict, UnknownOutcome
 from foqs_client.retried_calls import RetriedCall
 from foqs_client.types import Enqueued, Item
-from foqs_contract.key_slots import KEY_SLOT_COUNT
+from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of
 
 _UNIQUE_BITS: Final = 64
 MISSING_RESULT: Final = Enqueued(
@@ -47,12 +47,17 @@ class AutomaticKeys:
         self.was_slot_chosen = False
         self._slot = rng.randrange(KEY_SLOT_COUNT)
 
-    def with_keys(self, items: Iterable[Item]) -> list[Item]:
-        """Return the items with keys. A key consists of slot, time, random bits and index."""
-        chosen = self._next_slot()
+    def with_keys(self, items: Iterable[Item], slot: int | None = None) -> list[Item]:
+        """Return the items with keys. A key consists of slot, time, random bits and index.
+
+        Args:
+            slot: the slot of the keys; None: that of the next call.
+        """
+        chosen = self._next_slot() if slot is None else None
         self.was_slot_chosen = chosen is not None
-        self._slot = (self._slot + 1) % KEY_SLOT_COUNT if chosen is None else chosen
-        call = f"~{self._slot:03x}{time.time_ns() // 1_000_000:012x}{self._rng.getrandbits(_UNIQUE_BITS):016x}-"
+        if slot is None:
+            slot = self._slot = (self._slot + 1) % KEY_SLOT_COUNT if chosen is None else chosen
+        call = f"~{slot:03x}{time.time_ns() // 1_000_000:012x}{self._rng.getrandbits(_UNIQUE_BITS):016x}-"
         return [
             Item(
                 item.topic,
@@ -73,6 +78,11 @@ class AutomaticKeys:
             else item
             for place, item in enumerate(items)
         ]
+
+    def with_joint_keys(self, items: Sequence[Item]) -> list[Item]:
+        """Return the items of an atomic call with keys. Those of the caller choose the slot, if there are any."""
+        given = next((item.idempotency_key for item in items if isinstance(item.idempotency_key, str)), None)
+        return self.with_keys(items, None if given is None else key_slot_of(given.encode(errors="surrogatepass")))
 
 
 class RetriedEnqueue(RetriedCall[Item, Enqueued]):
@@ -96,12 +106,16 @@ class RetriedEnqueue(RetriedCall[Item, Enqueued]):
         has_unfinished = super().record_results(results)
         if self._automatic_keys is not None and not self._unknown_outcomes:
             # Another slot may belong to a shard that has room.
-            self.unfinished_entries = self._automatic_keys.with_keys(
-                [self._original_items[place] for place in self._indexes]
+            self.unfinished_entries = self.new_keys(
+                self._automatic_keys, [self._original_items[place] for place in self._indexes]
             )
             if self._automatic_keys.was_slot_chosen:
                 self._retry_after_ms = 0  # another shard asked for this time
         return has_unfinished
+
+    def new_keys(self, keys: AutomaticKeys, items: Sequence[Item]) -> Sequence[Item]:
+        """Return items that were not written with keys for the next attempt."""
+        return keys.with_keys(items)
 
     def failure_result(self, error: FoqsError) -> Enqueued:
         return Enqueued(error=error)
@@ -112,3 +126,17 @@ class RetriedEnqueue(RetriedCall[Item, Enqueued]):
 
     def is_repeatable(self, entry: Item) -> bool:
         return entry.idempotency_key is not None
+
+
+class RetriedAtomicEnqueue(RetriedEnqueue):
+    """The attempts of one atomic enqueue: each one holds all items."""
+
+    def record_results(self, results: Sequence[Enqueued]) -> bool:
+        has_unfinished = super().record_results(results)
+        if len(self.unfinished_entries) < len(self._original_items):
+            self.unfinished_entries, self._indexes = (), ()
+            return False
+        return has_unfinished
+
+    def new_keys(self, keys: AutomaticKeys, items: Sequence[Item]) -> Sequence[Item]:
+        return keys.with_joint_keys(items)

@@ -29,7 +29,7 @@ from foqs_client import conversion, errors
 from foqs_client.abandoned_dequeues import AbandonedDequeues
 from foqs_client.addresses import is_tls_url, parse_addresses
 from foqs_client.admin_calls import AdminCalls
-from foqs_client.automatic_keys import AutomaticKeys, RetriedEnqueue
+from foqs_client.automatic_keys import AutomaticKeys, RetriedAtomicEnqueue, RetriedEnqueue
 from foqs_client.best_priorities import BestPriorities
 from foqs_client.bulk_calls import BulkCalls
 from foqs_client.bulk_job_calls import BulkJobCalls
@@ -196,7 +196,9 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Bul
 
     # --------------------------------------------------- enqueue, dequeue, settle
 
-    async def enqueue(self, items: Sequence[Item], *, timeout_ms: int | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self, items: Sequence[Item], *, atomic: bool = False, timeout_ms: int | None = None
+    ) -> list[Enqueued]:
         """Add items. Return one result for each, in order. An item with an id is durable.
 
         The client retries items that have a key, their own or an automatic one, until
@@ -206,6 +208,11 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Bul
         returns the first id, marked as `repeated`.
 
         Example: `ids = [result.require() for result in await client.enqueue([Item("mail", b"hello")])]`
+
+        Args:
+            atomic: all items are written in one transaction of one shard, or none is. Each result has an id, or the
+                call raises; after `UnknownOutcome` either all items are written or none. Idempotency keys of the items
+                must belong to one shard.
         """
         if not items:
             return []
@@ -213,21 +220,23 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Bul
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         if self._spans is None:
-            return await self._enqueue(checked, timeout_ms)
+            return await self._enqueue(checked, timeout_ms, atomic)
         with self._spans.send(checked) as call:
-            results = await self._enqueue(call.items, timeout_ms)
+            results = await self._enqueue(call.items, timeout_ms, atomic)
             call.on_results(results)
             return results
 
-    async def _enqueue(self, checked: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+    async def _enqueue(self, checked: Sequence[Item], timeout_ms: int, atomic: bool) -> list[Enqueued]:
         self._router.refresh_if_due()
         begun_s = asyncio.get_running_loop().time()
-        sent, first = await self._send_items_coalesced(checked, timeout_ms)
+        send = self._send_atomic_items if atomic else self._send_items_coalesced
+        sent, first = await send(checked, timeout_ms)
         if not isinstance(first, errors.FoqsError) and [result.error for result in first].count(None) == len(checked):
             return first
-        attempts = RetriedEnqueue(checked, sent, self._automatic_keys)
+        attempts = (RetriedAtomicEnqueue if atomic else RetriedEnqueue)(checked, sent, self._automatic_keys)
+        resend = self._resend_atomic_items if atomic else self._resend_items
         return await attempts.retry_until_done(
-            first, self._resend_items, begun_s, timeout_ms, self._pool.sleep_unless_closed, self._rng
+            first, resend, begun_s, timeout_ms, self._pool.sleep_unless_closed, self._rng
         )
 
     async def dequeue(

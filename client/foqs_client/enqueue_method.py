@@ -51,7 +51,7 @@ class EnqueueMethod(ThriftMethod):
         """Return the body of a request, for `frame`. Raises Unencodable."""
         enqueue: Any = request
         try:
-            parts = None if enqueue.forwarded is not None else _joined_parts(enqueue)
+            parts = None if enqueue.forwarded is not None or enqueue.atomic is not None else _joined_parts(enqueue)
         except (AttributeError, TypeError, UnicodeError, struct.error):
             parts = None  # Thrift's encoder says what is wrong
         return super().encode(request) if parts is None else b"".join(parts)
@@ -59,7 +59,9 @@ class EnqueueMethod(ThriftMethod):
     def newest_part(self, request: Request) -> NewerPart | None:
         """See `ThriftMethod`. Most calls have no such item, so one pass finds out whether there is any."""
         enqueue: Any = request
-        if not [1 for item in enqueue.items if type(item) is not Item or _has_newer_field(item)]:
+        if enqueue.atomic is None and not [
+            1 for item in enqueue.items if type(item) is not Item or _has_newer_field(item)
+        ]:
             return None
         return super().newest_part(request)
 

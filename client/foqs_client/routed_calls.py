@@ -180,7 +180,7 @@ class RoutedCalls:
                 results = await call_by_host(
                     items,
                     lambda item: None if item.idempotency_key is None else table.key_owner(item.idempotency_key),
-                    lambda at, part: self._send_items_with_fallback(at, part, timeout_ms),
+                    lambda at, part: self._send_items_with_fallback(at, part, timeout_ms, self._send_items_to),
                     lambda error: Enqueued(error=error),
                 )
         except errors.FoqsError as error:
@@ -190,18 +190,45 @@ class RoutedCalls:
             self._router.on_call_errors(result.error for result in results)
         return results
 
+    async def _send_atomic_items(self, items: Sequence[Item], timeout_ms: int) -> SendResult[Item, Enqueued]:
+        """Make the first attempt of an atomic enqueue. Their automatic keys share one slot."""
+        sent = items if self._automatic_keys is None else self._automatic_keys.with_joint_keys(items)
+        return sent, await _result_or_error(self._send_items_together(sent, timeout_ms))
+
+    async def _resend_atomic_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """Make a later attempt of an atomic enqueue."""
+        return await self._send_items_together(items, await self._router.refresh_for_retry(timeout_ms))
+
+    async def _send_items_together(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """Make one attempt of an atomic enqueue, at the owner of the first key: the others belong to the same shard."""
+        table, key = self._router.routing_table, items[0].idempotency_key
+        owner = None if table is None or key is None else table.key_owner(key)
+
+        async def send_to(host: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+            return await self._send_known_items_to(host, items, timeout_ms, atomic=True)
+
+        try:
+            return await self._send_items_with_fallback(owner, items, timeout_ms, send_to)
+        except errors.FoqsError as error:
+            self._router.on_call_errors([error])
+            raise
+
     async def _resend_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
         """Make a later attempt of an enqueue."""
         return await self._send_items(items, await self._router.refresh_for_retry(timeout_ms))
 
     async def _send_items_with_fallback(
-        self, slot_owner: Address | None, items: Sequence[Item], timeout_ms: int
+        self,
+        slot_owner: Address | None,
+        items: Sequence[Item],
+        timeout_ms: int,
+        send_to: Callable[[Address | None, Sequence[Item], int], Awaitable[list[Enqueued]]],
     ) -> list[Enqueued]:
         """Send items to the host of their slot, or without one to the first host that accepts them. Raises FoqsError."""
         failure: errors.FoqsError | None = None
         for host in self._router.enqueue_hosts() if slot_owner is None else (slot_owner,):
             try:
-                return await self._send_items_to(host, items, timeout_ms)
+                return await send_to(host, items, timeout_ms)
             except errors.FoqsError as error:
                 if not error.retryable_elsewhere:
                     raise
@@ -227,10 +254,10 @@ class RoutedCalls:
         ]
 
     async def _send_known_items_to(
-        self, host: Address | None, items: Sequence[Item], timeout_ms: int
+        self, host: Address | None, items: Sequence[Item], timeout_ms: int, *, atomic: bool = False
     ) -> list[Enqueued]:
         structs: Any = items  # the encoder reads their fields by name
-        request = ttypes.EnqueueRequest(self.namespace, structs)
+        request = ttypes.EnqueueRequest(self.namespace, structs, atomic=atomic or None)
         if host is None:
             return conversion.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
         loads, count = self._router.loads, len(items)

@@ -85,6 +85,15 @@ class CallOptions(Options):
         change="Raise it if a program cannot cut its batches and gets LIMIT_EXCEEDED. Batches of more than some hundreds gain "
         "nothing.",
     )
+    atomic_items_max: int = option(
+        100,
+        "items",
+        "The items of an atomic enqueue. They are written by one flush, so others wait for all of them.",
+        1,
+        1_000,
+        change="Raise it if a program must write more items together and gets LIMIT_EXCEEDED. Lower it if small calls wait "
+        "long behind atomic ones.",
+    )
     topics_per_call_max: int = option(
         100,
         "topics",

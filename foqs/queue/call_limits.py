@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from foqs.options.rpc_options import TIMEOUT_MS_MAX, CallOptions
+from foqs.shard.shard_constants import ShardConstants
 
 
 @dataclass(slots=True, frozen=True)
@@ -19,6 +20,8 @@ class CallConstants:
     delivery_wait_ms_max: int = 1_000
     """A dequeue with some deliveries committed waits at most this long for those of slower shards, so that a slow database
     does not keep the items of others. Then it replies without them."""
+    atomic_bytes_max: int = ShardConstants().flush_bytes_max // 4
+    """Payloads and metadata of an atomic call: it is never divided, and leaves room for others in its flush."""
     better_items_max: int = 10_000
     """How many better items `foqs explain` counts before the one in question: those that are not in memory are read for it."""
 
@@ -28,6 +31,7 @@ class CallLimits(CallConstants):
     """All limits of a call."""
 
     items_per_call_max: int
+    atomic_items_max: int
     topics_per_call_max: int
     wait_ms_max: int
     delivery_bytes_max: int

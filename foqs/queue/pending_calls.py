@@ -94,14 +94,20 @@ class FanOutCall:
 class EnqueueCall(FanOutCall):
     """An enqueue. Its outcomes are ids and errors.
 
+    Args:
+        is_atomic: all items are written by one flush of one shard, or none; its outcomes are ids, or one error for all.
+
     Attributes:
         in_flight: counts its items until they have results; None if the backlog is not limited.
         has_absolute_times: whether items have both an absolute time and a TTL.
     """
 
-    __slots__ = ("has_absolute_times", "in_flight")
+    __slots__ = ("has_absolute_times", "in_flight", "is_atomic")
 
-    def __init__(self, deadlines: Deadlines, entry_count: int, on_done: Callable[[list[Any]], None]) -> None:
+    def __init__(
+        self, deadlines: Deadlines, entry_count: int, on_done: Callable[[list[Any]], None], *, is_atomic: bool = False
+    ) -> None:
         super().__init__(deadlines, entry_count, on_done)
+        self.is_atomic = is_atomic
         self.has_absolute_times = False
         self.in_flight: InFlight | None = None

@@ -2,7 +2,7 @@
 
 Finds out what binds an item to its shard: its idempotency key. Always true: an item with
 a key is sent only to the shard that holds the key's slot; a call is sent to another
-shard only after one refused it; an item with an absolute time and a TTL is accepted
+shard only after one refused it; an atomic call is sent to one shard as a whole; an item with an absolute time and a TTL is accepted
 only if it is due before it expires, by the clock of its shard. Knows nothing of limits
 and callers.
 """
@@ -14,9 +14,18 @@ from typing import Final, TypeVar
 
 from foqs.catalog.slot_table import SlotTable
 from foqs.core.items import validation
+from foqs.core.items.atomic_items import KEY_FIELD, error_of_item
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
 from foqs.core.items.item_with_history import ItemWithHistory
-from foqs.core.items.shard_choice import NO_SHARDS, UNBOUND, Binding, Bindings, allowed_shards, choose_shards
+from foqs.core.items.shard_choice import (
+    NO_SHARDS,
+    UNBOUND,
+    Binding,
+    Bindings,
+    allowed_shards,
+    choose_shards,
+    joint_bindings,
+)
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.tier import Tier
@@ -34,7 +43,6 @@ from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of, key_slots_of
 _T = TypeVar("_T")
 
 _KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem, ItemWithHistory))
-_KEY_FIELD: Final = "idempotency_key"
 _ABSOLUTE_TIME_TYPES: Final = frozenset((AbsoluteTimeItem, KeyedAbsoluteTimeItem))
 
 ROTATION_S: Final = 0.25
@@ -72,12 +80,16 @@ class Placement:
     def place(self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]) -> None:
         """Submit items to shards. `positions` are their places in the call.
 
-        Raises `TemporaryRefusal`: no shard accepted any.
+        Raises:
+            TemporaryRefusal: no shard accepted any.
+            NotOwner, InvalidArgument: they cannot be in one shard of this host; only of an atomic call.
         """
         types = set(map(type, items))
         call.has_absolute_times = not types.isdisjoint(_ABSOLUTE_TIME_TYPES)
         if types.isdisjoint(_KEYED_TYPES):
             self._submit_to_best(call, UNBOUND, namespace, items, positions)
+        elif call.is_atomic:
+            self._submit_to_best(call, joint_bindings(self._bindings_of(items)), namespace, items, positions)
         else:
             self._place_by_bindings(call, namespace, items, positions)
 
@@ -187,18 +199,26 @@ class Placement:
     ) -> None:
         """Submit items to this shard. Refuses those that would expire, by its clock, before they can be delivered.
 
-        Either all of them have keys or none. Raises `TemporaryRefusal`: the shard accepted none.
+        Either all of them have keys or none.
+
+        Raises:
+            TemporaryRefusal: the shard accepted none.
+            InvalidArgument: an item of an atomic call would expire.
         """
         if call.has_absolute_times:
             errors = _expiry_errors(items, positions, shard.now_ms())
             for position, error in errors.items():
+                if call.is_atomic:
+                    raise error_of_item(position, error)
                 call.refuse((position,), error)
             items = [item for position, item in zip(positions, items, strict=True) if position not in errors]
             positions = [position for position in positions if position not in errors]
             if not items:
                 return
         keyed = isinstance(items[0], KeyedItem)
-        operation = shard.submit_inserts(namespace, items, call, keyed=keyed, in_flight=call.in_flight)
+        operation = shard.submit_inserts(
+            namespace, items, call, keyed=keyed, is_whole=call.is_atomic, in_flight=call.in_flight
+        )
         call.add_operation(operation, positions, shard.number)
 
     def on_slots_moved(self) -> None:
@@ -237,7 +257,7 @@ class _KeyBindings(dict[int | None, Bindings]):
 
     def __missing__(self, number: int | None) -> Bindings:
         allowed = NO_SHARDS if number is None else frozenset((number,))
-        bindings = self[number] = (Binding(_KEY_FIELD, allowed),)
+        bindings = self[number] = (Binding(KEY_FIELD, allowed),)
         return bindings
 
 

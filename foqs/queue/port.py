@@ -329,11 +329,18 @@ class Queue(Protocol):
         ...
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+        self,
+        namespace: str,
+        items: Sequence[NewItem],
+        deadline: float,
+        on_done: Callable[[list[EnqueueOutcome]], None],
+        *,
+        is_atomic: bool = False,
     ) -> PendingCall:
         """Enqueue the items. Replies with a committed id or an error for each, in order.
 
-        Items with an idempotency key are `KeyedItem`s.
+        Items with an idempotency key are `KeyedItem`s. An atomic call passed `check_atomic_items`; either all its outcomes
+        are ids, or all are one error.
         """
         ...
 

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Events, Leases, Operation, OperationCaller
+from foqs.core.items.atomic_items import error_of_item
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, TopicName
 from foqs.core.items.life import Event, EventKind
 from foqs.core.memory.best_items import plan_prefetch, reserve_best
@@ -118,9 +119,15 @@ class QueueService:
     # -------------------------------------------------------------- enqueue
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+        self,
+        namespace: str,
+        items: Sequence[NewItem],
+        deadline: float,
+        on_done: Callable[[list[EnqueueOutcome]], None],
+        *,
+        is_atomic: bool = False,
     ) -> PendingCall:
-        call = EnqueueCall(self.deadlines, len(items), on_done)
+        call = EnqueueCall(self.deadlines, len(items), on_done, is_atomic=is_atomic)
         if not items:
             on_done([])
             return call
@@ -131,7 +138,7 @@ class QueueService:
         accepted = items
         limit_errors: Mapping[int, FoqsError] = {}
         if limits is not None:
-            limit_errors = self._limit_errors(namespace, limits, items)
+            limit_errors = self._limit_errors(namespace, limits, items, is_atomic=is_atomic)
             call.in_flight = self._backlogs.in_flight(namespace, limits)
             call.on_repeats = self.quota.refund_callback(namespace, limits)
             if limit_errors:
@@ -146,9 +153,9 @@ class QueueService:
         return call
 
     def _limit_errors(
-        self, namespace: str, limits: NamespaceOptions, items: Sequence[NewItem]
+        self, namespace: str, limits: NamespaceOptions, items: Sequence[NewItem], *, is_atomic: bool
     ) -> Mapping[int, FoqsError]:
-        """Return an error for each item over a limit, by position.
+        """Return an error for each item over a limit, by position; of an atomic call, the first one for all items.
 
         Raises the error if it holds for the whole call and no item may be a repeat.
         """
@@ -158,7 +165,11 @@ class QueueService:
             if not self._replay_lookups.can_start(namespace, items):
                 raise
             return dict.fromkeys(range(len(items)), error)
-        return self.quota.topic_limit_errors(namespace, limits, [item.topic for item in items])
+        errors = self.quota.topic_limit_errors(namespace, limits, [item.topic for item in items])
+        if errors and is_atomic:
+            place = min(errors)
+            return dict.fromkeys(range(len(items)), error_of_item(place, errors[place]))
+        return errors
 
     # ---------------------------------------------------------------- events
 

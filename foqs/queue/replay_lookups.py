@@ -42,7 +42,10 @@ class ReplayLookups:
     def start(
         self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], limit_errors: Mapping[int, FoqsError]
     ) -> None:
-        """Refuse the items with `limit_errors` (by position in the call), except those that turn out to be repeats."""
+        """Refuse the items with `limit_errors` (by position in the call), except those that turn out to be repeats.
+
+        All items of an atomic call have the same error, and are looked up together.
+        """
         for position, error in limit_errors.items():
             call.refuse((position,), error)
         if not self.can_start(namespace, [items[position] for position in limit_errors]):
@@ -52,13 +55,16 @@ class ReplayLookups:
         shards = self._shards_for_idempotency_keys([item.idempotency_key for item in keyed.values()])
         for position, shard in zip(keyed, shards, strict=True):
             groups.setdefault(shard, []).append(position)
+        if call.is_atomic and len(groups) > 1:
+            return  # no earlier call has written all of them, so this is no repeat
         for shard, positions in groups.items():
             if shard is None:
                 continue
             own = [keyed[position] for position in positions]
             refusals = [limit_errors[position] for position in positions]
             try:
-                operation = ReplayLookup(namespace, own, refusals, _CountedCaller(self._items_in_flight, call))
+                caller = _CountedCaller(self._items_in_flight, call)
+                operation = ReplayLookup(namespace, own, refusals, caller, is_whole=call.is_atomic)
                 shard.submit(operation)
             except TemporaryRefusal:
                 continue  # the limit's error stands

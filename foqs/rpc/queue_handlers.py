@@ -1,8 +1,8 @@
 """The calls about items and topics: from a decoded request to the queue, and back to a reply.
 
 Holds one method for each call. Always true: the queue gets validated values
-only; a bad entry fails alone; a reply has one entry for each entry of its
-request. Knows nothing of connections, frames or how the queue works.
+only; a bad entry fails alone, except in an atomic call; a reply has one entry for each
+entry of its request. Knows nothing of connections, frames or how the queue works.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, Protocol, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
-from foqs.core.items.item import SHARD_MAX, TIME_MS_MAX, State
+from foqs.core.items.atomic_items import check_atomic_items
+from foqs.core.items.item import SHARD_MAX, TIME_MS_MAX, NewItem, State
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import RowFilter
 from foqs.queue.outage import NothingDeliverable
-from foqs.queue.port import LeasedItems, PendingCall, Queue, ShardListing, TopicStats
+from foqs.queue.port import EnqueueOutcome, LeasedItems, PendingCall, Queue, ShardListing, TopicStats
 from foqs.queue.reads.filter_walk import cursor_after
 from foqs.queue.reads.listings import format_cursor
 from foqs.rpc import codec, filters
@@ -109,8 +110,27 @@ class QueueHandlers:
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
         items, errors = codec.parse_new_items(raws, namespace, settings)
+        if request.atomic:
+            return self._enqueue_atomically(call, namespace, items, errors)
         done = _on_done(codec.enqueue_reply, errors, call)
         return self._queue.enqueue(namespace, items, call.deadline, done) if items else done([])
+
+    def _enqueue_atomically(
+        self, call: Call, namespace: str, items: Sequence[NewItem], errors: Mapping[int, FoqsError]
+    ) -> PendingCall:
+        """Enqueue all items or none. Raises the error of the first bad item."""
+        for error in errors.values():
+            raise error
+        limits = self._queue.limits
+        check_atomic_items(items, limits.atomic_items_max, limits.atomic_bytes_max)
+
+        def done(outcomes: list[EnqueueOutcome]) -> None:
+            if isinstance(outcomes[0], FoqsError):
+                call.fail(outcomes[0])
+            else:
+                call.reply(codec.enqueue_reply, outcomes)
+
+        return self._queue.enqueue(namespace, items, call.deadline, done, is_atomic=True)
 
     def dequeue(self, call: Call) -> PendingCall | None:
         request: ttypes.DequeueRequest = call.request

@@ -361,11 +361,15 @@ class OwnedShard:
         caller: OperationCaller,
         *,
         keyed: bool = False,
+        is_whole: bool = False,
         in_flight: InFlight | None = None,
     ) -> Inserts:
-        """Queue new items, and return their operation. `keyed`: all of them have idempotency keys; else none has.
+        """Queue new items, and return their operation.
 
-        `in_flight` counts them until they have results.
+        Args:
+            keyed: all of them have idempotency keys; else none has.
+            is_whole: one flush inserts all of them, or none.
+            in_flight: counts them until they have results.
 
         Raises `TemporaryRefusal`: nothing was queued.
         """
@@ -374,7 +378,15 @@ class OwnedShard:
         numbers = self.numbers
         self._check_numbers_left(len(items))
         accepted_ms = self._database_clock.arrival_ms()
-        operation = Inserts(namespace, items, numbers.next_number, accepted_ms, caller, has_idempotency_keys=keyed)
+        operation = Inserts(
+            namespace,
+            items,
+            numbers.next_number,
+            accepted_ms,
+            caller,
+            has_idempotency_keys=keyed,
+            is_whole=is_whole,
+        )
         self._writer.submit(operation)
         numbers.assign(operation)
         if in_flight is not None:

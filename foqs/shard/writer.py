@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from foqs.core.flush.batch import Batch
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fence import CommitOutcome, Fence, commit_outcome
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.intake import LANE_SHARES, Intake
@@ -341,7 +341,7 @@ class Writer:
             self._on_key_slots_assigned()
 
     async def _commit_or_bisect(self, batch: Batch) -> None:
-        """Commit a batch. Entries that the database refuses are found by bisection and fail alone.
+        """Commit a batch. Entries that the database refuses are found by bisection and fail alone, or with their whole operation.
 
         Refused inserts are tried again in later turns, alone and after the events of
         the turn, so that a bad row or a full disk never delays an ack.
@@ -364,21 +364,28 @@ class Writer:
         if events and batch.inserts:
             self._bisect_later(Batch(batch.inserts))
             await self._commit_or_bisect(Batch(events))
-        elif len(batch) > 1 and batch.inserts:
+        elif batch.is_divisible and batch.inserts:
             for half in reversed(batch.split()):
                 self._bisect_later(half)
-        elif len(batch) > 1:
+        elif batch.is_divisible:
             for half in batch.split():
                 await self._commit_or_bisect(half)
         else:
             self._log_refusal(refusal)
             for part in batch.parts:
-                part.fail(self._refusal_error(refusal, part.operation.lane))
+                part.fail(self._refusal_error(refusal, part))
                 self._memory.on_refused(part)
 
-    def _refusal_error(self, refusal: WriteRefused, lane: Lane) -> FoqsError:
+    def _refusal_error(self, refusal: WriteRefused, part: Part[Any]) -> FoqsError:
+        """Return the error of a part that was refused alone: of a single entry, or of a whole operation."""
+        if part.count > 1:
+            return Unavailable(
+                f"the database of shard {self._shard} refused one of the {part.count} items, so none is written: {refusal}; "
+                "enqueue them one by one to find it",
+                retry_after_ms=1_000,
+            )
         text = f"the database of shard {self._shard} refused this write: {refusal}"
-        if refusal.is_bad_value and lane in _LANES_OF_VALUES:
+        if refusal.is_bad_value and part.operation.lane in _LANES_OF_VALUES:
             return InvalidArgument(text)
         return Unavailable(text, retry_after_ms=1_000)
 

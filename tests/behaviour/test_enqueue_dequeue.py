@@ -13,6 +13,7 @@ from foqs_client import (
     FoqsError,
     InvalidArgument,
     Item,
+    ItemFilter,
     KeyConflict,
     KeyEnded,
     LimitExceeded,
@@ -192,6 +193,54 @@ async def test_key_with_another_item_is_a_conflict_and_affects_no_other(site: Si
     async with site.namespace("other") as other:
         [elsewhere] = await other.enqueue([Item(site.topic, b"other", idempotency_key=key)])
         assert not elsewhere.repeated
+
+
+@story
+async def test_items_of_an_atomic_call_are_all_written_and_its_repeat_returns_their_ids(site: Site) -> None:
+    key_one, key_two, key_three = [f"~001{site.topic}/{name}" for name in ("one", "two", "three")]
+    items = [Item(site.topic, b"one", idempotency_key=key_one), Item(site.topic, b"two", idempotency_key=key_two)]
+    results = await site.client.enqueue(items, atomic=True)
+    ids = [result.require() for result in results]
+    assert len({id.split("-")[0] for id in ids}) == 1
+    repeats = await site.client.enqueue(items, atomic=True)
+    assert [(result.id, result.repeated) for result in repeats] == [(id, True) for id in ids]
+    with pytest.raises(KeyConflict) as caught:
+        await site.client.enqueue(
+            [Item(site.topic, b"three", idempotency_key=key_three), items[1], items[0]], atomic=True
+        )
+    assert caught.value.field == "items[1].idempotency_key"
+    plain = await site.client.enqueue([Item(site.topic), Item(site.topic)], atomic=True)
+    assert len({result.require().split("-")[0] for result in plain}) == 1
+    ids += [result.require() for result in plain]
+    assert await site.states(ids) == ["ready"] * 4
+    assert (await site.client.count(ItemFilter(site.topic))).items == 4
+
+
+@story
+async def test_a_bad_item_fails_an_atomic_call_and_its_field_is_named(site: Site) -> None:
+    t = site.topic
+    good, far_ms = Item(t, b"good"), 253_402_300_799_999
+    bad: list[tuple[list[Item], type[FoqsError], str]] = [
+        ([good, Item("")], InvalidArgument, "items[1].topic"),
+        ([good, Item(t, b"x" * (PAYLOAD_BYTES_MAX + 1))], LimitExceeded, "items[1].payload"),
+        ([good, Item(t, ttl_ms=1, deliver_after_ms=far_ms)], InvalidArgument, "items[1].ttl_ms"),
+        ([good] * 101, LimitExceeded, "items"),
+        (
+            [Item(t, idempotency_key=f"~001{t}"), Item(t, idempotency_key=f"~001{t}")],
+            InvalidArgument,
+            "items[1].idempotency_key",
+        ),
+        (
+            [Item(t, idempotency_key=f"~001{t}"), Item(t, idempotency_key=f"~001{t}/2", key_until_ms=1)],
+            KeyEnded,
+            "items[1]",
+        ),
+    ]
+    for items, kind, field in bad:
+        with pytest.raises(kind) as caught:
+            await site.client.enqueue(items, atomic=True)
+        assert caught.value.field == field
+    assert await site.client.dequeue({t: ALL}) == []
 
 
 @story

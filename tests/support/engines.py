@@ -187,11 +187,13 @@ class Caller:
         items = [new_item(topic, namespace=self.namespace, **changes) for _ in range(count)]
         return [ok(result) for result in await self.enqueue(items, timeout_s)]
 
-    async def enqueue(self, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[EnqueueOutcome]:
+    async def enqueue(
+        self, items: Sequence[NewItem], timeout_s: float = 5.0, *, is_atomic: bool = False
+    ) -> list[EnqueueOutcome]:
         """Enqueue items. Returns an id or an error for each."""
         deadline = self.world.deadline_in(timeout_s)
         results: list[EnqueueOutcome] = await call_result(
-            lambda done: self.queue.enqueue(self.namespace, items, deadline, done)
+            lambda done: self.queue.enqueue(self.namespace, items, deadline, done, is_atomic=is_atomic)
         )
         return results
 

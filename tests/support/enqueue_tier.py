@@ -52,16 +52,24 @@ class SelectiveQueue(FakeQueue):
         self.refusal: Callable[[NewItem], FoqsError | None] = lambda item: None
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+        self,
+        namespace: str,
+        items: Sequence[NewItem],
+        deadline: float,
+        on_done: Callable[[list[EnqueueOutcome]], None],
+        *,
+        is_atomic: bool = False,
     ) -> PendingCall:
         refused = [self.refusal(item) for item in items]
+        if is_atomic and any(refused):
+            refused = [next(filter(None, refused))] * len(items)
         good = [item for item, error in zip(items, refused, strict=True) if error is None]
 
         def reply_to_all(taken: list[EnqueueOutcome]) -> None:
             rest = iter(taken)
             on_done([next(rest) if error is None else error for error in refused])
 
-        return super().enqueue(namespace, good, deadline, reply_to_all)
+        return super().enqueue(namespace, good, deadline, reply_to_all, is_atomic=is_atomic)
 
     def accept_only(self, *keys: str) -> None:
         """Refuse items with other keys than these, with the owner of the key if `owners` has one."""

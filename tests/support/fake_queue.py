@@ -75,6 +75,7 @@ class FakeQueue:
         self.gate: asyncio.Event | None = None
         self.failure: Exception | None = None
         self.stubborn = False
+        self.atomic_calls = 0
         self._next = 0
         self._token = 0
 
@@ -92,8 +93,16 @@ class FakeQueue:
         return SETTINGS
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+        self,
+        namespace: str,
+        items: Sequence[NewItem],
+        deadline: float,
+        on_done: Callable[[list[EnqueueOutcome]], None],
+        *,
+        is_atomic: bool = False,
     ) -> PendingCall:
+        self.atomic_calls += is_atomic
+
         def work() -> list[EnqueueOutcome]:
             ids: list[EnqueueOutcome] = []
             for item in items:

@@ -34,7 +34,7 @@ class Iface(object):
 
     def enqueue(self, request):
         """
-        Adds items. An id in the reply means that the item is committed.
+        Adds items. An id in the reply means that the item is committed. With `atomic`, all are committed, or the call fails.
 
         Parameters:
          - request
@@ -594,7 +594,7 @@ class Client(Iface):
 
     def enqueue(self, request):
         """
-        Adds items. An id in the reply means that the item is committed.
+        Adds items. An id in the reply means that the item is committed. With `atomic`, all are committed, or the call fails.
 
         Parameters:
          - request

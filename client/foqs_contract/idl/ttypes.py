@@ -1349,6 +1349,10 @@ class EnqueueRequest(object):
      - items: Required: 1 to the host's items-per-call limit.
      - timeout_ms
      - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
+     - atomic: All items are written in one transaction of one shard, or none is. At most the host's limit of items and bytes
+    (LIMIT_EXCEEDED). A bad item fails the call, and `field` names it. Either all items have idempotency keys, all
+    different, or none has. Keys that belong to different shards are INVALID_ARGUMENT. If all keys are remembered for
+    the same items, the first ids are returned, marked as repeated; if only some are, the call is KEY_CONFLICT.
 
     """
 
@@ -1357,14 +1361,16 @@ class EnqueueRequest(object):
         'items',
         'timeout_ms',
         'forwarded',
+        'atomic',
     )
 
 
-    def __init__(self, namespace_name=None, items=None, timeout_ms=None, forwarded=None,):
+    def __init__(self, namespace_name=None, items=None, timeout_ms=None, forwarded=None, atomic=None,):
         self.namespace_name = namespace_name
         self.items = items
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
+        self.atomic = atomic
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1401,6 +1407,11 @@ class EnqueueRequest(object):
                     self.forwarded = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.atomic = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -1429,6 +1440,10 @@ class EnqueueRequest(object):
         if self.forwarded is not None:
             oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
             oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.atomic is not None:
+            oprot.writeFieldBegin('atomic', TType.BOOL, 5)
+            oprot.writeBool(self.atomic)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -11400,6 +11415,7 @@ EnqueueRequest.thrift_spec = (
     (2, TType.LIST, 'items', (TType.STRUCT, [NewItem, None], False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
     (4, TType.BOOL, 'forwarded', None, None, ),  # 4
+    (5, TType.BOOL, 'atomic', None, None, ),  # 5
 )
 all_structs.append(EnqueueResult)
 EnqueueResult.thrift_spec = (

@@ -152,7 +152,8 @@ class EnqueueRequest(_Struct):
     items: Sequence[NewItem] | None
     timeout_ms: int | None
     forwarded: bool | None
-    def __init__(self, namespace_name: str | bytes | None = None, items: Sequence[NewItem] | None = None, timeout_ms: int | None = None, forwarded: bool | None = None) -> None: ...
+    atomic: bool | None
+    def __init__(self, namespace_name: str | bytes | None = None, items: Sequence[NewItem] | None = None, timeout_ms: int | None = None, forwarded: bool | None = None, atomic: bool | None = None) -> None: ...
 
 class EnqueueResult(_Struct):
     id: str | None

@@ -72,6 +72,7 @@ _COLUMNS: Final[list[Column]] = [
 @click.option("--metadata", default=None, help="A short text beside the payload, which may change.")
 @click.option("--trace-context", default=None, help="The trace to which the item belongs, such as a traceparent.")
 @click.option("--idempotency-key", default=None, help="The same key and item again return the first id.")
+@click.option("--atomic", is_flag=True, help="Write all items or none. The host limits their number: 100 by default.")
 @renamed_option("--key", "--idempotency-key")
 @host_call_options
 def enqueue(
@@ -81,6 +82,7 @@ def enqueue(
     lines: bool,
     count: int,
     idempotency_key: str | None,
+    atomic: bool,
     **options: Any,
 ) -> None:
     """Add items to TOPIC. An item whose id is shown is committed.
@@ -88,7 +90,8 @@ def enqueue(
     PAYLOAD is text, - for all of standard input, or @FILE for the bytes of a file; empty if omitted.
 
     Many items are sent in calls of at most 500 items and 4 MiB. A rate or a backlog that is full refuses a call as a
-    whole; the error names the places of the refused items, from 1, in the order of the lines or copies.
+    whole; the error names the places of the refused items, from 1, in the order of the lines or copies. With --atomic
+    all items are sent in one call.
     """
     if lines and count > 1:
         raise click.UsageError("Give --lines or --count, not both.")
@@ -110,13 +113,19 @@ def enqueue(
     }
 
     async def work(client: Client) -> tuple[dict[int, FoqsError], int]:
-        return await _enqueue(client, session, topic, payloads, settings)
+        return await _enqueue(client, session, topic, payloads, settings, atomic=atomic)
 
     fail_on_errors(*session.run(work))
 
 
 async def _enqueue(
-    client: Client, session: HostSession, topic: str, payloads: Iterable[bytes], settings: dict[str, Any]
+    client: Client,
+    session: HostSession,
+    topic: str,
+    payloads: Iterable[bytes],
+    settings: dict[str, Any],
+    *,
+    atomic: bool,
 ) -> tuple[dict[int, FoqsError], int]:
     """Enqueue the payloads and show the results. Return the errors by place, and the count of payloads."""
     from foqs_client import Item
@@ -126,8 +135,9 @@ async def _enqueue(
     rows: list[Row] = []
     streamed = session.output_format == "jsonl"
     try:
-        for batch in batches(payloads):
-            results = await client.enqueue([Item(topic=topic, payload=data, **settings) for data in batch])
+        for batch in [_only_batch(payloads)] if atomic else batches(payloads):
+            items = [Item(topic=topic, payload=data, **settings) for data in batch]
+            results = await client.enqueue(items, atomic=atomic)
             errors |= errors_by_place(results, total + 1)
             total += len(results)
             rows += [_result_row(result) for result in results]
@@ -158,6 +168,17 @@ def batches(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         size += len(data)
     if batch:
         yield batch
+
+
+def _only_batch(payloads: Iterable[bytes]) -> list[bytes]:
+    """Return all payloads. Raises CommandFailed if they are more than one batch."""
+    first, *others = [*itertools.islice(batches(payloads), 2)] or [[]]
+    if others:
+        raise CommandFailed(
+            f"These are more than {BATCH_ITEMS} items, or {BATCH_BYTES >> 20} MiB, too many for one atomic call; send fewer, or "
+            "omit --atomic."
+        )
+    return first
 
 
 def _result_row(result: Enqueued) -> Row:

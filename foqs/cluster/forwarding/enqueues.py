@@ -5,7 +5,8 @@ has refused it, and to the next peer only after the previous one has refused it,
 it is written at most once; a forwarded item that is not answered is UNKNOWN_OUTCOME
 and is not sent again; other items of the call are not affected. An item without a
 key may go to any peer; if all refuse it, its error is this host's own. An item with
-a key goes to the owner of its slot, whose result is final.
+a key goes to the owner of its slot, whose result is final. An atomic call is forwarded
+as a whole, and has one error.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any, Final
 from foqs.cluster.peers import REPLY_MARGIN_S, Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.call import Call, Handler, ServerMethod, WrappedCall
+from foqs.rpc.call import Call, Handler, ServerMethod, WrappedCall, unchanged
 from foqs_contract.call_table import CallRow
 from foqs_contract.contract_version import HostTooOld
-from foqs_contract.errors import ERROR_BY_CODE, FoqsError, TemporaryRefusal, UnknownOutcome
+from foqs_contract.errors import ERROR_BY_CODE, FoqsError, NotOwner, TemporaryRefusal, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.request import RequestOfItems
 from foqs_contract.thrift_method import ThriftMethod
@@ -39,10 +40,18 @@ class EnqueueForwarder:
     def layer(self, method: ServerMethod) -> Handler:
         """See `Layer`. Raises ValueError for a call whose items are not known here."""
         peers, local, routes = self._peers, method.handle, ItemRoutes(self._peers, method.row)
+        has_atomic_calls = "atomic" in method.request_fields
 
         def serve(call: Call) -> PendingCall | None:
             if call.request.forwarded or not peers.by_nonce:
                 return local(call)
+            if has_atomic_calls and call.request.atomic:
+                whole = _ForwardedAtomicEnqueue(call, routes)
+                try:
+                    whole.pending = local(whole)
+                except (TemporaryRefusal, NotOwner) as error:
+                    whole.fail(error)
+                return whole
             forwarded = _ForwardedEnqueue(call, routes)
             try:
                 forwarded.pending = local(forwarded)
@@ -79,6 +88,39 @@ class ItemRoutes:
                 if peer is not None:
                     routes.setdefault(peer, []).append(place)
         return routes
+
+    def peers_for_all(self, items: Sequence[Any], refusal: FoqsError) -> Sequence[Peer]:
+        """Return the peers that may take all items of an atomic call, which this host refused, in the order to ask them."""
+        if not self._has_slot(items[0]):
+            return self._peers.enqueue_candidates() if isinstance(refusal, TemporaryRefusal) else ()
+        peer = None if refusal.owner is None else self._peers.by_address(refusal.owner)
+        return () if peer is None else (peer,)
+
+    async def forward_all(
+        self, request: RequestOfItems, peers: Sequence[Peer], refusal: FoqsError, deadline: float
+    ) -> Any:
+        """Send an atomic call to one peer after the other until one does not refuse it, and return the reply.
+
+        Raises the error of that peer, or `refusal` if all refuse it.
+        """
+        is_owner = refusal.owner is not None
+        part = copy(request)
+        part.forwarded = True
+        for peer in peers:
+            if deadline - asyncio.get_running_loop().time() <= REPLY_MARGIN_S:
+                break
+            try:
+                return await self._peers.call(peer, self._method, part, deadline)
+            except PeerUnreachable:
+                self._peers.mark_suspect(peer)
+            except HostTooOld:
+                if is_owner:
+                    raise
+            except FoqsError as error:
+                if is_owner or not error.retryable_elsewhere:
+                    raise
+                self._peers.mark_suspect(peer)
+        raise refusal
 
     async def forward(
         self,
@@ -217,6 +259,41 @@ class _ForwardedEnqueue(WrappedCall):
             self.outer.fail(refusal)
         else:
             self.outer.reply(ttypes.EnqueueReply, results)
+
+    def abandon(self) -> None:
+        """End the call without a reply; forwarded items may still be written."""
+        if self._forwarding is not None:
+            self._forwarding.cancel()
+        else:
+            super().abandon()
+
+
+class _ForwardedAtomicEnqueue(WrappedCall):
+    """One atomic call: served here, or forwarded as a whole after this host has refused it."""
+
+    __slots__ = ("_forwarding", "_routes")
+
+    def __init__(self, outer: Call, routes: ItemRoutes) -> None:
+        super().__init__(outer)
+        self._routes = routes
+        self._forwarding: asyncio.Task[None] | None = None
+
+    def fail(self, error: Exception) -> None:
+        """Fail the call, or forward it if another host may take it."""
+        if isinstance(error, TemporaryRefusal | NotOwner):
+            peers = self._routes.peers_for_all(self.request.items, error)
+            if peers:
+                self._forwarding = asyncio.ensure_future(self._forward(peers, error))
+                return
+        self.outer.fail(error)
+
+    async def _forward(self, peers: Sequence[Peer], refusal: FoqsError) -> None:
+        try:
+            reply = await self._routes.forward_all(self.request, peers, refusal, self.deadline)
+        except Exception as error:
+            self.outer.fail(error)
+        else:
+            self.outer.reply(unchanged, reply)
 
     def abandon(self) -> None:
         """End the call without a reply; forwarded items may still be written."""

@@ -50,11 +50,17 @@ class Scripted(FakeQueue):
         self.lose: Callable[[], None] = lambda: None
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+        self,
+        namespace: str,
+        items: Sequence[NewItem],
+        deadline: float,
+        on_done: Callable[[list[EnqueueOutcome]], None],
+        *,
+        is_atomic: bool = False,
     ) -> PendingCall:
         self.sent.append(list(items))
         if not self.script:
-            return super().enqueue(namespace, items, deadline, on_done)
+            return super().enqueue(namespace, items, deadline, on_done, is_atomic=is_atomic)
         answer = self.script.pop(0)
         if isinstance(answer, errors.FoqsError):
             raise answer
@@ -160,6 +166,34 @@ def test_items_that_were_not_written_are_retried_in_another_slot() -> None:
         assert results[1].id == "3-10"
         assert [len(keys) for keys in queue.keys_sent] == [2, 2, 1]
         assert len({key for keys in queue.keys_sent for key in keys}) == 5
+
+    run_story(story)
+
+
+def test_an_atomic_call_is_repeated_as_a_whole_with_keys_of_one_slot() -> None:
+    async def story() -> None:
+        queue = Scripted(UNAVAILABLE, UNKNOWN, None, ["3-9", "3-10", "3-11"])
+        async with asked(queue) as client:
+            results = await client.enqueue([Item("t"), Item("u", idempotency_key="mine"), Item("v")], atomic=True)
+        assert [result.id for result in results] == ["3-9", "3-10", "3-11"]
+        _, first, second, third = queue.keys_sent
+        assert first == second == third
+        for keys in queue.keys_sent:
+            assert {key_slot_of(key) for key in keys if key is not None} == {key_slot_of(b"mine")}
+            assert len(keys) == 3
+
+    run_story(story)
+
+
+@pytest.mark.parametrize("answer", [errors.KeyConflict("used", field="items[1]"), [UNKNOWN, UNKNOWN], UNAVAILABLE])
+def test_an_atomic_call_that_fails_raises(answer: Answer) -> None:
+    async def story() -> None:
+        queue = Scripted(*[answer] * 100)
+        async with asked(queue, automatic_keys=not isinstance(answer, list)) as client:
+            with pytest.raises((KeyConflict, UnknownOutcome, Unavailable)):
+                await client.enqueue([Item("t"), Item("u")], atomic=True, timeout_ms=300)
+        assert all(len(keys) == 2 for keys in queue.keys_sent)
+        assert (len(queue.sent) == 1) == (answer is not UNAVAILABLE)
 
     run_story(story)
 

@@ -50,10 +50,16 @@ class Counting(FakeQueue):
         return [len(details) for called, details in self.calls if called == name]  # type: ignore[arg-type]
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+        self,
+        namespace: str,
+        items: Sequence[NewItem],
+        deadline: float,
+        on_done: Callable[[list[EnqueueOutcome]], None],
+        *,
+        is_atomic: bool = False,
     ) -> PendingCall:
         if not self.script:
-            return super().enqueue(namespace, items, deadline, on_done)
+            return super().enqueue(namespace, items, deadline, on_done, is_atomic=is_atomic)
         self.calls.append(("enqueue", list(items)))
         answer = self.script.pop(0)
         if isinstance(answer, errors.FoqsError):
@@ -72,6 +78,17 @@ async def asked(queue: FakeQueue, **more: Any) -> AsyncIterator[Client]:
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(story(), 20)
+
+
+def test_atomic_calls_are_sent_alone_and_whole() -> None:
+    async def story() -> None:
+        queue = FakeQueue()
+        async with asked(queue) as client:
+            await asyncio.gather(*(client.enqueue([Item("t"), Item("u")], atomic=True) for _ in range(3)))
+        assert [len(details) for name, details in queue.calls if name == "enqueue"] == [2, 2, 2]  # type: ignore[arg-type]
+        assert queue.atomic_calls == 3
+
+    run_story(story)
 
 
 async def together(*calls: Awaitable[Any]) -> list[Any]:

@@ -68,8 +68,14 @@ BAD_ITEMS: tuple[Any, ...] = (
 )
 
 
-def request(items: Any, namespace: Any = "n", timeout_ms: Any = 1_000, forwarded: bool | None = None) -> Any:
-    return ttypes.EnqueueRequest(namespace, items, timeout_ms, forwarded)
+def request(
+    items: Any,
+    namespace: Any = "n",
+    timeout_ms: Any = 1_000,
+    forwarded: bool | None = None,
+    atomic: bool | None = None,
+) -> Any:
+    return ttypes.EnqueueRequest(namespace, items, timeout_ms, forwarded, atomic)
 
 
 def encoded(method: Any, wanted: Any) -> Any:
@@ -86,9 +92,11 @@ def test_usual_items_have_the_bytes_of_thrifts_encoder(items: list[Item], namesp
     assert JOINED.encode(wanted) == PLAIN.encode(wanted)
 
 
-@given(st.lists(USUAL_ITEMS | OTHER_ITEMS, max_size=5), st.none() | st.booleans())
-def test_other_items_have_the_bytes_of_thrifts_encoder(items: list[Item], forwarded: bool | None) -> None:
-    wanted = request(items, forwarded=forwarded)
+@given(st.lists(USUAL_ITEMS | OTHER_ITEMS, max_size=5), st.none() | st.booleans(), st.none() | st.booleans())
+def test_other_items_have_the_bytes_of_thrifts_encoder(
+    items: list[Item], forwarded: bool | None, atomic: bool | None
+) -> None:
+    wanted = request(items, forwarded=forwarded, atomic=atomic)
     assert JOINED.encode(wanted) == PLAIN.encode(wanted)
 
 
@@ -109,6 +117,9 @@ def test_bad_request_ends_as_with_thrifts_encoder(wanted: Any) -> None:
 def test_every_field_of_a_newer_version_is_found_among_usual_items() -> None:
     usual: Any = Item("t", b"x", idempotency_key="k")
     assert JOINED.newest_part(ttypes.EnqueueRequest("n", [usual] * 3)) is None
+    for field, version in ADDED_FIELDS[ttypes.EnqueueRequest].items():
+        of_call: dict[str, Any] = {field: True}
+        assert JOINED.newest_part(ttypes.EnqueueRequest("n", [usual], **of_call)) == NewerPart(version, field)
     for field, version in ADDED_FIELDS[ttypes.NewItem].items():
         added: dict[str, Any] = {field: b"x"}
         newer: Any = ttypes.NewItem("t", **added)

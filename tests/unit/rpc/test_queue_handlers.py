@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,27 @@ def serve(queue: FakeQueue, name: str, request: Any) -> Any:
     handlers = service_of(queue)
     handlers.timeout_s(arguments.request)
     return ask(handlers.methods[name.encode()], arguments.request)
+
+
+def test_an_atomic_call_has_ids_or_one_error_of_its_first_bad_item() -> None:
+    queue = FakeQueue(replace(LIMITS, atomic_items_max=3, atomic_bytes_max=8))
+    good = ttypes.NewItem("t", payload=b"abc")
+    reply = serve(queue, "enqueue", ttypes.EnqueueRequest("default", [good, good], atomic=True))
+    assert [result.error for result in reply.results] == [None, None]
+    assert queue.atomic_calls == 1
+    for items, code, field in (
+        (
+            [good, ttypes.NewItem("t", priority=1, attempts_max=-1), ttypes.NewItem()],
+            "INVALID_ARGUMENT",
+            "items[1].attempts_max",
+        ),
+        ([good] * 4, "LIMIT_EXCEEDED", "items"),
+        ([good] * 3, "LIMIT_EXCEEDED", "items"),
+        ([ttypes.NewItem("t", idempotency_key="k"), good], "INVALID_ARGUMENT", "items[1].idempotency_key"),
+    ):
+        assert refusal(queue, "enqueue", ttypes.EnqueueRequest("default", items, atomic=True)) == (code, field)
+    assert len(serve(queue, "enqueue", ttypes.EnqueueRequest("default", [good] * 4, atomic=False)).results) == 4
+    assert queue.atomic_calls == 1
 
 
 def refusal(queue: FakeQueue, name: str, request: Any) -> tuple[str, str | None]:

@@ -98,7 +98,7 @@ def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
     return invoke
 
 
-def enqueued(items: Sequence[Item]) -> list[Enqueued]:
+def enqueued(items: Sequence[Item], *, atomic: bool = False) -> list[Enqueued]:
     return [Enqueued(f"0-{number}", None, False) for number, _ in enumerate(items, 1)]
 
 
@@ -209,6 +209,16 @@ def test_enqueue_repeats_a_payload(run: Callable[..., Result], client: FakeClien
     assert [line.split() for line in result.stdout.splitlines()[1:]] == [[f"0-{n}", "enqueued"] for n in (1, 2, 3)]
 
 
+def test_an_atomic_enqueue_is_one_call_or_none(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["enqueue"] = enqueued
+    assert run("enqueue", "t", "--lines", "--atomic", stdin=b"a\nb\n").exit_code == 0
+    [(_, (items,), options)] = client.calls
+    assert ([item.payload for item in items], options["atomic"]) == ([b"a", b"b"], True)
+    result = run("enqueue", "t", "x", "--atomic", "--count", str(enqueue_command.BATCH_ITEMS + 1))
+    assert "too many for one atomic call" in result.stderr
+    assert len(client.calls) == 1
+
+
 def test_batches_stay_below_their_bytes() -> None:
     big = b"x" * (enqueue_command.BATCH_BYTES // 2 + 1)
     assert [len(batch) for batch in enqueue_command.batches([big, big, b"", b"y"])] == [1, 3]
@@ -217,7 +227,7 @@ def test_batches_stay_below_their_bytes() -> None:
 
 def test_a_failure_hides_no_id_that_was_committed_before(run: Callable[..., Result], client: FakeClient) -> None:
     answers: Iterator[Any] = iter([None, InvalidArgument("too long", field="items[0].payload")])
-    client.answers["enqueue"] = lambda items: next(answers) or enqueued(items)
+    client.answers["enqueue"] = lambda items, **options: next(answers) or enqueued(items)
     result = run("enqueue", "t", "x", "--count", str(enqueue_command.BATCH_ITEMS + 1), "-o", "json")
     assert result.exit_code == 2
     assert len(json.loads(result.stdout)) == enqueue_command.BATCH_ITEMS
@@ -242,7 +252,7 @@ def test_refused_items_of_a_large_enqueue_are_named_by_their_places(
         "the namespace is full; consume some and try again, or raise its limit", field="items", retry_after_ms=1_000
     )
     calls: Iterator[bool] = iter([False, True, False])
-    client.answers["enqueue"] = lambda items: (
+    client.answers["enqueue"] = lambda items, **options: (
         [Enqueued(None, full, False)] * len(items) if next(calls) else enqueued(items)
     )
     result = run("enqueue", "t", "x", "--count", "1100")
