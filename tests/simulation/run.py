@@ -23,6 +23,7 @@ from tests.simulation import (
     full_disk,
     key_windows,
     payload_weights,
+    planted_atomic,
     planted_bytes,
     planted_durability,
     planted_gossip,
@@ -43,7 +44,7 @@ from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
 from tests.simulation.heavy import HEAVY_PLAN, HeavyCluster, HeavyRun
 from tests.simulation.planted import BUGS, FAULTS, Bug, shows
 from tests.simulation.workload import Plan, Run
-from tests.support import access_rules, admin_rules, explanation_rules, faulty_database
+from tests.support import access_rules, admin_rules, atomic_rules, explanation_rules, faulty_database
 from tests.support.checker import check_histories, summary
 from tests.support.history import read
 from tests.support.item_histories import sort_by_item
@@ -74,6 +75,7 @@ def run_seed(
     fleet: bool = False,
     heavy: bool = False,
     journal: bool = False,
+    atomic: bool = False,
     keep_history: bool = False,
 ) -> Result:
     """Play one seed and check its history.
@@ -82,6 +84,7 @@ def run_seed(
         fleet: with several hosts, instead of one standalone host.
         heavy: with long payloads, on one standalone host.
         journal: the stores journal.
+        atomic: with a client that makes atomic calls.
     """
     runs: list[Run] = []
 
@@ -95,6 +98,7 @@ def run_seed(
         else:
             runs.append(Run(SimulatedCluster(loop, seed), seed, plan or Plan()))
         runs[0].cluster.journals = journal
+        runs[0].has_atomic_calls = atomic
         await runs[0].play()
 
     event_counts.install()
@@ -129,6 +133,7 @@ def run_seed(
         admin_rules.count_occurrences(histories)
         | access_rules.count_occurrences(histories)
         | explanation_rules.count_occurrences(histories)
+        | atomic_rules.count_occurrences(histories)
         | summary(histories)
     )
     return Result(
@@ -153,6 +158,7 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
     fleet_bugs = {name: bug for module in fleet_modules for name, bug in module.BUGS.items()}
     standalone_bugs = {
         **BUGS,
+        **planted_atomic.BUGS,
         **planted_bytes.BUGS,
         **planted_holes.BUGS,
         **planted_incarnations.BUGS,
@@ -164,13 +170,13 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
     return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}
 
 
-def _work(task: tuple[int, bool, bool, bool, str | None, bool]) -> Result:
-    seed, fleet, heavy, journal, bug, keep_history = task
+def _work(task: tuple[int, bool, bool, bool, bool, str | None, bool]) -> Result:
+    seed, fleet, heavy, journal, atomic, bug, keep_history = task
     logging.disable(logging.WARNING)
     gc.disable()  # each seed has its own process
     if bug is not None:
         _bugs(fleet)[bug].plant()
-    return run_seed(seed, fleet=fleet, heavy=heavy, journal=journal, keep_history=keep_history)
+    return run_seed(seed, fleet=fleet, heavy=heavy, journal=journal, atomic=atomic, keep_history=keep_history)
 
 
 def run_seeds(
@@ -180,6 +186,7 @@ def run_seeds(
     fleet: bool,
     heavy: bool = False,
     journal: bool = False,
+    atomic: bool = False,
     bug: str | None = None,
     keep_history: bool = False,
 ) -> list[Result]:
@@ -188,7 +195,7 @@ def run_seeds(
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
     with context.Pool(jobs, maxtasksperchild=1) as pool:
-        tasks = [(seed, fleet, heavy, journal, bug, keep_history) for seed in seeds]
+        tasks = [(seed, fleet, heavy, journal, atomic, bug, keep_history) for seed in seeds]
         for result in pool.imap_unordered(_work, tasks):
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
@@ -212,6 +219,7 @@ def main() -> int:
     )
     parser.add_argument("--heavy", action="store_true", help="use long payloads, and a payload limit that changes")
     parser.add_argument("--journal", action="store_true", help="let the stores journal")
+    parser.add_argument("--atomic", action="store_true", help="let a client make atomic calls")
     parser.add_argument("--history", type=Path, help="with one seed: write its history to this file")
     parser.add_argument(
         "--plant",
@@ -221,7 +229,15 @@ def main() -> int:
     seeds = sorted(range(options.base, options.base + options.seeds), key=lambda seed: seed != options.first)
     keep_history = options.history is not None
     results = run_seeds(
-        seeds, options.jobs, True, options.fleet, options.heavy, options.journal, options.plant, keep_history
+        seeds,
+        options.jobs,
+        True,
+        options.fleet,
+        options.heavy,
+        options.journal,
+        options.atomic,
+        options.plant,
+        keep_history,
     )
     if options.history and results[0].history is not None:
         options.history.write_text(results[0].history, encoding="utf-8")

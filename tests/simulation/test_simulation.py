@@ -20,6 +20,7 @@ from tests.simulation import (
     job_takeovers,
     lease_exclusion,
     lost_commits,
+    planted_atomic,
     planted_bytes,
     planted_durability,
     planted_gossip,
@@ -34,7 +35,7 @@ from tests.simulation import (
     planted_timers,
 )
 from tests.simulation.planted import BUGS, FAULTS, PLANTED_ERROR, Bug, shows
-from tests.support import access_rules, admin_rules, explanation_rules, faulty_database
+from tests.support import access_rules, admin_rules, atomic_rules, explanation_rules, faulty_database
 from tests.support.forked_programs import preload, run_program
 
 ROOT = Path(__file__).parents[2]
@@ -101,9 +102,10 @@ def test_fixed_seeds_with_long_payloads_have_no_violation(base: int) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("base", [0, *(pytest.param(base, marks=pytest.mark.long) for base in JOURNAL_LONG_SEEDS)])
-@pytest.mark.parametrize("kind", [[], ["--fleet"]])
-def test_fixed_seeds_of_stores_that_journal_have_no_violation(kind: list[str], base: int) -> None:
-    assert_seeds_pass(JOURNAL_CHUNK, base, ("deadlocks", "late commits", "full disks"), "--journal", *kind)
+@pytest.mark.parametrize("kind", [["--journal"], ["--journal", "--fleet"], pytest.param([], marks=pytest.mark.long)])
+def test_fixed_seeds_of_stores_that_journal_and_of_atomic_calls_have_no_violation(kind: list[str], base: int) -> None:
+    names = ("deadlocks", "late commits", "full disks", *atomic_rules.NAMES)
+    assert_seeds_pass(JOURNAL_CHUNK, base, names, "--atomic", *kind)
 
 
 def assert_seeds_pass(seeds: int, base: int, names: Sequence[str], *options: str) -> list[int]:
@@ -206,6 +208,12 @@ def test_a_planted_bug_of_moves_is_caught(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_atomic.BUGS)
+def test_a_planted_bug_of_atomic_calls_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_atomic.BUGS[name], "--atomic")
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", planted_order.BUGS)
 def test_a_planted_bug_of_the_order_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_order.BUGS[name])
@@ -263,8 +271,9 @@ def test_a_planted_bug_of_lost_commits_is_caught(name: str) -> None:
 
 
 def test_every_invariant_has_a_planted_bug() -> None:
-    shown = {invariant for bug in (*BUGS.values(), *planted_order.BUGS.values()) for invariant in bug.shows}
-    assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19}
+    bugs = (*BUGS.values(), *planted_atomic.BUGS.values(), *planted_order.BUGS.values())
+    shown = {invariant for bug in bugs for invariant in bug.shows}
+    assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20}
 
 
 @pytest.mark.timeout(600)

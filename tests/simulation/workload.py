@@ -16,6 +16,7 @@ from zlib import crc32
 
 from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack, Unavailable
 from tests.simulation.administrator import SWEPT, Administrator
+from tests.simulation.atomic_producer import ATOMIC_TOPIC, AtomicProducer
 from tests.simulation.cluster import KEY_WINDOW_MS, NAMESPACES, URL, Incarnation, SimulatedCluster
 from tests.simulation.crowd import CALLERS, Crowd
 from tests.simulation.guest import Guest
@@ -76,6 +77,9 @@ class Run:
         self._fate = Random(f"{seed}/troubles")
         self._weakening = Random(f"{seed}/weak servers")
         self._pauses = Random(f"{seed}/in sequence")
+        self._atomic = Random(f"{seed}/atomic calls")
+        self.has_atomic_calls = False
+        """Whether a client makes atomic calls. It has its own random numbers, but changes all histories by its work."""
         self._working = True
         self._known: dict[str, list[str]] = {name: [] for name in NAMESPACES}
         self._used: dict[str, list[Item]] = {name: [] for name in NAMESPACES}
@@ -98,6 +102,8 @@ class Run:
         workers += [
             asyncio.ensure_future(each) for each in (*self._guests(), self._crowd(), self._move(), *self._more())
         ]
+        if self.has_atomic_calls:
+            workers.append(asyncio.ensure_future(self._call_atomically()))
         sequence = self._in_sequence()
         workers.append(asyncio.ensure_future(sequence.work(lambda: not self._working)))
         await self._until(lambda: self._is_enough())
@@ -306,6 +312,11 @@ class Run:
         repeater = KeyRepeater(client, rng, TOPICS, KEY_WINDOW_MS / 1_000, self.cluster.clock.wall_ms, self._call)
         await repeater.work("repeater", lambda: not self._working)
 
+    async def _call_atomically(self) -> None:
+        """Run a client that makes atomic calls."""
+        client = self._recording("atomic", "default", OPERATOR)
+        await AtomicProducer(client, self._atomic, self._call).work(lambda: not self._working)
+
     def _count_call(self) -> None:
         self.calls += 1
 
@@ -456,10 +467,11 @@ class Run:
     async def _drain(self, name: str, namespace: str) -> None:
         """Ack all items until only dead ones remain, or none was delivered for longer than any delay."""
         client = self._recording(name, namespace, OPERATOR)
+        topics = (*TOPICS, TOPIC, *MOVED_TOPICS, *((ATOMIC_TOPIC,) if self.has_atomic_calls else ()))
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < _QUIET_S and self._are_left(namespace):
             try:
-                deliveries = await client.dequeue(dict.fromkeys((*TOPICS, TOPIC, *MOVED_TOPICS), 20), wait_ms=500)
+                deliveries = await client.dequeue(dict.fromkeys(topics, 20), wait_ms=500)
             except Unavailable:
                 continue  # for the checker it has waited and got nothing
             if deliveries:

@@ -1,6 +1,6 @@
 """The checker: the rules that every history must keep, whatever failed on the way.
 
-`check` returns the `Violation`s of invariants 1 to 9, 11, 15 to 17 and 19
+`check` returns the `Violation`s of invariants 1 to 9, 11, 15 to 17, 19 and 20
 (ARCHITECTURE.md lists them). Always true: there are no false alarms. A rule is
 broken only if it is broken in every order of events that the stamps allow, and
 a call of unknown outcome may have taken effect, or not, or may do so later.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tests.support import access_rules, admin_rules, clock_bounds, explanation_rules, incarnations
+from tests.support import access_rules, admin_rules, atomic_rules, clock_bounds, explanation_rules, incarnations
 from tests.support.clock_bounds import ClockBounds
 from tests.support.history import CallEnd, Event, read
 from tests.support.item_histories import DESTROYING, ENDING, PAGES, ItemHistories, ItemHistory, sort_by_item
@@ -53,6 +53,7 @@ def check_histories(histories: ItemHistories, bounds: ClockBounds | None = None)
         *_check_one_item_per_enqueue(histories),
         *_check_one_id_per_key(histories, limits),
         *_check_dequeue_counts(histories),
+        *(_violation(histories, 20, ids, problem) for ids, problem in atomic_rules.broken_calls(histories)),
         *_check_administration(histories, limits),
     ]
     for item in histories:

@@ -50,9 +50,11 @@ class RecordingClient:
         self._process = process
         self._wall_ms = wall_ms
 
-    async def enqueue(self, items: Sequence[Item], *, timeout_ms: int | None = None) -> list[Enqueued]:
-        call = self._invoke("enqueue", [self._new(item) for item in items])
-        return await self._finish(call, self.client.enqueue(items, timeout_ms=timeout_ms), _enqueued)
+    async def enqueue(
+        self, items: Sequence[Item], *, atomic: bool = False, timeout_ms: int | None = None
+    ) -> list[Enqueued]:
+        call = self._invoke("enqueue", [self._new(item) for item in items], **({"atomic": True} if atomic else {}))
+        return await self._finish(call, self.client.enqueue(items, atomic=atomic, timeout_ms=timeout_ms), _enqueued)
 
     async def dequeue(
         self,

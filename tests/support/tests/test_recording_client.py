@@ -65,7 +65,9 @@ class Scripted(Client):
             raise answer
         return answer
 
-    async def enqueue(self, items: Sequence[Item], *, timeout_ms: int | None = None) -> list[Enqueued]:
+    async def enqueue(
+        self, items: Sequence[Item], *, atomic: bool = False, timeout_ms: int | None = None
+    ) -> list[Enqueued]:
         return list(await self.answer())
 
     async def dequeue(
