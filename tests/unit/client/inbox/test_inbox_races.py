@@ -193,18 +193,18 @@ def test_an_item_of_a_new_installation_is_new_work_although_it_has_the_id_of_an_
         assert not shop.client.ack([new])[0].already_gone
 
 
-def test_rows_of_a_namespace_that_was_created_again_stay(shop: Shop) -> None:
-    shop.client.create_namespace(Namespace("brief"))
-    numbers = []
-    for _ in range(2):
-        with shop.fake.client(namespace="brief") as client:
+def test_a_client_that_stays_connected_names_each_incarnation_of_its_namespace(shop: Shop) -> None:
+    incarnations = []
+    with shop.fake.client(namespace="brief") as client:
+        for _ in range(2):
+            shop.client.create_namespace(Namespace("brief"))
             client.enqueue([Item("charge")])[0].require()
             [delivery] = client.dequeue({"charge": 1})
             assert shop.handle(delivery) is True
+            assert delivery.incarnation == client.incarnation()
             client.ack([delivery])[0].require()
-            numbers.append(delivery.incarnation)
-        shop.client.delete_namespace("brief")
-        shop.client.create_namespace(Namespace("brief"))
+            incarnations.append(delivery.incarnation)
+            shop.client.delete_namespace("brief")
 
-    assert numbers[0] != numbers[1]
+    assert incarnations[0] != incarnations[1]
     assert shop.prune() == Pruned(others=2)
