@@ -53,7 +53,6 @@ def names(place: Place) -> list[str]:
     return [name for (name,) in place.query("SELECT delivery FROM foqs_inbox ORDER BY delivery")]
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate entry")  # of aiomysql
 @pytest.mark.parametrize(("kind", "connection"), WAYS)
 def test_effects_are_committed_with_their_row_and_not_again(make_place: MakePlace, kind: str, connection: str) -> None:
     place = make_place(kind).prepare()
