@@ -42,7 +42,8 @@ def once(connection: Any, delivery: Delivered, *, prefix: str = DEFAULT_PREFIX) 
     Example: `if once(connection, job): connection.execute("INSERT INTO charge VALUES (?)", (job.payload,))`
 
     Args:
-        connection: of SQLAlchemy (Connection, Session, scoped_session), sqlite3, psycopg or PyMySQL.
+        connection: of SQLAlchemy (Connection, Session, scoped_session), sqlite3, psycopg, PyMySQL or Django. A text is
+            the alias of a database of Django.
         delivery: a delivery of the client, or a handler's job.
         prefix: begins the name of the inbox' table. It is in the schema that the connection uses.
 
