@@ -1,13 +1,13 @@
 """Groups in the plainest form: the rows of one topic in one shard, and what their owner remembers of its groups.
 
-The rules of docs/design/groups.md without speed. Tests replace single methods by planted mistakes. The table is the
+The rules of docs/design/groups.md without speed: the specification of `foqs.core.groups`. The table is the
 truth and outlives its owners. An owner changes the table only in `commit`, which also brings its memory up to date.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -192,6 +192,11 @@ class PlainGroupOwner:
             name = self.reserved.pop(number, None)
             if name is not None and name not in self.groups and not self.has_all:
                 self.wanted.add(name)
+
+    def known(self) -> Iterator[tuple[str, Line, Mapping[Place, Key]]]:
+        """Yield what is known of each group: its items, and the boundary of each place."""
+        for name, group in self.groups.items():
+            yield name, group.line, group.boundaries
 
     # ------------------------------------------------------------------- flush
 

@@ -1,0 +1,45 @@
+"""The place of an item in the line of its group.
+
+Always true: a place follows from the state and the attempt of a row alone, so a row that is
+applied twice changes nothing. Knows no group. See docs/design/groups.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+from foqs.core.items.item import OrderKey, Row, State
+
+
+class GroupPlace(enum.IntEnum):
+    """The places. An item without one is not in the line: it is dead, or was never delivered and is deferred."""
+
+    WAITING = 0
+    """READY, and never delivered."""
+    RETURNED = 1
+    """READY, and delivered before."""
+    BACKING_OFF = 2
+    """DEFERRED, and delivered before."""
+    LEASED = 3
+
+
+Placed: TypeAlias = tuple[GroupPlace, OrderKey]
+"""The place of an item, and its order key, which has its number."""
+
+
+def place_of(state: State, attempt: int) -> GroupPlace | None:
+    """Return the place of an item; None if it is not in the line."""
+    if state is State.READY:
+        return GroupPlace.RETURNED if attempt else GroupPlace.WAITING
+    if state is State.LEASED:
+        return GroupPlace.LEASED
+    return GroupPlace.BACKING_OFF if state is State.DEFERRED and attempt else None
+
+
+def placed_row(row: Row | None) -> Placed | None:
+    """Return the place and the key of a row's item; None if there is no row, or it is not in the line."""
+    if row is None:
+        return None
+    place = place_of(row.state, row.attempt)
+    return None if place is None else (place, row.order_key)
