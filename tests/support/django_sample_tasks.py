@@ -79,3 +79,8 @@ def enqueue_another(left: int) -> None:
 
 
 NO_TASK: Final = "a text"
+
+
+@task
+def leave(how: str) -> None:
+    raise SystemExit(how) if how == "exit" else KeyboardInterrupt(how)

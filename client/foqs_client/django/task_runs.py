@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -123,9 +125,9 @@ class _TaskRun:
         task_started.send(type(self._backend), task_result=result)
         try:
             return_value = normalize_json(self._call_function(task, result))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and _may_be_from_keyboard():
+                raise
             self._fail(task, result, error)
         else:
             object.__setattr__(result, "_return_value", return_value)
@@ -198,6 +200,12 @@ class _TaskRun:
             object.__setattr__(result, "finished_at", timezone.now())
         if self._record is not None:
             self._record.end(result, return_value)
+
+
+def _may_be_from_keyboard() -> bool:
+    """Return whether Ctrl-C interrupts this thread, as in a test. In a worker only a task raises KeyboardInterrupt."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _task_error(error: BaseException) -> TaskError:

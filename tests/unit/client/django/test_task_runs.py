@@ -151,6 +151,23 @@ def test_a_value_that_is_no_json_fails_the_task(project: None) -> None:
     assert result.errors[0].exception_class is TypeError
 
 
+@pytest.mark.parametrize("how", ["exit", "interrupt"])
+def test_a_task_that_would_end_its_worker_has_failed(project: None, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs_client.django.task_runs.signal.getsignal", lambda _: None)  # as in a worker
+    result = tasks.leave.enqueue(how)
+    with pytest.raises(Dead):
+        run_task(delivered())
+    result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED
+
+
+def test_ctrl_c_ends_a_test_and_not_its_task(project: None) -> None:
+    tasks.leave.enqueue("interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run_task(delivered())
+
+
 def test_a_payload_that_is_no_task_is_dead(project: None) -> None:
     tasks.note.enqueue()
     for payload in (b"\xff", b"[]", b'{"id": 3}'):
