@@ -34,6 +34,9 @@ BOTOCORE: Final = SourcePackage(
     "botocore", "1.44.8", "945b783c1a1259e2a8b078f3f3dd40fae32ea84ab01d3a9953af6b378da7108a"
 )
 MOTO: Final = SourcePackage("moto", "5.2.5", "391857257d5dac144334013c2c10e599def5f0562f553e979160140bd7bd9cf6")
+DJANGO_TASKS_DB: Final = SourcePackage(
+    "django_tasks_db", "0.13.0", "09630d417cf722b07e1439b837403e18e86455908ba532fa6795b0d23dc3ff23"
+)
 KOMBU: Final = SourcePackage("kombu", "5.7.0", "31e62fdfd2381caa3422f8e02b84a491d9a2180ddda74507b57f4cb1e1c2c2c9")
 
 

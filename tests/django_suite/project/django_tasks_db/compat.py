@@ -1,0 +1,1 @@
+"""Nothing: the tests of the package's own compatibility are not run."""

@@ -1,0 +1,5 @@
+"""Nothing: the tests of the package's pruning are not run."""
+
+import logging
+
+logger = logging.getLogger("django_tasks_db")
