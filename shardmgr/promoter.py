@@ -42,7 +42,8 @@ class PromoterRound:
     @property
     def is_waiting(self) -> bool:
         """Whether another round would do the same until something else changes."""
-        return isinstance(self.step, AwaitChange) or bool(self.problems)
+        step = self.step
+        return isinstance(step, AwaitChange) or (isinstance(step, SendCommand) and step.server in self.problems)
 
 
 class Promoter:
