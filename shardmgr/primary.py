@@ -122,6 +122,7 @@ class ServerReport:
             empty if it has changed meanwhile.
         received: all that it has, applied or not; None: not known, because it was restarted or its reception was.
         applied: what it has applied.
+        complaint: why it does not receive or does not apply, as the server says it; empty: it names nothing.
     """
 
     term: int
@@ -134,6 +135,7 @@ class ServerReport:
     standing: str
     received: ReplicationPosition | None
     applied: ReplicationPosition
+    complaint: str
 
     @property
     def has_applied_all(self) -> bool:

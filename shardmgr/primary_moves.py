@@ -117,5 +117,5 @@ def progress_text(done: PromoterRound) -> str:
         what = f"now {step.entry.state.value} in term {step.entry.term}"
     else:
         what = "waits: " + "; ".join(step.missing) if isinstance(step, AwaitChange) and step.missing else "at rest"
-    problems = "".join(f" ({text})" for text in done.problems.values())
-    return f"{done.entry.state.value}: {what}{problems}"
+    problems = [*done.problems.values(), *(f"{name}: {text}" for name, text in done.complaints.items())]
+    return f"{done.entry.state.value}: {what}" + "".join(f" ({text})" for text in problems)

@@ -33,11 +33,13 @@ class PromoterRound:
     Attributes:
         entry: as it was read.
         problems: by server, why it was not reached, or did not do what it was asked.
+        complaints: by server, what it says of its own replication; it does not change what is done.
     """
 
     entry: Primary
     step: PromotionStep
     problems: Mapping[str, str] = field(default_factory=dict)
+    complaints: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_waiting(self) -> bool:
@@ -93,7 +95,8 @@ class Promoter:
                 self._problems["registry"] = "the entry was changed meanwhile; it is read again"
         elif isinstance(step, SendCommand):
             await self._guarded(step.server, self._connections[step.server].carry_out(step))
-        return PromoterRound(entry, step, dict(self._problems))
+        complaints = {name: report.complaint for name, report in reports.items() if report.complaint}
+        return PromoterRound(entry, step, dict(self._problems), complaints)
 
     async def close(self) -> None:
         """End all connections. Safe to repeat."""

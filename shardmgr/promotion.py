@@ -367,7 +367,5 @@ class Promotion:
             return "no server that is reached has received the position of the term"
         last = report.applied.last
         lag = sum(max(0, number - last.get(origin, 0)) for origin, number in position.last.items())
-        return (
-            f"{target} has not applied the position of the term: it lacks {lag} transactions; "
-            "if the number stays, its SQL thread stands"
-        )
+        complaint = f"; {report.complaint}" if report.complaint else ""
+        return f"{target} has not applied the position of the term: it lacks {lag} transactions{complaint}"

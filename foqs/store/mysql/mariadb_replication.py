@@ -14,6 +14,7 @@ from foqs.store.mysql.replication_sql import (
     Reception,
     ReplicationLogin,
     ReplicationSql,
+    complaint_of,
     is_on,
     login_literals,
     text,
@@ -61,7 +62,8 @@ class MariadbReplication(ReplicationSql):
             raise ServerUnfit("it does not replicate by GTID; set MASTER_USE_GTID = slave_pos")
         # Empty: the server or its reception was started, and has not reached its source since.
         position = gtid_list(received) if received else None
-        return Reception(f"{host}:{port}", running != "No", position)
+        complaint = complaint_of(text(rows[0][37]), text(rows[0][39]), applies=text(rows[0][13]) != "No")
+        return Reception(f"{host}:{port}", running != "No", position, complaint)
 
     def applied(self, rows: Sequence[Sequence[Any]]) -> ReplicationPosition:
         return merged(*(gtid_list(text(each)) for each in rows[0]))

@@ -176,6 +176,7 @@ class MysqlServer:
             standing=standing if self._standing(*after) == standing else "",
             received=in_log if not reception.source else received and merged(received, in_log),
             applied=in_log,
+            complaint=reception.complaint,
         )
 
     async def carry_out(self, step: SendCommand) -> None:

@@ -46,11 +46,13 @@ class Reception:
         source: `host:port` from which it receives; empty: it is no replica.
         is_running: it receives, or tries to connect.
         received: what it has received since it was started; None: it does not know.
+        complaint: see `complaint_of`.
     """
 
     source: str = ""
     is_running: bool = False
     received: ReplicationPosition | None = None
+    complaint: str = ""
 
 
 IDENTITY: Final = b"SELECT VERSION(), @@GLOBAL.server_id"
@@ -174,6 +176,18 @@ def standing(start_times: Iterable[Sequence[Any]], counters: Mapping[str, str], 
     if missing := [name for name in (*UPTIMES, *names) if name not in found]:
         raise ServerUnfit(f"it has no status variable {missing[0]}; use MariaDB 10.11, MySQL 8.4 or a later one")
     return ".".join(found[name] for name in (*UPTIMES, *names))
+
+
+def complaint_of(reception_error: str, apply_error: str, *, applies: bool) -> str:
+    """Return why a replica does not receive or does not apply; empty: it names nothing.
+
+    Args:
+        reception_error, apply_error: the last error of each, until it is started again; empty: none.
+        applies: its SQL thread runs.
+    """
+    received = f"its reception ended: {reception_error}" if reception_error else ""
+    applied = "" if applies else f"its SQL thread stands: {apply_error or 'start it'}"
+    return "; ".join(filter(None, (received, applied)))
 
 
 def by_name(rows: Iterable[Sequence[Any]]) -> dict[str, str]:

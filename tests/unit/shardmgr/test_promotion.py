@@ -44,6 +44,7 @@ PRIMARY = ServerReport(
     standing="",
     received=position(9),
     applied=position(9),
+    complaint="",
 )
 ACKER = replace(PRIMARY, is_read_only=True, waits_for_acks=False, source="r1", is_receiving=True, acknowledges=True)
 STANDING = "2"
@@ -284,8 +285,10 @@ def test_async_database_waits_for_an_administrator() -> None:
 
 def test_next_term_begins_when_the_target_has_applied_the_position() -> None:
     unapplied = replace(STOPPED, applied=position(7))
-    (found,) = missing(FENCED, r2=unapplied, r3=unapplied)
-    assert found.startswith("r2 has not applied the position of the term: it lacks 2 transactions; if the number stays")
+    sentence = "r2 has not applied the position of the term: it lacks 2 transactions"
+    assert missing(FENCED, r2=unapplied, r3=unapplied) == (sentence,)
+    stands = replace(unapplied, complaint="its SQL thread stands: start it")
+    assert missing(FENCED, r2=stands, r3=unapplied) == (f"{sentence}; its SQL thread stands: start it",)
     promoting = next_entry(FENCED, r2=STOPPED, r3=STOPPED)
     assert (promoting.state, promoting.term, promoting.server) == (PrimaryState.PROMOTING, 2, "r2")
     assert promoting.ackers == {"r3": ""}

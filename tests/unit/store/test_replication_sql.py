@@ -94,11 +94,16 @@ def all_slaves_status(**values: str) -> tuple[bytes, ...]:
         "host": 3,
         "port": 5,
         "running": 12,
+        "applies": 13,
+        "error": 37,
+        "apply_error": 39,
         "gtid": 44,
         "received": 45,
     }
     row = [b""] * 57
-    for name, value in ({"host": "db", "port": "3306", "running": "Yes", "gtid": "Slave_Pos"} | values).items():
+    for name, value in (
+        {"host": "db", "port": "3306", "running": "Yes", "applies": "Yes", "gtid": "Slave_Pos"} | values
+    ).items():
         row[columns[name]] = value.encode()
     return tuple(row)
 
@@ -128,15 +133,29 @@ def test_reception_of_mariadb_that_cannot_be_judged_is_refused(rows: list[Any], 
 
 def test_reception_of_mysql_is_the_end_of_its_relay_log() -> None:
     assert MYSQL.reception([]) == Reception()
-    row = (b"", b"db", 3306, b"1", b"ON", b"u:5-9")
+    row = (b"", b"db", 3306, b"1", b"ON", b"u:5-9", b"", b"", b"ON")
     assert MYSQL.reception([row]) == Reception("db:3306", True, ReplicationPosition({"u": 9}))
-    assert not MYSQL.reception([(*row[:4], b"OFF", b"")]).is_running
+    assert not MYSQL.reception([(*row[:4], b"OFF", b"", *row[6:])]).is_running
     for changed, reason in (
         ((b"c", *row[1:]), "named replication channel"),
         ((*row[:3], b"0", *row[4:]), "AUTO_POSITION"),
     ):
         with pytest.raises(ServerUnfit, match=reason):
             MYSQL.reception([changed])
+
+
+def test_replica_says_why_it_does_not_receive_or_apply() -> None:
+    refused = "its reception ended: Got fatal error 1236"
+    stands = "its SQL thread stands: Duplicate entry"
+    of_mariadb = all_slaves_status(
+        running="No", error="Got fatal error 1236", applies="No", apply_error="Duplicate entry"
+    )
+    assert MARIADB.reception([of_mariadb]).complaint == f"{refused}; {stands}"
+    assert MARIADB.reception([all_slaves_status(applies="No")]).complaint == "its SQL thread stands: start it"
+    start = (b"", b"db", 3306, b"1", b"OFF", b"")
+    of_mysql = (*start, b"Got fatal error 1236", b"Duplicate entry", b"OFF")
+    assert MYSQL.reception([of_mysql]).complaint == f"{refused}; {stands}"
+    assert MYSQL.reception([(*start, b"", b"", b"ON")]).complaint == ""
 
 
 def test_log_of_mariadb_may_be_cut_only_by_a_start_as_a_replica() -> None:
