@@ -9,7 +9,9 @@ Knows nothing of the rules of a promotion.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -24,11 +26,13 @@ from shardmgr.strict_json import Form, Name, build_with_unknown, parse_document,
 
 FORMAT: Final = 1
 FOLDER: Final = "primaries"
-"""The documents are `primaries/DATABASE`. A document for each: promotions of many databases do not disturb each other."""
+"""The documents are `primaries/DATABASE`, see `name_part`. A document for each: promotions of many databases do not disturb each other."""
 SERVER_ID_MAX: Final = (1 << 32) - 1
 TERM_MAX: Final = (1 << 53) - 1
 NUMBER_MAX: Final = (1 << 64) - 1
 """The highest number of a transaction."""
+_NOT_IN_NAMES: Final = re.compile(rb"[^A-Za-z0-9_-]")
+_PART_CHARS_MAX: Final = 150
 ATTEMPTS_MAX: Final = 10
 """The maximum number of attempts for one change while others change the entry too."""
 
@@ -88,8 +92,21 @@ async def change_primary(registry: Registry, database: str, change: Callable[[Pr
     )
 
 
+def name_part(database: str) -> str:
+    """Return what stands for a database in the registry's names: no two databases have the same.
+
+    A layout allows more characters than the registry. Others than letters, digits, - and _ are a . and two hexadecimal
+    digits for each byte; a long name ends with .. and a digest.
+    """
+    part = _NOT_IN_NAMES.sub(lambda found: f".{found[0][0]:02x}".encode(), database.encode()).decode()
+    if len(part) <= _PART_CHARS_MAX:
+        return part
+    digest = hashlib.sha256(database.encode()).hexdigest()
+    return f"{part[: _PART_CHARS_MAX - len(digest) - 2]}..{digest}"
+
+
 def _name(database: str) -> str:
-    return f"{FOLDER}/{database}"
+    return f"{FOLDER}/{name_part(database)}"
 
 
 def _parse_named(database: str, text: bytes) -> Primary:

@@ -12,13 +12,13 @@ from typing import Final
 
 from shardmgr.primary import Primary, PrimaryState
 from shardmgr.primary_changes import PromotionRefused, start_drain
-from shardmgr.primary_document import change_primary
+from shardmgr.primary_document import change_primary, name_part
 from shardmgr.promoter import Promoter, PromoterRound
 from shardmgr.promotion import AwaitChange, PromotionStep, ReplaceEntry, SendCommand
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 
 ELECTION_FOLDER: Final = "promoters"
-"""The folder of the elected promoters; each entry has the name of its database."""
+"""The folder of the elected promoters; each entry has the name of its database, see `name_part`."""
 
 
 def server_in(entry: Primary, region: str) -> str:
@@ -93,11 +93,12 @@ async def run_promoter(
 
 async def _is_elected(registry: Registry, database: str, nonce: str) -> bool:
     """Stand for election if nobody is elected. Return whether this promoter is. Raises RegistryFailed."""
-    elected = (await registry.members(ELECTION_FOLDER)).get(database)
+    name = name_part(database)
+    elected = (await registry.members(ELECTION_FOLDER)).get(name)
     if elected is not None:
         return elected == nonce.encode()
     try:
-        await registry.announce(ELECTION_FOLDER, database, nonce.encode())
+        await registry.announce(ELECTION_FOLDER, name, nonce.encode())
     except RegistryConflict:
         return False
     return True

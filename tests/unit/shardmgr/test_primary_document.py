@@ -20,6 +20,7 @@ from shardmgr.primary_document import (
     FOLDER,
     TERM_MAX,
     change_primary,
+    name_part,
     parse_primary,
     read_primary,
     render_primary,
@@ -150,6 +151,22 @@ def test_databases_have_entries_of_their_own() -> None:
         assert await read_primary(one, "third") is None
 
     with_registries(story)
+
+
+def test_each_database_that_a_layout_allows_has_an_entry_of_its_own() -> None:
+    names = ["main", "main.1", "main.2e1", "shop eu", "shop_eu", "a/b", "a", "..", "\u65e5" * 42, "\u65e5" * 41]
+
+    async def story(one: Registry, two: Registry) -> None:
+        for term, name in enumerate(names, 1):
+            await replace_primary(one, name, replace(ENTRY, term=term), None)
+            await two.announce("promoters", name_part(name), b"n1")
+        for term, name in enumerate(names, 1):
+            found = await read_primary(two, name)
+            assert found is not None
+            assert found.entry.term == term
+
+    with_registries(story)
+    assert [name_part(name) for name in names[:4]] == ["main", "main.2e1", "main.2e2e1", "shop.20eu"]
 
 
 def test_change_is_made_to_the_entry_that_another_change_left() -> None:
