@@ -432,5 +432,5 @@ class PlainPromoter:
             standing=server.standing,
             received=position_of(server.log + server.relay) if server.knows_received else None,
             applied=position_of(server.log),
-            complaint="its SQL thread stands: start it" if server.source and not server.is_applying else "",
+            complaint="its SQL thread stands" if server.source and not server.is_applying else "",
         )

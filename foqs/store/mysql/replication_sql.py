@@ -186,7 +186,7 @@ def complaint_of(reception_error: str, apply_error: str, *, applies: bool) -> st
         applies: its SQL thread runs.
     """
     received = f"its reception ended: {reception_error}" if reception_error else ""
-    applied = "" if applies else f"its SQL thread stands: {apply_error or 'start it'}"
+    applied = "" if applies else ": ".join(filter(None, ("its SQL thread stands", apply_error)))
     return "; ".join(filter(None, (received, applied)))
 
 

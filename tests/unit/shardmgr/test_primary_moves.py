@@ -189,5 +189,5 @@ def test_progress_says_what_was_done_and_what_is_waited_for() -> None:
     assert text(ReplaceEntry(FENCED)) == "draining: now fenced in term 3"
     assert text(AwaitChange(("a", "b")), r1="r1: gone") == "draining: waits: a; b (r1: gone)"
     assert text(AwaitChange()) == "draining: at rest"
-    complaining = PromoterRound(DRAINING, AwaitChange(), complaints={"r2": "its SQL thread stands: start it"})
-    assert progress_text(complaining) == "draining: at rest (r2: its SQL thread stands: start it)"
+    complaining = PromoterRound(DRAINING, AwaitChange(), complaints={"r2": "its SQL thread stands"})
+    assert progress_text(complaining) == "draining: at rest (r2: its SQL thread stands)"

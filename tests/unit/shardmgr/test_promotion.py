@@ -287,8 +287,8 @@ def test_next_term_begins_when_the_target_has_applied_the_position() -> None:
     unapplied = replace(STOPPED, applied=position(7))
     sentence = "r2 has not applied the position of the term: it lacks 2 transactions"
     assert missing(FENCED, r2=unapplied, r3=unapplied) == (sentence,)
-    stands = replace(unapplied, complaint="its SQL thread stands: start it")
-    assert missing(FENCED, r2=stands, r3=unapplied) == (f"{sentence}; its SQL thread stands: start it",)
+    stands = replace(unapplied, complaint="its SQL thread stands")
+    assert missing(FENCED, r2=stands, r3=unapplied) == (f"{sentence}; its SQL thread stands",)
     promoting = next_entry(FENCED, r2=STOPPED, r3=STOPPED)
     assert (promoting.state, promoting.term, promoting.server) == (PrimaryState.PROMOTING, 2, "r2")
     assert promoting.ackers == {"r3": ""}

@@ -151,7 +151,7 @@ def test_replica_says_why_it_does_not_receive_or_apply() -> None:
         running="No", error="Got fatal error 1236", applies="No", apply_error="Duplicate entry"
     )
     assert MARIADB.reception([of_mariadb]).complaint == f"{refused}; {stands}"
-    assert MARIADB.reception([all_slaves_status(applies="No")]).complaint == "its SQL thread stands: start it"
+    assert MARIADB.reception([all_slaves_status(applies="No")]).complaint == "its SQL thread stands"
     start = (b"", b"db", 3306, b"1", b"OFF", b"")
     of_mysql = (*start, b"Got fatal error 1236", b"Duplicate entry", b"OFF")
     assert MYSQL.reception([of_mysql]).complaint == f"{refused}; {stands}"
