@@ -23,7 +23,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import KINDS
 
 SCHEMA: Final = "foqs"
-_SERVER_IDS: Final = {"a": 11, "b": 12}
+_SERVER_IDS: Final = {"a": 11, "b": 12, "c": 13}
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "mariadb": (
         "--read-only=1",
@@ -53,10 +53,11 @@ _PROMOTER_RIGHTS: Final = {
 
 
 class RegionServers:
-    """Two servers, `a` and `b`; a context manager that starts and removes them."""
+    """The servers `a`, `b` and so on, at most three; a context manager that starts and removes them."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, count: int) -> None:
         self.servers: dict[str, MariaDb] = {}
+        self._server_ids = dict(list(_SERVER_IDS.items())[:count])
         self._kind = kind
         self._stack = ExitStack()
 
@@ -69,6 +70,20 @@ class RegionServers:
 
     def make_table(self, name: str) -> None:
         self._as_host(name, f"CREATE TABLE {SCHEMA}.item (text VARCHAR(50) PRIMARY KEY) ENGINE = InnoDB")
+
+    def stop_replication(self, name: str, thread: str) -> None:
+        """Stop the `IO_THREAD` or the `SQL_THREAD` of a replica by hand, and return when it has ended."""
+        self.servers[name].query(f"STOP {'SLAVE' if self._kind == 'mariadb' else 'REPLICA'} {thread}")
+
+    def stop_waiting_for_acks(self, name: str) -> None:
+        """Weaken a primary by hand: its commits wait for no acker."""
+        setting = "rpl_semi_sync_master_enabled" if self._kind == "mariadb" else "rpl_semi_sync_source_enabled"
+        self.servers[name].query(f"SET GLOBAL {setting} = 0")
+
+    def waits_for_ack(self, name: str) -> bool:
+        """Return whether a commit waits for an acker."""
+        states = [str(column) for row in self.servers[name].query("SHOW PROCESSLIST") for column in row]
+        return any(state.startswith("Waiting for semi-sync ACK") for state in states)
 
     def _as_host(self, name: str, statement: str) -> None:
         server = self.servers[name]
@@ -87,7 +102,7 @@ class RegionServers:
     @property
     def first_entry(self) -> Primary:
         """The first entry of the database: `a` becomes its primary."""
-        servers = {name: DatabaseServer(f"r-{name}", number) for name, number in _SERVER_IDS.items()}
+        servers = {name: DatabaseServer(f"r-{name}", number) for name, number in self._server_ids.items()}
         return first_entry("a", LossPolicy.SEMI_SYNC, servers, ReplicationPosition())
 
     def for_promoter(self) -> MysqlServers:
@@ -120,7 +135,7 @@ class RegionServers:
             f"GRANT ALL ON {SCHEMA}.* TO hosts@'127.0.0.1'",
             *(
                 statement
-                for name in _SERVER_IDS
+                for name in self._server_ids
                 for statement in (
                     f"CREATE USER replica_{name}@'127.0.0.1' IDENTIFIED BY 'secret'",
                     f"GRANT REPLICATION SLAVE ON *.* TO replica_{name}@'127.0.0.1'",
@@ -135,7 +150,7 @@ class RegionServers:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for name, number in _SERVER_IDS.items():
+            for name, number in self._server_ids.items():
                 server = KINDS[self._kind](*_COMMON, *_OPTIONS[self._kind], f"--server-id={number}")
                 stack.callback(server.remove)
                 # Else both would have the uuid of the data that they were copied from.
