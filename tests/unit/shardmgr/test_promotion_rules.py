@@ -117,6 +117,13 @@ class DrainsCutPrimary(Promotion):
         return primary.applied
 
 
+class BelievesKeptLog(Promotion):
+    """A primary whose last start cut nothing is drained, although an acker that is reached has more."""
+
+    def fenced_position(self, primary: ServerReport) -> ReplicationPosition | None:
+        return primary.applied if primary.kept_log or self._has_all_of_ackers(primary) else None
+
+
 class AcceptsLossAtOnce(Promotion):
     """An accepted loss need not wait for the sessions of the old hosts."""
 
@@ -243,6 +250,42 @@ def drain_beside_frozen_owner(history: RegionHistory) -> None:
     assert world.told
 
 
+def drain_primary_whose_second_start_hides_a_cut(history: RegionHistory) -> None:
+    """The target has less than the other acker, and the primary too, since a start has cut its log."""
+    world, host, promoter = history.world, history.hosts[0], history.promoters[1]
+    promoter.shards_free = lambda: True
+    run = promoter.run()
+    while not all(world.entry.ackers.values()):
+        next(run)
+        replicate(history, "r2", "r3")
+    host.connect("r1")
+    for _ in range(5):
+        host.poll()
+        host.begin_flush()
+        replicate(history, "r3")
+    host.poll()
+    primary = world.servers["r1"]
+    for cuts in (True, False):
+        primary.kill9()
+        primary.start(cuts=cuts)
+    primary.kept_log = True
+    assert world.told - primary.flushes
+    world.entry = start_drain(world.entry, "r2")
+    for _ in range(600):
+        next(run)
+        replicate(history, "r2", "r3")
+        history.check()
+    assert world.entry.term == 2
+
+
+def replicate(history: RegionHistory, *names: str) -> None:
+    for name in names:
+        history.world.receive(name)
+        history.world.servers[name].apply_next()
+    for ack in list(history.world.acks):
+        history.world.deliver(ack)
+
+
 def test_host_does_not_use_the_server_of_another_term() -> None:
     acknowledge_at_former_primary(history_with(policy=LossPolicy.ASYNC)(0))
     with pytest.raises(PromiseBroken):
@@ -253,6 +296,12 @@ def test_drain_loses_nothing_beside_an_owner_that_goes_on() -> None:
     drain_beside_frozen_owner(history_with(policy=LossPolicy.ASYNC)(0))
     with pytest.raises(PromiseBroken):
         drain_beside_frozen_owner(history_with(SkipsFence, policy=LossPolicy.ASYNC)(0))
+
+
+def test_drain_loses_nothing_of_a_primary_whose_second_start_hides_a_cut() -> None:
+    drain_primary_whose_second_start_hides_a_cut(history_with()(0))
+    with pytest.raises(PromiseBroken):
+        drain_primary_whose_second_start_hides_a_cut(history_with(BelievesKeptLog)(0))
 
 
 PLANTED: Final[Mapping[str, tuple[type[RegionHistory], int]]] = {
