@@ -193,7 +193,7 @@ class Promotion:
                 return SendCommand(server, ServerCommand.REVOKE)
         if entry.loss_accepted and not self._shards_free:
             return AwaitChange(("a host may still acknowledge: its session is not over",))
-        if entry.policy is LossPolicy.ASYNC and not entry.loss_accepted:
+        if entry.policy is LossPolicy.ASYNC and entry.has_served and not entry.loss_accepted:
             return AwaitChange(("an administrator must accept the loss",))
         position = self.revoked_position()
         if position is None:

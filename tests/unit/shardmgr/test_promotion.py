@@ -353,8 +353,10 @@ def test_target_that_has_lost_the_position_does_not_become_the_primary() -> None
     )
 
 
-def test_lost_target_is_replaced_by_a_server_that_has_the_position_in_another_term() -> None:
-    entry = start_revoking(PROMOTING)
+@pytest.mark.parametrize("policy", LossPolicy)
+def test_lost_target_is_replaced_by_a_server_that_has_the_position_in_another_term(policy: LossPolicy) -> None:
+    """Nobody has used its term, so nothing is lost with any policy."""
+    entry = start_revoking(replace(PROMOTING, policy=policy))
     fenced = next_entry(entry, r3=STOPPED)
     assert (fenced.position, fenced.target) == (position(9), "r3")
     assert next_entry(fenced, r3=STOPPED).term == 3
