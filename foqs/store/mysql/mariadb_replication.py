@@ -7,15 +7,12 @@ from typing import Any
 
 from foqs.store.mysql.gtids import ServerUnfit, gtid_list, merged
 from foqs.store.mysql.replication_sql import (
-    ACK_TIMEOUT_MS,
     CONNECT_RETRY_S,
     HEARTBEAT_S,
-    READ_ONLY_WAIT_S,
     Reception,
     ReplicationLogin,
     ReplicationSql,
     complaint_of,
-    is_on,
     login_literals,
     text,
 )
@@ -25,24 +22,21 @@ from shardmgr.primary import ReplicationPosition
 class MariadbReplication(ReplicationSql):
     """See `ReplicationSql`."""
 
-    variables = (
-        "READ_ONLY",
-        "RPL_SEMI_SYNC_MASTER_ENABLED",
-        "RPL_SEMI_SYNC_MASTER_WAIT_POINT",
-        "RPL_SEMI_SYNC_MASTER_TIMEOUT",
-        "RPL_SEMI_SYNC_MASTER_WAIT_NO_SLAVE",
-        "RPL_SEMI_SYNC_SLAVE_ENABLED",
-    )
+    source_word = b"master"
+    replica_word = b"slave"
     start_counters = (
         "COM_START_SLAVE",
         "COM_START_ALL_SLAVES",
         "COM_CHANGE_MASTER",
         "COM_RESET",
     )
-    status = ("RPL_STATUS", "RPL_SEMI_SYNC_MASTER_STATUS")
+    log_status = ("RPL_STATUS",)
     schema = b"information_schema"
     read_reception = b"SHOW ALL SLAVES STATUS"
     read_applied = b"SELECT @@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos"
+    read_only_setting = b"read_only"
+    allow_own_writes = ()
+    forbid_own_writes = ()
 
     def reception(self, rows: Sequence[Sequence[Any]]) -> Reception:
         if not rows:
@@ -71,52 +65,14 @@ class MariadbReplication(ReplicationSql):
     def is_read_only(self, variables: Mapping[str, str]) -> bool:
         return variables.get("READ_ONLY", "OFF").upper() not in ("OFF", "0")
 
-    def waits_for_acks(self, variables: Mapping[str, str], counters: Mapping[str, str]) -> bool:
-        return (
-            is_on(variables, "RPL_SEMI_SYNC_MASTER_ENABLED")
-            and is_on(counters, "RPL_SEMI_SYNC_MASTER_STATUS")
-            and is_on(variables, "RPL_SEMI_SYNC_MASTER_WAIT_NO_SLAVE")
-            and variables.get("RPL_SEMI_SYNC_MASTER_WAIT_POINT") == "AFTER_SYNC"
-            and int(variables.get("RPL_SEMI_SYNC_MASTER_TIMEOUT", 0)) >= ACK_TIMEOUT_MS
-        )
-
-    def acknowledges(self, variables: Mapping[str, str]) -> bool:
-        return is_on(variables, "RPL_SEMI_SYNC_SLAVE_ENABLED")
-
     def kept_log(self, counters: Mapping[str, str]) -> bool:
         # A server that was started with init_rpl_role=SLAVE is an idle or active slave here until it is started again.
         return counters.get("RPL_STATUS") == "AUTH_MASTER"
 
-    allow_own_writes = ()
-    revoke = (b"SET GLOBAL rpl_semi_sync_slave_enabled = 0", b"STOP SLAVE IO_THREAD")
-    make_read_only = (b"SET SESSION lock_wait_timeout = %d" % READ_ONLY_WAIT_S, b"SET GLOBAL read_only = 1")
-
-    def follow(self, source: ReplicationLogin) -> tuple[bytes, ...]:
+    def change_source(self, source: ReplicationLogin) -> bytes:
+        # A former primary has transactions of its own: DEMOTE adds them to the position from which it goes on.
         return (
-            b"STOP SLAVE",
-            b"SET GLOBAL rpl_semi_sync_slave_enabled = 1",
-            b"SET GLOBAL rpl_semi_sync_master_enabled = 0",
-            # A former primary has transactions of its own: DEMOTE adds them to the position from which it goes on.
             b"CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %d, MASTER_USER = %s, MASTER_PASSWORD = %s, "
             b"MASTER_USE_GTID = slave_pos, MASTER_DEMOTE_TO_SLAVE = 1, MASTER_CONNECT_RETRY = %d, MASTER_HEARTBEAT_PERIOD = %d"
-            % (*login_literals(source), CONNECT_RETRY_S, HEARTBEAT_S),
-            b"START SLAVE",
-        )
-
-    def become_primary(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
-        return (
-            b"STOP SLAVE",
-            b"RESET SLAVE ALL",
-            b"SET GLOBAL rpl_semi_sync_slave_enabled = 0",
-            *self._wait_for_acks(enabled=waits_for_acks),
-        )
-
-    def open(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
-        return (*self._wait_for_acks(enabled=waits_for_acks), b"SET GLOBAL read_only = 0")
-
-    def _wait_for_acks(self, *, enabled: bool) -> tuple[bytes, ...]:
-        return (
-            b"SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC, GLOBAL rpl_semi_sync_master_timeout = %d, "
-            b"GLOBAL rpl_semi_sync_master_wait_no_slave = 1" % ACK_TIMEOUT_MS,
-            b"SET GLOBAL rpl_semi_sync_master_enabled = %d" % enabled,
+            % (*login_literals(source), CONNECT_RETRY_S, HEARTBEAT_S)
         )

@@ -7,10 +7,8 @@ from typing import Any
 
 from foqs.store.mysql.gtids import ServerUnfit, gtid_set, ranges_text
 from foqs.store.mysql.replication_sql import (
-    ACK_TIMEOUT_MS,
     CONNECT_RETRY_S,
     HEARTBEAT_S,
-    READ_ONLY_WAIT_S,
     Reception,
     ReplicationLogin,
     ReplicationSql,
@@ -25,20 +23,14 @@ from shardmgr.primary import ReplicationPosition
 class MysqlReplication(ReplicationSql):
     """See `ReplicationSql`."""
 
-    variables = (
-        "READ_ONLY",
-        "RPL_SEMI_SYNC_SOURCE_ENABLED",
-        "RPL_SEMI_SYNC_SOURCE_WAIT_POINT",
-        "RPL_SEMI_SYNC_SOURCE_TIMEOUT",
-        "RPL_SEMI_SYNC_SOURCE_WAIT_NO_REPLICA",
-        "RPL_SEMI_SYNC_REPLICA_ENABLED",
-    )
+    source_word = b"source"
+    replica_word = b"replica"
     start_counters = (
         "COM_REPLICA_START",
         "COM_CHANGE_REPLICATION_SOURCE",
         "COM_RESET",
     )
-    status = ("RPL_SEMI_SYNC_SOURCE_STATUS",)
+    log_status = ()
     schema = b"performance_schema"
     read_reception = (
         b"SELECT c.CHANNEL_NAME, c.HOST, c.PORT, c.AUTO_POSITION, s.SERVICE_STATE, s.RECEIVED_TRANSACTION_SET, "
@@ -50,6 +42,10 @@ class MysqlReplication(ReplicationSql):
         b"JOIN performance_schema.replication_connection_status s ON s.CHANNEL_NAME = c.CHANNEL_NAME"
     )
     read_applied = b"SELECT @@GLOBAL.gtid_executed"
+    read_only_setting = b"super_read_only"
+    # read_only stays on: it stops hosts, which lack CONNECTION_ADMIN.
+    allow_own_writes = (b"SET GLOBAL super_read_only = 0",)
+    forbid_own_writes = (b"SET GLOBAL super_read_only = 1",)
 
     def reception(self, rows: Sequence[Sequence[Any]]) -> Reception:
         if not rows:
@@ -76,56 +72,12 @@ class MysqlReplication(ReplicationSql):
     def is_read_only(self, variables: Mapping[str, str]) -> bool:
         return is_on(variables, "READ_ONLY")
 
-    def waits_for_acks(self, variables: Mapping[str, str], counters: Mapping[str, str]) -> bool:
-        return (
-            is_on(variables, "RPL_SEMI_SYNC_SOURCE_ENABLED")
-            and is_on(counters, "RPL_SEMI_SYNC_SOURCE_STATUS")
-            and is_on(variables, "RPL_SEMI_SYNC_SOURCE_WAIT_NO_REPLICA")
-            and variables.get("RPL_SEMI_SYNC_SOURCE_WAIT_POINT") == "AFTER_SYNC"
-            and int(variables.get("RPL_SEMI_SYNC_SOURCE_TIMEOUT", 0)) >= ACK_TIMEOUT_MS
-        )
-
-    def acknowledges(self, variables: Mapping[str, str]) -> bool:
-        return is_on(variables, "RPL_SEMI_SYNC_REPLICA_ENABLED")
-
     def kept_log(self, counters: Mapping[str, str]) -> bool:
         return True
 
-    # read_only stays on: it stops hosts, which lack CONNECTION_ADMIN.
-    allow_own_writes = (b"SET GLOBAL super_read_only = 0",)
-    revoke = (b"SET GLOBAL rpl_semi_sync_replica_enabled = 0", b"STOP REPLICA IO_THREAD")
-    make_read_only = (b"SET SESSION lock_wait_timeout = %d" % READ_ONLY_WAIT_S, b"SET GLOBAL super_read_only = 1")
-
-    def follow(self, source: ReplicationLogin) -> tuple[bytes, ...]:
+    def change_source(self, source: ReplicationLogin) -> bytes:
         return (
-            b"STOP REPLICA",
-            b"SET GLOBAL super_read_only = 1",
-            b"SET GLOBAL rpl_semi_sync_replica_enabled = 1",
-            b"SET GLOBAL rpl_semi_sync_source_enabled = 0",
             b"CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %d, SOURCE_USER = %s, SOURCE_PASSWORD = %s, "
             b"SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1, SOURCE_CONNECT_RETRY = %d, SOURCE_HEARTBEAT_PERIOD = %d"
-            % (*login_literals(source), CONNECT_RETRY_S, HEARTBEAT_S),
-            b"START REPLICA",
-        )
-
-    def become_primary(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
-        return (
-            b"STOP REPLICA",
-            b"RESET REPLICA ALL",
-            b"SET GLOBAL rpl_semi_sync_replica_enabled = 0",
-            *self._wait_for_acks(enabled=waits_for_acks),
-        )
-
-    def open(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
-        return (
-            *self._wait_for_acks(enabled=waits_for_acks),
-            b"SET GLOBAL super_read_only = 0",
-            b"SET GLOBAL read_only = 0",
-        )
-
-    def _wait_for_acks(self, *, enabled: bool) -> tuple[bytes, ...]:
-        return (
-            b"SET GLOBAL rpl_semi_sync_source_wait_point = AFTER_SYNC, GLOBAL rpl_semi_sync_source_timeout = %d, "
-            b"GLOBAL rpl_semi_sync_source_wait_no_replica = 1" % ACK_TIMEOUT_MS,
-            b"SET GLOBAL rpl_semi_sync_source_enabled = %d" % enabled,
+            % (*login_literals(source), CONNECT_RETRY_S, HEARTBEAT_S)
         )

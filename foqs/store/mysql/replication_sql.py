@@ -83,31 +83,37 @@ UPTIMES: Final = ("UPTIME", "UPTIME_SINCE_FLUSH_STATUS")
 class ReplicationSql(ABC):
     """The statements and replies of one kind of server."""
 
+    source_word: bytes
+    """The word for a primary in names of settings."""
+    replica_word: bytes
+    """The word for a replica in names of settings and in statements."""
     schema: bytes
     """Where the tables of settings and of counters are."""
     read_reception: bytes
     """Reads from where the server receives, whether it does, and what it has received."""
     read_applied: bytes
     """Reads which transactions are in the server's log."""
-    revoke: tuple[bytes, ...]
-    """Switches acknowledgements off, then stops the reception. The switch counts if somebody starts it again."""
-    make_read_only: tuple[bytes, ...]
-    """Refuses commits, after those in progress. Error 1205 after `READ_ONLY_WAIT_S`, and then nothing has changed."""
+    read_only_setting: bytes
+    """The setting that refuses the commits of everybody who may be refused."""
     allow_own_writes: tuple[bytes, ...]
     """Lets the promoter commit while hosts cannot."""
-    variables: Sequence[str]
-    """The names of the settings that `read_variables` reads."""
+    forbid_own_writes: tuple[bytes, ...]
+    """Takes that back."""
     start_counters: Sequence[str]
     """The names of the counters of starts of the reception."""
-    status: Sequence[str]
-    """The names of what else `read_counters` reads."""
+    log_status: Sequence[str]
+    """The names of what `kept_log` looks at."""
+
+    # -------------------------------------------------------------------- reads
 
     @property
     def read_variables(self) -> bytes:
         """Read the settings by name. A setting of a plugin that is not loaded is missing."""
+        sources = (self._source(each) for each in ("ENABLED", "WAIT_POINT", "TIMEOUT", self._wait_without))
+        names = ("READ_ONLY", *sources, self._acknowledges)
         return b"SELECT VARIABLE_NAME, VARIABLE_VALUE FROM %s.global_variables WHERE UPPER(VARIABLE_NAME) IN (%s)" % (
             self.schema,
-            _literals(self.variables),
+            _literals(names),
         )
 
     @property
@@ -121,9 +127,8 @@ class ReplicationSql(ABC):
     @property
     def read_counters(self) -> bytes:
         """Read the counters by name."""
-        return b"SHOW GLOBAL STATUS WHERE UPPER(Variable_name) IN (%s)" % _literals(
-            [*self.start_counters, *self.status]
-        )
+        names = [*self.start_counters, *self.log_status, self._source("STATUS")]
+        return b"SHOW GLOBAL STATUS WHERE UPPER(Variable_name) IN (%s)" % _literals(names)
 
     @abstractmethod
     def reception(self, rows: Sequence[Sequence[Any]]) -> Reception:
@@ -138,28 +143,102 @@ class ReplicationSql(ABC):
         """Return whether hosts cannot commit, by the settings."""
 
     @abstractmethod
-    def waits_for_acks(self, variables: Mapping[str, str], counters: Mapping[str, str]) -> bool:
-        """Return whether each commit waits for an ack without a limit, by settings and counters."""
-
-    @abstractmethod
-    def acknowledges(self, variables: Mapping[str, str]) -> bool:
-        """Return whether a reception that is started now acknowledges."""
-
-    @abstractmethod
     def kept_log(self, counters: Mapping[str, str]) -> bool:
         """Return whether the server's last start cut nothing off its log."""
 
-    @abstractmethod
+    def waits_for_acks(self, variables: Mapping[str, str], counters: Mapping[str, str]) -> bool:
+        """Return whether each commit waits for an ack without a limit, by settings and counters."""
+        return (
+            is_on(variables, self._source("ENABLED"))
+            and is_on(counters, self._source("STATUS"))
+            and is_on(variables, self._source(self._wait_without))
+            and variables.get(self._source("WAIT_POINT")) == "AFTER_SYNC"
+            and int(variables.get(self._source("TIMEOUT"), 0)) >= ACK_TIMEOUT_MS
+        )
+
+    def acknowledges(self, variables: Mapping[str, str]) -> bool:
+        """Return whether a reception that is started now acknowledges."""
+        return is_on(variables, self._acknowledges)
+
+    # ----------------------------------------------------------------- commands
+
+    @property
+    def revoke(self) -> tuple[bytes, ...]:
+        """Switch acknowledgements off, then stop the reception. The switch counts if somebody starts it again."""
+        return self._acknowledge(enabled=False), b"STOP %s IO_THREAD" % self._replica
+
+    @property
+    def make_read_only(self) -> tuple[bytes, ...]:
+        """Refuse commits, after those in progress. Error 1205 after `READ_ONLY_WAIT_S`, and then nothing has changed."""
+        return (
+            b"SET SESSION lock_wait_timeout = %d" % READ_ONLY_WAIT_S,
+            b"SET GLOBAL %s = 1" % self.read_only_setting,
+        )
+
     def follow(self, source: ReplicationLogin) -> tuple[bytes, ...]:
         """Receive from a source, acknowledge, and wait for no ack. What was received and not applied is thrown away."""
+        return (
+            b"STOP %s" % self._replica,
+            *self.forbid_own_writes,
+            self._acknowledge(enabled=True),
+            self._switch_acks_awaited(enabled=False),
+            self.change_source(source),
+            b"START %s" % self._replica,
+        )
 
     @abstractmethod
+    def change_source(self, source: ReplicationLogin) -> bytes:
+        """Receive from a source, when it is started."""
+
     def become_primary(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
         """End the replication from another server for good."""
+        return (
+            b"STOP %s" % self._replica,
+            b"RESET %s ALL" % self._replica,
+            self._acknowledge(enabled=False),
+            *self._await_acks(enabled=waits_for_acks),
+        )
 
-    @abstractmethod
     def open(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
         """Accept commits of hosts. Whether they wait for acks is set before the first."""
+        return (
+            *self._await_acks(enabled=waits_for_acks),
+            *self.allow_own_writes,
+            b"SET GLOBAL read_only = 0",
+        )
+
+    # ------------------------------------------------------------------ helpers
+
+    @property
+    def _replica(self) -> bytes:
+        return self.replica_word.upper()
+
+    @property
+    def _acknowledges(self) -> str:
+        return f"RPL_SEMI_SYNC_{self._replica.decode()}_ENABLED"
+
+    @property
+    def _wait_without(self) -> str:
+        return f"WAIT_NO_{self._replica.decode()}"
+
+    def _source(self, name: str) -> str:
+        """Return the name of a setting or counter of semi-sync at a primary."""
+        return f"RPL_SEMI_SYNC_{self.source_word.decode().upper()}_{name}"
+
+    def _acknowledge(self, *, enabled: bool) -> bytes:
+        return b"SET GLOBAL rpl_semi_sync_%s_enabled = %d" % (self.replica_word, enabled)
+
+    def _switch_acks_awaited(self, *, enabled: bool) -> bytes:
+        return b"SET GLOBAL rpl_semi_sync_%s_enabled = %d" % (self.source_word, enabled)
+
+    def _await_acks(self, *, enabled: bool) -> tuple[bytes, ...]:
+        """Set how long a commit waits for an ack, then whether it does."""
+        prefix = b"GLOBAL rpl_semi_sync_%s_" % self.source_word
+        return (
+            b"SET %swait_point = AFTER_SYNC, %stimeout = %d, %swait_no_%s = 1"
+            % (prefix, prefix, ACK_TIMEOUT_MS, prefix, self.replica_word),
+            self._switch_acks_awaited(enabled=enabled),
+        )
 
 
 def standing(start_times: Iterable[Sequence[Any]], counters: Mapping[str, str], names: Sequence[str]) -> str:
