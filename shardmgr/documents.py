@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field
 from shardmgr.model import (
     EPOCH_MAX,
     SHARD_MAX,
+    TERM_MAX,
     WEIGHT_MAX,
     Assignment,
     HeldShard,
@@ -82,7 +83,9 @@ def render_plan(plan: Plan) -> bytes:
     """Return the JSON text of a plan; `parse_plan` reads it."""
     assignments = {
         str(number): {"name": assignment.name, "nonce": assignment.nonce, "epoch": assignment.epoch}
-        | _without_none(database=assignment.database or None, leaving=assignment.leaving or None)
+        | _without_none(
+            database=assignment.database or None, leaving=assignment.leaving or None, term=assignment.term or None
+        )
         | dict(assignment.unknown)
         for number, assignment in sorted(plan.assignments.items())
     }
@@ -160,6 +163,7 @@ class _AssignmentForm(Form):
     epoch: Annotated[int, Field(ge=1, le=EPOCH_MAX)]
     database: Annotated[str, printable(DATABASE_BYTES_MAX, bytes_min=0)] = ""
     leaving: bool = False
+    term: Annotated[int, Field(ge=0, le=TERM_MAX)] = 0
 
 
 class _PlanForm(Form):

@@ -17,6 +17,7 @@ Unknown: TypeAlias = Mapping[str, Any]
 EPOCH_MAX: Final = (1 << 20) - 1
 SHARD_MAX: Final = (1 << 31) - 1
 WEIGHT_MAX: Final = 1_000_000
+TERM_MAX: Final = EPOCH_MAX
 
 
 class MalformedDocument(Exception):
@@ -70,7 +71,8 @@ class ShardSpec:
     Attributes:
         database: the name of its database in the configuration of every host.
         weight: its work, relative to other shards; at least 1.
-        region: the region of its database's primary; hosts there are preferred. Empty: none.
+        region: the region in which hosts are preferred, unless its database has an entry: then it is that of the primary.
+            Empty: none.
         draining: it accepts no new items.
         unknown: the fields that a newer version has written; they are kept.
     """
@@ -110,6 +112,7 @@ class Assignment:
         epoch: the epoch for the takeover; higher than any issued for the shard before.
         database: the shard's database at the assignment; empty if it is not known any more.
         leaving: the member must hand the shard over.
+        term: the term of the database's primary that the member may use; 0 if the database has no entry.
         unknown: the fields that a newer version has written; they are kept while the assignment lasts.
     """
 
@@ -118,6 +121,7 @@ class Assignment:
     epoch: int
     database: str
     leaving: bool = False
+    term: int = 0
     unknown: Unknown = field(default_factory=dict, hash=False)
 
     def matches(self, spec: ShardSpec | None) -> bool:

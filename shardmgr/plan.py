@@ -7,6 +7,9 @@ even or brings the shard to its region. Equal input gives an equal plan, and mem
 that follow the plan bring it to rest. Knows neither the registry nor the time; the
 caller says which handovers are overdue.
 
+A database with an entry gives its shards the region and the term of its primary. While the
+entry does not serve, its shards leave their owners, and none gets another one.
+
     unassigned ──▶ assigned(A, e) ──▶ leaving(A, e) ──handed over, A gone, or overdue──▶ assigned(B, e+1)
 
 A host fits a shard if it runs, is not leaving, is not drained, and is of the shard's
@@ -19,24 +22,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from shardmgr.model import EPOCH_MAX, Assignment, Layout, Member, Plan, ShardSpec
 from shardmgr.ownership import OwnershipState
+from shardmgr.primary import Primary, PrimaryState
 
 _PlacementKey: TypeAlias = tuple[str, str, str | None, int]
 """A shard's tier, region, pinned host and weight."""
+_NO_PRIMARIES: Final[Mapping[str, Primary]] = MappingProxyType({})
 
 
-def next_plan(layout: Layout, plan: Plan, members: Sequence[Member], overdue: frozenset[int], moves_max: int) -> Plan:
+def next_plan(
+    layout: Layout,
+    plan: Plan,
+    members: Sequence[Member],
+    overdue: frozenset[int],
+    moves_max: int,
+    primaries: Mapping[str, Primary] = _NO_PRIMARIES,
+) -> Plan:
     """Return the plan that should replace `plan`; an equal one if nothing changes.
 
     Args:
         members: the running members, in any order.
         overdue: the shards whose handover takes too long.
         moves_max: the number of shards that may leave at once for balance or region only.
+        primaries: by database, the entries of those that have one.
     """
-    draft = PlanDraft(layout, plan, members)
+    layout = _at_primaries(layout, primaries)
+    draft = PlanDraft(layout, plan, members, primaries)
     for number, assignment in sorted(plan.assignments.items()):
         owner = draft.member(assignment)
         if owner is None or _may_reassign(number, assignment, owner, overdue):
@@ -53,6 +68,22 @@ def next_plan(layout: Layout, plan: Plan, members: Sequence[Member], overdue: fr
     return draft.plan()
 
 
+def has_no_owner(plan: Plan, database: str) -> bool:
+    """Return whether no member has a shard of a database any more: all were handed over, or their handover is overdue."""
+    return all(assignment.database != database for assignment in plan.assignments.values())
+
+
+def _at_primaries(layout: Layout, primaries: Mapping[str, Primary]) -> Layout:
+    """Return the layout in which shards of a database with an entry are in the region of its primary."""
+    if not primaries:
+        return layout
+    regions = {name: entry.servers[entry.server].region for name, entry in primaries.items()}
+    shards = {
+        number: replace(spec, region=regions.get(spec.database, spec.region)) for number, spec in layout.shards.items()
+    }
+    return replace(layout, shards=shards)
+
+
 def _may_reassign(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
     """Return whether a leaving shard may be assigned to another member."""
     if not assignment.leaving:
@@ -66,8 +97,11 @@ def _may_reassign(number: int, assignment: Assignment, owner: Member, overdue: f
 class PlanDraft:
     """A plan under construction."""
 
-    def __init__(self, layout: Layout, plan: Plan, members: Sequence[Member]) -> None:
+    def __init__(
+        self, layout: Layout, plan: Plan, members: Sequence[Member], primaries: Mapping[str, Primary] = _NO_PRIMARIES
+    ) -> None:
         self._layout = layout
+        self._primaries = primaries
         self._members = {member.nonce: member for member in members}
         self._hosts = _HostLoads(layout, self._members.values())
         self._assignments: dict[int, Assignment] = {}
@@ -87,10 +121,17 @@ class PlanDraft:
         return self._members.get(assignment.nonce)
 
     def may_stay(self, spec: ShardSpec, assignment: Assignment) -> bool:
-        """Return whether the owner fits, the database is the same, and no other fitting host has the shard pinned."""
+        """Return whether the owner fits, database and term are the same, and no other fitting host has the shard pinned."""
         owner = self._members[assignment.nonce]
-        same = assignment.database == spec.database
+        same = (assignment.database, assignment.term) == (spec.database, self.usable_term(spec.database))
         return same and self._hosts.fits(owner, spec) and self._hosts.pinned_host(spec) in (None, owner.name)
+
+    def usable_term(self, database: str) -> int | None:
+        """Return the term in which hosts may use a database, 0 if it has no entry; None if they may not use it now."""
+        entry = self._primaries.get(database)
+        if entry is None:
+            return 0
+        return entry.term if entry.state is PrimaryState.SERVING else None
 
     def keep_assignment(self, spec: ShardSpec, assignment: Assignment) -> None:
         owner = self._members[assignment.nonce]
@@ -104,10 +145,12 @@ class PlanDraft:
 
     def assign(self, spec: ShardSpec, owner: Member) -> None:
         """Assign a shard, unless all its epochs are used up: then no host can own it."""
+        term = self.usable_term(spec.database)
+        assert term is not None
         epoch = max(self._epochs.get(spec.number, 0), self._taken_epochs.get(spec.number, 0)) + 1
         self._epochs[spec.number] = min(epoch, EPOCH_MAX)
         if epoch <= EPOCH_MAX:
-            self._assignments[spec.number] = Assignment(owner.name, owner.nonce, epoch, spec.database)
+            self._assignments[spec.number] = Assignment(owner.name, owner.nonce, epoch, spec.database, term=term)
             self._hosts.add_load(owner, spec.weight)
 
     def place_shards(self) -> None:
@@ -118,7 +161,8 @@ class PlanDraft:
         waiting = [
             spec
             for number, spec in self._layout.shards.items()
-            if number not in self._assignments or self._assignments[number].leaving
+            if self.usable_term(spec.database) is not None
+            and (number not in self._assignments or self._assignments[number].leaving)
         ]
         for spec in sorted(waiting, key=lambda spec: (-spec.weight, spec.number)):
             host = self._hosts.least_loaded(spec)

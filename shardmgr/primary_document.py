@@ -9,17 +9,18 @@ Knows nothing of the rules of a promotion.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from shardmgr.documents import DATABASE_BYTES_MAX
-from shardmgr.model import MalformedDocument
+from shardmgr.model import TERM_MAX, MalformedDocument
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 from shardmgr.strict_json import Form, Name, build_with_unknown, parse_document, printable
@@ -28,7 +29,6 @@ FORMAT: Final = 1
 FOLDER: Final = "primaries"
 """The documents are `primaries/DATABASE`, see `name_part`. A document for each: promotions of many databases do not disturb each other."""
 SERVER_ID_MAX: Final = (1 << 32) - 1
-TERM_MAX: Final = (1 << 53) - 1
 NUMBER_MAX: Final = (1 << 64) - 1
 """The highest number of a transaction."""
 _NOT_IN_NAMES: Final = re.compile(rb"[^A-Za-z0-9_-]")
@@ -53,6 +53,13 @@ async def read_primary(registry: Registry, database: str) -> StoredPrimary | Non
     """Return the entry of a database; None if it has none: then its one server is that of the hosts' configuration."""
     document = await registry.read(_name(database))
     return None if document is None else StoredPrimary(_parse_named(database, document.data), document.version)
+
+
+async def read_primaries(registry: Registry, databases: Iterable[str]) -> dict[str, Primary]:
+    """Return the entries of those of these databases that have one."""
+    names = sorted(set(databases))
+    found = await asyncio.gather(*(read_primary(registry, name) for name in names))
+    return {name: stored.entry for name, stored in zip(names, found, strict=True) if stored is not None}
 
 
 async def replace_primary(registry: Registry, database: str, entry: Primary, version: int | None) -> int:

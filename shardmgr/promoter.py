@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from shardmgr.cluster_reader import read_cluster
+from shardmgr.plan import has_no_owner
 from shardmgr.primary import Primary, ServerReport
 from shardmgr.primary_document import read_primary, replace_primary
 from shardmgr.promotion import AwaitChange, Promotion, PromotionStep, ReplaceEntry, SendCommand
@@ -46,6 +48,20 @@ class PromoterRound:
         """Whether another round would do the same until something else changes."""
         step = self.step
         return isinstance(step, AwaitChange) or (isinstance(step, SendCommand) and step.server in self.problems)
+
+
+def shards_free_by_plan(registry: Registry, database: str) -> AreShardsFree:
+    """Return whether shards are free by the plan: the owners have handed them over, or their handover is overdue.
+
+    This suffices for a drain: an owner that goes on is stopped when the primary is read-only. It does not for an accepted
+    loss, where it may go on until its session is over. So shards are never free then.
+    """
+
+    async def are_shards_free(entry: Primary) -> bool:
+        reading = await read_cluster(registry)
+        return not entry.loss_accepted and has_no_owner(reading.plan, database)
+
+    return are_shards_free
 
 
 class Promoter:

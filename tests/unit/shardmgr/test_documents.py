@@ -22,6 +22,7 @@ from shardmgr.documents import (
 from shardmgr.model import (
     EPOCH_MAX,
     SHARD_MAX,
+    TERM_MAX,
     WEIGHT_MAX,
     Assignment,
     HeldShard,
@@ -33,6 +34,7 @@ from shardmgr.model import (
 )
 from shardmgr.ownership import OwnershipState
 from shardmgr.plan import next_plan
+from shardmgr.registry.port import DOCUMENT_BYTES_MAX
 
 MIB = 1 << 20
 
@@ -70,7 +72,12 @@ def plans(draw: st.DrawFn) -> Plan:
     issued = draw(st.dictionaries(numbers, epochs, max_size=6))
     assignments = {
         number: Assignment(
-            draw(names), draw(nonces), draw(st.integers(1, epoch)), draw(st.just("") | names), draw(st.booleans())
+            draw(names),
+            draw(nonces),
+            draw(st.integers(1, epoch)),
+            draw(st.just("") | names),
+            draw(st.booleans()),
+            draw(st.integers(0, TERM_MAX)),
         )
         for number, epoch in issued.items()
         if epoch and draw(st.booleans())
@@ -117,12 +124,12 @@ def test_plan_of_a_thousand_shards_is_far_smaller_than_the_registry_limit() -> N
     numbers = range(SHARD_MAX - 999, SHARD_MAX + 1)
     longest = Plan(
         {
-            number: Assignment('"' * 255, "n" * 64, EPOCH_MAX, '"' * DATABASE_BYTES_MAX, leaving=True)
+            number: Assignment('"' * 255, "n" * 64, EPOCH_MAX, '"' * DATABASE_BYTES_MAX, leaving=True, term=TERM_MAX)
             for number in numbers
         },
         dict.fromkeys(numbers, EPOCH_MAX),
     )
-    assert len(render_plan(longest)) < MIB * 9 / 10
+    assert len(render_plan(longest)) < DOCUMENT_BYTES_MAX * 95 / 100
 
 
 LAYOUT = {"format": 1, "shards": {"1": {"database": "a"}}, "drained": [], "pins": {}}

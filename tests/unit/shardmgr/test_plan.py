@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
-from shardmgr.plan import next_plan
+from shardmgr.plan import has_no_owner, next_plan
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 from tests.support.plan_following import (
     NONE_OVERDUE,
     follow_plan,
@@ -361,3 +362,69 @@ def test_an_unpinned_shard_stays_where_it_is_unless_that_is_uneven() -> None:
 
 
 NOBODY_DRAINED: frozenset[str] = frozenset()
+
+
+# ---------------------------------------------------------------- primaries
+
+SERVERS = {"s1": DatabaseServer("r1", 11), "s2": DatabaseServer("r2", 12)}
+SERVING = Primary(1, "s1", LossPolicy.SEMI_SYNC, {"s2": "1.1"}, servers=SERVERS)
+MOVED = replace(SERVING, term=2, server="s2", ackers={"s1": ""})
+IN_R1, IN_R2 = make_member("a", region="r1"), make_member("b", region="r2")
+
+
+def plan_with(entry: Primary, plan: Plan, *members: Member, overdue: frozenset[int] = NONE_OVERDUE) -> Plan:
+    return next_plan(make_layout(2), plan, members, overdue, 1, {"db": entry})
+
+
+def in_term(member: Member, term: int, epoch: int = 1, *, leaving: bool = False) -> Assignment:
+    return replace(assigned(member, epoch, leaving=leaving), term=term)
+
+
+def test_shards_are_in_the_region_and_the_term_of_their_primary() -> None:
+    plan = plan_with(SERVING, Plan(), IN_R1, IN_R2)
+    assert plan == plan_of(s1=in_term(IN_R1, 1), s2=in_term(IN_R1, 1))
+    assert plan_with(SERVING, plan, *follow_plan([IN_R1, IN_R2], plan)) == plan
+
+
+@pytest.mark.parametrize("state", [state for state in PrimaryState if state is not PrimaryState.SERVING])
+def test_while_an_entry_does_not_serve_its_shards_leave_and_get_no_owner(state: PrimaryState) -> None:
+    entry = replace(SERVING, state=state)
+    plan = plan_of(s1=in_term(IN_R1, 1), s2=in_term(IN_R1, 1))
+    leaving = plan_with(entry, plan, IN_R1, IN_R2)
+    assert leaving == plan_of(s1=in_term(IN_R1, 1, leaving=True), s2=in_term(IN_R1, 1, leaving=True))
+    assert not has_no_owner(leaving, "db")
+    one_overdue = plan_with(entry, leaving, IN_R1, IN_R2, overdue=frozenset({1}))
+    assert owner_names(one_overdue) == {2: "a"}
+    free = plan_with(entry, leaving, *follow_plan([IN_R1, IN_R2], leaving))
+    assert free == Plan({}, {1: 1, 2: 1})
+    assert has_no_owner(free, "db")
+    assert plan_with(entry, free, IN_R1, IN_R2) == free
+    found = plan_with(entry, plan, wanting(IN_R1, 1, 5), IN_R2)
+    assert found.assignments[1].leaving
+
+
+def test_shards_of_other_databases_stay_while_one_is_drained() -> None:
+    other = Layout({3: ShardSpec(3, "other")})
+    plan = next_plan(other, Plan(), [IN_R1], NONE_OVERDUE, 1)
+    drained = {"db": replace(SERVING, state=PrimaryState.DRAINING)}
+    assert next_plan(other, plan, follow_plan([IN_R1], plan), NONE_OVERDUE, 1, drained) == plan
+    assert has_no_owner(plan, "db")
+
+
+def test_shards_follow_their_primary_in_the_next_term_with_higher_epochs() -> None:
+    after = plan_with(MOVED, Plan({}, {1: 1, 2: 1}), IN_R1, IN_R2)
+    assert after == plan_of(s1=in_term(IN_R2, 2, 2), s2=in_term(IN_R2, 2, 2))
+
+
+def test_assignment_of_an_earlier_term_leaves_although_the_entry_serves_again() -> None:
+    """The planner has not seen the promotion, which was quicker than it."""
+    plan = plan_of(s1=in_term(IN_R2, 1), s2=in_term(IN_R2, 2))
+    leaving = plan_with(MOVED, plan, IN_R1, IN_R2)
+    assert (leaving.assignments[1].leaving, leaving.assignments[2].leaving) == (True, False)
+    after = plan_with(MOVED, leaving, *follow_plan([IN_R1, IN_R2], leaving))
+    assert after.assignments[1] == in_term(IN_R2, 2, 2)
+
+
+def test_first_entry_of_a_database_takes_its_shards_from_owners_without_a_term() -> None:
+    plan = plan_of(s1=assigned(IN_R1), s2=assigned(IN_R1))
+    assert all(each.leaving for each in plan_with(SERVING, plan, IN_R1).assignments.values())

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmgr.model import MalformedDocument
+from shardmgr.model import TERM_MAX, MalformedDocument
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
 from shardmgr.primary_changes import PromotionRefused, start_drain
 from shardmgr.primary_document import (
     ATTEMPTS_MAX,
     FOLDER,
-    TERM_MAX,
     change_primary,
     name_part,
     parse_primary,
+    read_primaries,
     read_primary,
     render_primary,
     replace_primary,
@@ -149,6 +149,7 @@ def test_databases_have_entries_of_their_own() -> None:
         assert found is not None
         assert found.entry.term == 1
         assert await read_primary(one, "third") is None
+        assert (await read_primaries(two, ["third", "main", "other", "main"])).keys() == {"main", "other"}
 
     with_registries(story)
 

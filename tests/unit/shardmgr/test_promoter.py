@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
+from shardmgr.documents import PLAN, render_plan
+from shardmgr.model import Assignment, Plan
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
 from shardmgr.primary_changes import abort, first_entry, start_drain
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
-from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promoter import Promoter, PromoterRound, shards_free_by_plan
 from shardmgr.promotion import AwaitChange, ReplaceEntry, ServerCommand
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
@@ -241,5 +244,19 @@ def test_database_without_an_entry_needs_no_promoter() -> None:
         assert await promoter.run_round() is None
         await promoter.close()
         await registry.close()
+
+    on_site(story)
+
+
+def test_shards_are_free_when_the_plan_has_no_owner_of_them_and_no_loss_was_accepted() -> None:
+    async def story(site: Site) -> None:
+        are_free = shards_free_by_plan(site.registry, "main")
+        assert await are_free(FIRST)
+        assert not await are_free(replace(FIRST, loss_accepted=True))
+        for database, free in (("other", True), ("main", False)):
+            plan = Plan({1: Assignment("a", "n1", 1, database, leaving=True)}, {1: 1})
+            found = await site.registry.read(PLAN)
+            await site.registry.replace(PLAN, render_plan(plan), None if found is None else found.version)
+            assert await are_free(FIRST) is free
 
     on_site(story)
