@@ -21,6 +21,7 @@ from shardmgr.cluster_reader import read_cluster
 from shardmgr.documents import PLAN, render_plan
 from shardmgr.model import MalformedDocument, Plan
 from shardmgr.plan import next_plan
+from shardmgr.primary_document import read_primaries
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryError
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,9 @@ class Planner:
         if layout is None:
             return
         overdue = self._overdue_shards(reading.plan)
-        plan = next_plan(layout, reading.plan, reading.members, overdue, self._pace.moves_max)
+        databases = {spec.database for spec in layout.shards.values()}
+        primaries = await read_primaries(self._registry, databases)
+        plan = next_plan(layout, reading.plan, reading.members, overdue, self._pace.moves_max, primaries)
         if plan != reading.plan:
             await self._registry.replace(PLAN, render_plan(plan), reading.plan_version)
             self._log_plan_changes(reading.plan, plan)

@@ -15,7 +15,11 @@ from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_plan, render_member, render_plan
 from shardmgr.layout_changes import add_shard, create_layout, drain_host, remove_shard
 from shardmgr.model import Assignment, HeldShard, Member, Plan, ShardSpec
+from shardmgr.plan import has_no_owner
 from shardmgr.planner import ELECTION_FOLDER, LEADER_ENTRY, Planner, PlannerPace
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary
+from shardmgr.primary_document import change_primary, replace_primary
+from shardmgr.promotion import start_drain
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plan_following import follow_plan, make_member, owner_names
@@ -150,6 +154,26 @@ def test_layout_changes_are_followed() -> None:
         await remove_shard(registry, 1, force=True)
         plan = await until(registry, lambda plan: 1 not in plan.assignments)
         assert plan.epochs[1] == 2
+
+    run_story(story)
+
+
+def test_shards_are_handed_over_for_a_drain_and_follow_their_primary_to_its_region() -> None:
+    servers = {"s1": DatabaseServer("r1", 11), "s2": DatabaseServer("r2", 12)}
+    entry = Primary(1, "s1", LossPolicy.SEMI_SYNC, {"s2": ""}, servers=servers)
+    moved = replace(entry, term=2, server="s2", ackers={"s1": ""})
+
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await replace_primary(registry, "db", entry, None)
+        await site.planner("p")
+        await site.obedient(make_member("a", region="r1"))
+        await site.obedient(make_member("b", region="r2"))
+        await until(registry, lambda plan: owner_names(plan) == dict.fromkeys((1, 2, 3, 4), "a"))
+        await change_primary(registry, "db", lambda entry: start_drain(entry, "s2"))
+        await until(registry, lambda plan: has_no_owner(plan, "db"))
+        await change_primary(registry, "db", lambda _: moved)
+        plan = await until(registry, lambda plan: owner_names(plan) == dict.fromkeys((1, 2, 3, 4), "b"))
+        assert {(assignment.term, assignment.epoch) for assignment in plan.assignments.values()} == {(2, 2)}
 
     run_story(story)
 
