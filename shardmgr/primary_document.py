@@ -9,7 +9,6 @@ Knows nothing of the rules of a promotion.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -57,9 +56,8 @@ async def read_primary(registry: Registry, database: str) -> StoredPrimary | Non
 
 async def read_primaries(registry: Registry, databases: Iterable[str]) -> dict[str, Primary]:
     """Return the entries of those of these databases that have one."""
-    names = sorted(set(databases))
-    found = await asyncio.gather(*(read_primary(registry, name) for name in names))
-    return {name: stored.entry for name, stored in zip(names, found, strict=True) if stored is not None}
+    found = {name: await read_primary(registry, name) for name in sorted(set(databases))}
+    return {name: stored.entry for name, stored in found.items() if stored is not None}
 
 
 async def replace_primary(registry: Registry, database: str, entry: Primary, version: int | None) -> int:

@@ -60,7 +60,7 @@ def changed_module(module: ModuleType, changes: dict[str, str]) -> Any:
 PLANTED = [
     ("member", {'alias="wants"': 'alias="taken"', "        wants={": "        taken={"}, "taken_epochs is read as {}"),
     ("layout", {"    pins: dict": "    pinned: dict", "        pins={": "        pinned={", "form.pins": "form.pinned"}, "pins is read as {}"),
-    ("plan", {"    leaving: bool = False\n\n\nclass _PlanForm": "    leaving: bool\n\n\nclass _PlanForm"}, "assignments.1.leaving: it was optional, and is required now"),
+    ("plan", {"    leaving: bool = False\n    term": "    leaving: bool\n    term"}, "assignments.1.leaving: it was optional, and is required now"),
     ("member", {"    capacity: _Weight = 1": "    cost: int\n    capacity: _Weight = 1"}, "cost: a document of the earlier version is refused: this is missing"),
     ("member", {"        region=member.region,\n": ""}, "region: it is not written any more"),
     ("member", {"        region=member.region,\n": "        region=member.region,\n        zone=1,\n"}, "zone: it is new; hosts of the earlier version do not know it"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardmgr.documents import render_plan
 from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.plan import has_no_owner, next_plan
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
@@ -401,6 +402,12 @@ def test_while_an_entry_does_not_serve_its_shards_leave_and_get_no_owner(state: 
     assert plan_with(entry, free, IN_R1, IN_R2) == free
     found = plan_with(entry, plan, wanting(IN_R1, 1, 5), IN_R2)
     assert found.assignments[1].leaving
+
+
+def test_plan_without_entries_is_written_as_hosts_without_entries_know_it() -> None:
+    plan = next_plan(make_layout(2), Plan(), [IN_R1], NONE_OVERDUE, 1)
+    assert b"term" not in render_plan(plan)
+    assert b'"term":1' in render_plan(plan_with(SERVING, Plan(), IN_R1))
 
 
 def test_shards_of_other_databases_stay_while_one_is_drained() -> None:
