@@ -15,7 +15,6 @@ from foqs.cluster.connections import registry_from_config
 from foqs.options.config import Config
 from foqs.runtime.clock import Clock, SystemClock
 from foqs.store import factories
-from foqs.store.port import Store
 from shardmgr.registry.port import Registry
 
 
@@ -25,14 +24,14 @@ class Surroundings:
 
     Attributes:
         nonce: names the run; no two runs share one.
-        open_store: makes an unopened store of a shard in the named database. Raises `StoreUnusable` if there is no such database.
+        open_store: makes an unopened store of a shard. Raises `StoreUnusable` if its database or server is not configured.
         make_registry: makes the unopened registry of a host in a cluster.
     """
 
     clock: Clock
     rng: random.Random
     nonce: str
-    open_store: Callable[[int, str], Store]
+    open_store: factories.ShardStoreFactory
     make_registry: Callable[[], Registry]
 
     @classmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -19,9 +19,11 @@ from foqs_contract.backoff import Backoff
 from foqs_contract.plurals import counted
 from shardmgr.cluster_reader import read_cluster
 from shardmgr.documents import MEMBERS, render_member
-from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan
+from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member
 from shardmgr.ownership import OwnershipState
 from shardmgr.port import AssignmentListener, CoordinatorFailed
+from shardmgr.primary import Primary, usable_term
+from shardmgr.primary_document import read_primaries
 from shardmgr.registry.port import ConnectionState, Registry, RegistryError
 from shardmgr.session_state import SessionEvent, SessionState, next_session_state
 from shardmgr.versions import VERSIONS, HostVersions, render_versions
@@ -53,7 +55,7 @@ class _AssignedShard:
     """A shard that is assigned to this host.
 
     Attributes:
-        epoch, database: the epoch and the database of the assignment.
+        epoch, database, term: those of the assignment.
         state: the state that the supervisor reported, a value of `OwnershipState`.
         is_given_to_host: `on_assigned` was called.
         is_releasing: `on_release_requested` was called.
@@ -63,6 +65,7 @@ class _AssignedShard:
 
     epoch: int
     database: str
+    term: int
     state: str = OwnershipState.FREE.value
     is_given_to_host: bool = False
     is_releasing: bool = False
@@ -305,6 +308,9 @@ class Agent:
         session = self._session
         await self._announce()
         reading = await read_cluster(self._registry)
+        own = self._member.nonce
+        mine = {number: each for number, each in sorted(reading.plan.assignments.items()) if each.nonce == own}
+        primaries = await read_primaries(self._registry, (each.database for each in mine.values() if each.term))
         self._check_session()
         if self._session != session or not self._is_registry_reachable():
             self._changed.set()
@@ -317,7 +323,7 @@ class Agent:
         known, self.view = self.view, ClusterView(layout, reading.plan, reading.members)
         if known is None or (known.layout, known.plan) != (layout, reading.plan):
             self._on_view_changed()
-        self._follow_plan(layout, reading.plan)
+        self._follow_plan(layout, mine, primaries)
         self._advance(SessionEvent.PLAN_FOLLOWED)
         self._check_departed()
 
@@ -339,24 +345,21 @@ class Agent:
             if entry[0] == self._session:
                 self._announced = entry
 
-    def _follow_plan(self, layout: Layout, plan: Plan) -> None:
-        mine = {
-            number: assignment
-            for number, assignment in plan.assignments.items()
-            if assignment.nonce == self._member.nonce
-        }
+    def _follow_plan(self, layout: Layout, mine: Mapping[int, Assignment], primaries: Mapping[str, Primary]) -> None:
         for number in [number for number in self._assigned if number not in mine]:
             self._drop_shard(number)
-        for number, assignment in sorted(mine.items()):
+        for number, assignment in mine.items():
             self._supply_epoch(number, assignment)
             held = self._assigned.get(number)
             if held is None:
-                held = self._assigned[number] = _AssignedShard(assignment.epoch, assignment.database)
+                held = self._assigned[number] = _AssignedShard(assignment.epoch, assignment.database, assignment.term)
                 self._changed.set()
             spec = layout.shards.get(number)
-            if not held.is_given_to_host and not assignment.leaving and assignment.matches(spec):
+            primary = primaries.get(assignment.database)
+            may_serve = assignment.matches(spec) and assignment.term == usable_term(primary)
+            if not held.is_given_to_host and not assignment.leaving and may_serve:
                 held.is_given_to_host, held.state = True, OwnershipState.ACQUIRING.value
-                self._listener.on_assigned(number, assignment.database)
+                self._listener.on_assigned(number, assignment.database, primary)
             elif held.is_given_to_host and assignment.leaving and not held.is_releasing:
                 held.is_releasing = True
                 self._listener.on_release_requested(number)
@@ -364,9 +367,10 @@ class Agent:
     def _supply_epoch(self, number: int, assignment: Assignment) -> None:
         """Give a waiting supervisor its next epoch; drop the shard if none waits, as its assignment is over."""
         held = self._assigned.get(number)
-        if held is None or (held.epoch, held.database) == (assignment.epoch, assignment.database):
+        place = assignment.database, assignment.term
+        if held is None or (held.epoch, (held.database, held.term)) == (assignment.epoch, place):
             return
-        if held.new_epoch is not None and held.database == assignment.database:
+        if held.new_epoch is not None and (held.database, held.term) == place:
             held.epoch = assignment.epoch
             self._changed.set()
             if not held.new_epoch.done():

@@ -27,7 +27,7 @@ from typing import Final, TypeAlias
 
 from shardmgr.model import EPOCH_MAX, Assignment, Layout, Member, Plan, ShardSpec
 from shardmgr.ownership import OwnershipState
-from shardmgr.primary import Primary, PrimaryState
+from shardmgr.primary import Primary, usable_term
 
 _PlacementKey: TypeAlias = tuple[str, str, str | None, int]
 """A shard's tier, region, pinned host and weight."""
@@ -123,15 +123,11 @@ class PlanDraft:
     def may_stay(self, spec: ShardSpec, assignment: Assignment) -> bool:
         """Return whether the owner fits, database and term are the same, and no other fitting host has the shard pinned."""
         owner = self._members[assignment.nonce]
-        same = (assignment.database, assignment.term) == (spec.database, self.usable_term(spec.database))
+        same = (assignment.database, assignment.term) == (spec.database, self._usable_term(spec.database))
         return same and self._hosts.fits(owner, spec) and self._hosts.pinned_host(spec) in (None, owner.name)
 
-    def usable_term(self, database: str) -> int | None:
-        """Return the term in which hosts may use a database, 0 if it has no entry; None if they may not use it now."""
-        entry = self._primaries.get(database)
-        if entry is None:
-            return 0
-        return entry.term if entry.state is PrimaryState.SERVING else None
+    def _usable_term(self, database: str) -> int | None:
+        return usable_term(self._primaries.get(database))
 
     def keep_assignment(self, spec: ShardSpec, assignment: Assignment) -> None:
         owner = self._members[assignment.nonce]
@@ -145,7 +141,7 @@ class PlanDraft:
 
     def assign(self, spec: ShardSpec, owner: Member) -> None:
         """Assign a shard, unless all its epochs are used up: then no host can own it."""
-        term = self.usable_term(spec.database)
+        term = self._usable_term(spec.database)
         assert term is not None
         epoch = max(self._epochs.get(spec.number, 0), self._taken_epochs.get(spec.number, 0)) + 1
         self._epochs[spec.number] = min(epoch, EPOCH_MAX)
@@ -161,7 +157,7 @@ class PlanDraft:
         waiting = [
             spec
             for number, spec in self._layout.shards.items()
-            if self.usable_term(spec.database) is not None
+            if self._usable_term(spec.database) is not None
             and (number not in self._assignments or self._assignments[number].leaving)
         ]
         for spec in sorted(waiting, key=lambda spec: (-spec.weight, spec.number)):

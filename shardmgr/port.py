@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from foqs_contract.printable_text import printable
+from shardmgr.primary import Primary
 
 
 class CoordinatorFailed(Exception):
@@ -46,8 +47,13 @@ class Coordinator(Protocol):
 class AssignmentListener(Protocol):
     """A host, as its agent sees it. Calls come on the event loop; for each shard: assigned, release requested, dropped."""
 
-    def on_assigned(self, shard: int, database: str) -> None:
-        """Acquire, recover and serve the shard; `database` is a name in the host's configuration."""
+    def on_assigned(self, shard: int, database: str, primary: Primary | None) -> None:
+        """Acquire, recover and serve the shard.
+
+        Args:
+            database: a name in the host's configuration.
+            primary: the entry that says which server of the database to use; None: it has no entry, and one server.
+        """
         ...
 
     def on_release_requested(self, shard: int) -> None:

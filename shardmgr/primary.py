@@ -104,6 +104,13 @@ class Primary:
     unknown: Unknown = field(default_factory=dict, hash=False)
 
 
+def usable_term(entry: Primary | None) -> int | None:
+    """Return the term in which hosts may use a database, 0 if it has no entry; None if they may not use it now."""
+    if entry is None:
+        return 0
+    return entry.term if entry.state is PrimaryState.SERVING else None
+
+
 @dataclass(slots=True, frozen=True)
 class ServerReport:
     """What a promoter reads of one server, over one connection and in the order of the attributes.

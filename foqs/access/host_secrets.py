@@ -25,6 +25,7 @@ def check_secrets(config: Config) -> None:
         for name in config.databases:
             database_password(config, name)
             database_tls(config, name)
+            promoter_passwords(config, name)
 
 
 def database_password(config: Config, name: str | None = None) -> str | None:
@@ -36,6 +37,19 @@ def database_password(config: Config, name: str | None = None) -> str | None:
     if name is None:
         return _read_line(config.store.password_file, "store.password_file")
     return _read_line(config.databases[name].password_file, f"databases.{name}.password_file")
+
+
+def promoter_passwords(config: Config, name: str) -> tuple[str, str]:
+    """Return the passwords of a database's promoters and of its replicas; each is empty if no file is set.
+
+    Raises:
+        ConfigError: a file cannot be read, or other users may read it.
+    """
+    options, section = config.databases[name], f"databases.{name}"
+    return (
+        _read_line(options.promoter_password_file, f"{section}.promoter_password_file") or "",
+        _read_line(options.replica_password_file, f"{section}.replica_password_file") or "",
+    )
 
 
 def database_tls(config: Config, name: str | None = None) -> ssl.SSLContext | None:

@@ -138,10 +138,57 @@ class DatabaseOptions(Options):
     tls_ca_file: str = option("", "path", "As store.tls_ca_file.", change="By the same signs as in [store].")
     tls_cert_file: str = option("", "path", "As store.tls_cert_file.", change="By the same signs as in [store].")
     tls_key_file: str = option("", "path", "As store.tls_key_file.", change="By the same signs as in [store].")
+    servers: str = option(
+        "",
+        "NAME=HOST:PORT,...",
+        "The servers of a database that has one in each region, all of them. User, schema, password and TLS are those of "
+        "the url, which is used until the database has an entry.",
+        change="Set it at all hosts before foqs database adopt.",
+    )
+    promoter_user: str = option(
+        "", "name", "The account of promoters at these servers. Hosts do not use it.", change="Set it with servers."
+    )
+    promoter_password_file: str = option(
+        "", "path", "A file with the password of that account.", change="Set it with servers."
+    )
+    replica_user: str = option(
+        "replica",
+        "name",
+        "Server NAME receives from the others as the user replica_user_NAME, here replica_NAME.",
+        change="Set it if the accounts have other names.",
+    )
+    replica_password_file: str = option(
+        "", "path", "A file with the password of these accounts.", change="Set it with servers."
+    )
+
+    @field_validator("servers")
+    @classmethod
+    def _check_servers(cls, text: str) -> str:
+        parse_server_addresses(text)
+        return text
 
     @property
     def parsed_url(self) -> StoreUrl:
         return parse_store_url(self.url)
+
+    @property
+    def server_addresses(self) -> dict[str, tuple[str, int]]:
+        """The host and port of each of `servers`, by its name."""
+        return parse_server_addresses(self.servers)
+
+
+def parse_server_addresses(text: str) -> dict[str, tuple[str, int]]:
+    """Return the host and port of each server by its name. Raises InvalidOption."""
+    found: dict[str, tuple[str, int]] = {}
+    for part in text.split(",") if text else ():
+        name, _, address = part.strip().partition("=")
+        if not DATABASE_NAME_PATTERN.fullmatch(name) or not is_address(address):
+            raise InvalidOption(f"{part.strip()!r} is not NAME=HOST:PORT", "write a=db-a:3306,b=db-b:3306")
+        if name in found:
+            raise InvalidOption(f"{name} is named twice", "give each server its own name")
+        host, _, port = address.rpartition(":")
+        found[name] = host.strip("[]"), int(port)
+    return found
 
 
 Databases = dict[str, DatabaseOptions]
@@ -149,7 +196,9 @@ DATABASES_OPTION: Final = option(
     {},
     "tables",
     "Each [databases.NAME] has url (mysql://user@host:port/database) and password_file (a path), and tls, "
-    "tls_ca_file, tls_cert_file and tls_key_file as in [store]. None of this is in ZooKeeper. The "
+    "tls_ca_file, tls_cert_file and tls_key_file as in [store]. A database with a server in each region also has servers "
+    "(NAME=HOST:PORT,NAME=HOST:PORT), promoter_user, promoter_password_file, replica_user and replica_password_file. None "
+    "of this is in ZooKeeper. The "
     "layout of a cluster refers to a database by its name. Every host needs all of them, and each host "
     "may have its own URL for them.",
     change="Add one if the databases are short of disk or CPU.",
@@ -178,6 +227,8 @@ def check_cluster_options(
             raise InvalidOption(
                 "other hosts cannot reach the memory of this one", "write mysql://user@host:port/database", f"{key}.url"
             )
+        if options.servers and kind != "mysql":
+            raise InvalidOption("only a database of MySQL or MariaDB has servers", "leave it empty", f"{key}.servers")
         check_database_tls(options, key)
     if not cluster.zookeeper:
         return

@@ -41,6 +41,7 @@ from foqs.store.port import Store
 from foqs_contract.backoff import Backoff
 from shardmgr.ownership import OwnershipState
 from shardmgr.port import Coordinator, CoordinatorFailed
+from shardmgr.primary import Primary
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ class Engine:
     shards are served, or `DELIVERY_START_S` has passed: so the order of delivery outlasts a restart.
 
     Args:
-        open_store: makes an unopened store of a shard in the named database. Raises `StoreUnusable` if there is no such database.
+        open_store: makes an unopened store of a shard in the named database, at the primary of its entry if it has one.
+            Raises `StoreUnusable` if the host does not know the database or the server.
         catalog: stores namespaces, grants and pauses.
         replies: see `QueueService`.
     """
@@ -89,7 +91,7 @@ class Engine:
         settings: EngineSettings,
         state: HostState,
         tier: Tier,
-        open_store: Callable[[int, str], Store],
+        open_store: Callable[[int, str, Primary | None], Store],
         coordinator: Coordinator,
         catalog: Catalog,
         clock: Clock,
@@ -157,16 +159,16 @@ class Engine:
         )
         databases: defaultdict[str, HostDatabase] = defaultdict(services.database)
 
-        def make_takeover(number: int, database: str) -> ShardTakeover:
+        def make_takeover(number: int, database: str, primary: Primary | None) -> ShardTakeover:
             cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)
-            return ShardTakeover(number, open_store(number, database), cache, services, databases[database])
+            return ShardTakeover(number, open_store(number, database, primary), cache, services, databases[database])
 
-        def make_supervisor(number: int, database: str) -> ShardSupervisor:
+        def make_supervisor(number: int, database: str, primary: Primary | None = None) -> ShardSupervisor:
             return ShardSupervisor(
                 number,
                 tier.ownership_nonce,
                 coordinator,
-                lambda: make_takeover(number, database),
+                lambda: make_takeover(number, database, primary),
                 shards,
                 services,
                 self,
@@ -220,11 +222,11 @@ class Engine:
 
     # ------------------------------------------------------- assignment of shards
 
-    def on_assigned(self, shard: int, database: str) -> None:
-        """Acquire a shard, and serve it until it is released or dropped."""
+    def on_assigned(self, shard: int, database: str, primary: Primary | None = None) -> None:
+        """Acquire a shard, and serve it until it is released or dropped; see `AssignmentListener`."""
         if not self._is_closing:
             self.on_dropped(shard)
-            self._supervisors[shard] = supervisor = self._make_supervisor(shard, database)
+            self._supervisors[shard] = supervisor = self._make_supervisor(shard, database, primary)
             self._start_supervisor(supervisor)
 
     def on_release_requested(self, shard: int | None = None) -> None:

@@ -20,10 +20,14 @@ from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import Store, StoreUnusable
+from foqs.store.primary_servers import settings_of_primary
 from foqs.store.sqlite.sqlite_store import SqliteStore
+from shardmgr.primary import Primary
 
 StoreFactory: TypeAlias = Callable[[int], Store]
 """Makes a store for a shard number."""
+ShardStoreFactory: TypeAlias = Callable[[int, str, Primary | None], Store]
+"""Makes a store of a shard in the named database, at the primary of its entry; None: it has none, and one server."""
 
 
 def local_store_factory(config: Config, clock: Clock) -> StoreFactory:
@@ -38,26 +42,29 @@ def database_store_factory(config: Config, name: str) -> StoreFactory:
     return _store_factory(config, name)
 
 
-def shard_store_factory(config: Config, clock: Clock) -> Callable[[int, str], Store]:
-    """Return a factory that maps (shard, name of its database) to a store that journals if `store.journal` says so.
+def shard_store_factory(config: Config, clock: Clock) -> ShardStoreFactory:
+    """Return a factory of stores that journal if `store.journal` says so.
 
-    A standalone host has one database and ignores the name. Otherwise the factory
-    raises `StoreUnusable` for a database that is not configured.
+    A standalone host has one database and ignores its name. Otherwise the factory
+    raises `StoreUnusable` for a database or a server that is not configured.
     """
     settings = JournalSettings(WRITE_BACK_AFTER_MS, FLUSH_ITEMS_MAX, clock.monotonic_ms, is_on=config.store.journal)
     if not config.cluster.zookeeper:
         local_factory = local_store_factory(config, clock)
-        return lambda shard, _: JournaledStore(local_factory(shard), settings)
+        return lambda shard, database, primary: JournaledStore(local_factory(shard), settings)
     factories = {name: database_store_factory(config, name) for name in config.databases}
 
-    def make_store(shard: int, database: str) -> Store:
+    def make_store(shard: int, database: str, primary: Primary | None) -> Store:
         factory = factories.get(database)
         if factory is None:
             raise StoreUnusable(
                 f"shard {shard} is in the database {database!r}, which this host does not know; "
                 f"add [databases.{database}] to its configuration and start it again"
             )
-        return JournaledStore(factory(shard), settings)
+        if primary is None:
+            return JournaledStore(factory(shard), settings)
+        of_primary = settings_of_primary(config, database, mysql_settings(config, database), primary)
+        return JournaledStore(MysqlStore(of_primary, shard), settings)
 
     return make_store
 

@@ -74,7 +74,7 @@ def test_enqueue_that_committed_before_a_takeover_and_lost_its_reply_is_unknown(
     async def story() -> None:
         engine = make_engine(
             engine_settings(SHARD),
-            lambda shard, _: loser.store(),
+            lambda shard, *_: loser.store(),
             LocalCoordinator(MemoryEpochBook()),
             catalog(),
             SystemClock(),

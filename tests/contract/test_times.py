@@ -42,7 +42,7 @@ def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench:
     async def engine(nonce: str) -> AsyncIterator[Engine]:
         found = make_engine(
             engine_settings(SHARD),
-            lambda shard, _: bench.make(shard, no_faults),
+            lambda shard, *_: bench.make(shard, no_faults),
             LocalCoordinator(book),
             catalog(),
             SystemClock(),

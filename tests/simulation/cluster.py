@@ -372,7 +372,7 @@ class SimulatedCluster:
             settings,
             state,
             Alone(nonce_of(number), settings.standalone_shards or (), state),
-            lambda shard, _: self._store(shard),
+            lambda shard, *_: self._store(shard),
             WatchedCoordinator(LocalCoordinator(self._book), self._served),
             self._catalog,
             clock,

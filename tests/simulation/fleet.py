@@ -275,7 +275,7 @@ class SimulatedFleet(SimulatedCluster):
             settings,
             state,
             tier,
-            lambda shard, _: self._store(shard),
+            lambda shard, *_: self._store(shard),
             WatchedCoordinator(membership.agent, self._served),
             RegistryCatalog(registry, 1_000_000),
             clock,

@@ -12,6 +12,7 @@ from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_member, render_layout, render_plan
 from shardmgr.model import Assignment, HeldShard, Layout, Member, Plan, ShardSpec
+from shardmgr.primary import Primary
 from shardmgr.versions import HostVersions
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import run_virtual
@@ -32,8 +33,8 @@ class Recorder:
         self.known: list[str] = []
         """The calls before the last change of the view."""
 
-    def on_assigned(self, shard: int, database: str) -> None:
-        self.calls.append(f"assigned {shard} {database}")
+    def on_assigned(self, shard: int, database: str, primary: Primary | None) -> None:
+        self.calls.append(f"assigned {shard} {database}" + (f" at {primary.server}" if primary else ""))
 
     def on_release_requested(self, shard: int) -> None:
         self.calls.append(f"release {shard}")

@@ -90,7 +90,7 @@ class ClusterHost:
             settings,
             self.state,
             self.tier,
-            lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
+            lambda shard, *_: world.database.store(shard, lambda point: world.faults(point)),
             self.membership.agent,
             RegistryCatalog(self.registry, 1_000_000),
             world.clock,

@@ -18,6 +18,7 @@ from foqs.queue.tier import Alone
 from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
 from foqs.shard.observer import ShardObserver
+from foqs.store.factories import ShardStoreFactory
 from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
@@ -55,7 +56,7 @@ class FixedTier(Alone):
 
 def make_engine(
     settings: EngineSettings,
-    open_store: Callable[[int, str], Store],
+    open_store: ShardStoreFactory,
     coordinator: Coordinator,
     catalog: Catalog,
     clock: Clock,
@@ -115,7 +116,7 @@ class World:
         has_slots = any(table.key_slots for table in self.database.tables.values())
         engine = make_engine(
             settings or engine_settings(1, 2),
-            lambda shard, _: self._store(shard),
+            lambda shard, *_: self._store(shard),
             LocalCoordinator(self.book),
             self.catalog,
             self.clock,

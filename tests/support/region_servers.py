@@ -100,6 +100,11 @@ class RegionServers:
         (await MysqlLink.connect(settings)).abort()
 
     @property
+    def addresses(self) -> str:
+        """The servers as the configuration of a host names them."""
+        return ",".join(f"{name}=127.0.0.1:{server.port}" for name, server in self.servers.items())
+
+    @property
     def first_entry(self) -> Primary:
         """The first entry of the database: `a` becomes its primary."""
         servers = {name: DatabaseServer(f"r-{name}", number) for name, number in self._server_ids.items()}

@@ -129,7 +129,7 @@ class VirtualTier:
             self._clock,
             Random(number),
             f"nonce-{number}",
-            lambda shard, _: self._database.store(shard),
+            lambda shard, *_: self._database.store(shard),
             lambda: self._ensemble.registry(_SESSION_MS),
         )
 

@@ -172,7 +172,7 @@ def test_takeover_waits_for_a_readable_catalog_but_not_for_a_wiped_one() -> None
         settings = replace(engine_settings(1), standalone_shards=None)
         one = make_engine(
             settings,
-            lambda shard, database: world.database.store(shard),
+            lambda shard, *_: world.database.store(shard),
             LocalCoordinator(world.book),
             world.catalog,
             world.clock,

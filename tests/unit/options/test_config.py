@@ -411,3 +411,23 @@ def test_lock_files_reserve_the_data_folder_and_a_coordinator_file_elsewhere(tmp
     }
     assert locks(store={"url": "mysql://u@h/d"}) == {"foqs-data/coordinator.json.lock": "foqs-data/coordinator.json"}
     assert locks(store={"url": "memory:"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("servers", "problem"),
+    [
+        ("db-a:3306", "'db-a:3306' is not NAME=HOST:PORT; write a=db-a:3306,b=db-b:3306"),
+        ("a=db-a", "'a=db-a' is not NAME=HOST:PORT"),
+        ("a=db-a:1, a=db-b:1", "a is named twice; give each server its own name"),
+    ],
+)
+def test_servers_of_a_database_have_a_name_and_an_address_each(servers: str, problem: str) -> None:
+    options = {"databases.main.url": "mysql://u@h/d", "databases.main.servers": servers}
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        load(overrides=options)
+
+
+def test_only_a_database_server_has_servers() -> None:
+    options = {"databases.main.url": "sqlite:./x", "databases.main.servers": "a=h:1"}
+    with pytest.raises(ConfigError, match=r"databases\.main\.servers: only a database of MySQL or MariaDB has servers"):
+        load(overrides=options)

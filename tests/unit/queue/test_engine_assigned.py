@@ -18,6 +18,7 @@ from foqs.shard.observer import NullObserver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Store, StoreUnusable
 from foqs_contract.errors import NotOwner, Unavailable, UnknownOutcome
+from shardmgr.primary import Primary
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, make_engine, run_in_world, tier_of
 from tests.support.inner_parts import store_of, writer_of
@@ -43,7 +44,7 @@ async def started_engine(
     """Start an engine of a tier whose shards are not known."""
     coordinator = ScriptedCoordinator(dict(plan))
 
-    def open_store(shard: int, database: str) -> Store:
+    def open_store(shard: int, database: str, primary: Primary | None) -> Store:
         if database not in ("main", "other"):
             raise StoreUnusable(f"there is no database {database!r} in this host's configuration")
         return world.database.store(shard, lambda point: world.faults(point))

@@ -25,7 +25,7 @@ async def started(world: World, book: Any = None) -> Engine:
     """Start an engine of one shard, without waiting until it is ready."""
     engine = make_engine(
         engine_settings(1),
-        lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
+        lambda shard, *_: world.database.store(shard, lambda point: world.faults(point)),
         LocalCoordinator(book or world.book),
         world.catalog,
         world.clock,

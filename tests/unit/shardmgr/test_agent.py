@@ -12,6 +12,8 @@ from shardmgr.agent import Agent
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, render_layout, render_member, render_plan
 from shardmgr.model import HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.port import CoordinatorFailed
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
+from shardmgr.primary_document import FOLDER, render_primary
 from shardmgr.session_state import TRANSITIONS, SessionEvent, SessionState, next_session_state
 from tests.support.agent_site import LAYOUT_OF_THREE, ME, PACE, TIMEOUT_MS, AgentSite, mine, other, run_story
 
@@ -77,6 +79,44 @@ def test_shard_that_is_leaving_at_the_first_read_is_reported_free() -> None:
         await site.plan({1: mine(3, leaving=True)})
         assert site.holder.news() == ["resumed"]
         assert await site.holdings() == {1: HeldShard(3, "free")}
+
+    run_story(story)
+
+
+def test_shard_of_a_database_with_an_entry_is_acquired_at_its_primary_in_the_same_term_only() -> None:
+    servers = {"s1": DatabaseServer("r1", 11), "s2": DatabaseServer("r2", 12)}
+    entry = Primary(4, "s1", LossPolicy.SEMI_SYNC, {"s2": ""}, servers=servers)
+    moved = replace(entry, term=5, server="s2", ackers={"s1": ""})
+    name = f"{FOLDER}/db1"
+
+    async def story(site: AgentSite) -> None:
+        await site.plan({1: replace(mine(1), term=4)})
+        assert site.holder.news() == ["resumed"]
+        await site.put(name, render_primary(replace(entry, state=PrimaryState.DRAINING)))
+        assert site.holder.news() == []
+        await site.put(name, render_primary(entry))
+        assert site.holder.news() == ["assigned 1 db1 at s1"]
+        await site.put(name, render_primary(moved))
+        assert site.holder.news() == []
+        await site.plan({1: replace(mine(2), term=5)})
+        assert site.holder.news() == ["dropped 1", "assigned 1 db1 at s2"]
+        await site.plan({1: mine(3)})
+        assert site.holder.news() == ["dropped 1", "assigned 1 db1"]
+
+    run_story(story)
+
+
+def test_owner_that_waits_for_an_epoch_is_dropped_if_the_term_is_another_one() -> None:
+    async def story(site: AgentSite) -> None:
+        entry = Primary(1, "s1", LossPolicy.ASYNC, servers={"s1": DatabaseServer("r1", 11)})
+        await site.plan({1: mine(1)})
+        waiting = asyncio.ensure_future(site.agent.issue_epoch(1, 1))
+        await site.put(f"{FOLDER}/db1", render_primary(entry))
+        site.holder.news()
+        await site.plan({1: replace(mine(2), term=1)})
+        assert site.holder.news() == ["dropped 1", "assigned 1 db1 at s1"]
+        assert not waiting.done()
+        waiting.cancel()
 
     run_story(story)
 
