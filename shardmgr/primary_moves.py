@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from shardmgr.primary import Primary, PrimaryState
+from shardmgr.primary import LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import PromotionRefused, start_drain
-from shardmgr.primary_document import change_primary, name_part
+from shardmgr.primary_document import change_primary, name_part, read_primary
 from shardmgr.promoter import Promoter, PromoterRound
 from shardmgr.promotion import AwaitChange, PromotionStep, ReplaceEntry, SendCommand
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
@@ -46,10 +46,46 @@ def move_to(entry: Primary, region: str) -> Primary:
                 f"{target} has not received all that {entry.server} has; wait until it has, and try again"
             )
         return start_drain(entry, target)
-    destination = entry.server if entry.state is PrimaryState.PROMOTING else entry.target
-    if entry.state is not PrimaryState.REVOKING and destination == target:
+    if entry.state is not PrimaryState.REVOKING and destination(entry) == target:
         return entry
     raise PromotionRefused(f"the database is {entry.state.value} already; wait until it serves, or abort that first")
+
+
+def serves_outside(entry: Primary, region: str) -> bool:
+    """Return whether the primary serves in another region."""
+    return entry.state is PrimaryState.SERVING and entry.servers[entry.server].region != region
+
+
+def drained_to(entry: Primary, region: str) -> str:
+    """Return the region to which a primary moves, or is on its way, when a region is drained.
+
+    A semi-sync primary moves only where another server outside of the region acknowledges for it.
+
+    Raises:
+        PromotionRefused: no server could take its place now, or it is on its way to that region.
+    """
+    servers = entry.servers
+    if entry.state is not PrimaryState.SERVING:
+        if servers[destination(entry)].region == region:
+            raise PromotionRefused(f"the database is {entry.state.value}, with a target in {region}; abort that first")
+        return servers[destination(entry)].region
+    outside = [name for name in sorted(entry.ackers) if servers[name].region != region]
+    able = [name for name in outside if entry.ackers[name]]
+    if not able:
+        raise PromotionRefused(
+            f"no acker outside of {region} has received all that {entry.server} has; wait until one has"
+        )
+    if entry.policy is LossPolicy.SEMI_SYNC and len(outside) < 2:
+        raise PromotionRefused(
+            f"no other server outside of {region} would acknowledge for {able[0]}; let one rejoin, or use foqs database move"
+        )
+    return servers[able[0]].region
+
+
+def destination(entry: Primary) -> str:
+    """Return the name of the server that is the primary, or becomes it."""
+    is_leaving = entry.state in (PrimaryState.DRAINING, PrimaryState.REVOKING, PrimaryState.FENCED)
+    return (entry.target if is_leaving else "") or entry.server
 
 
 async def start_move(registry: Registry, database: str, region: str) -> Primary:
@@ -69,7 +105,7 @@ async def run_promoter(
 
     Args:
         nonce: identifies this run of the process.
-        is_done: called after each round.
+        is_done: called after each round. While another promoter is elected, a round only reads the entry.
         pause: waits before a round that would do the same as the one before, or whose step had no effect.
 
     Raises:
@@ -79,13 +115,13 @@ async def run_promoter(
     before: PromotionStep | None = None
     while True:
         try:
-            if await _is_elected(registry, database, nonce):
-                done = await promoter.run_round()
-                if done is None or is_done(done):
-                    return
-                is_repeated, before = done.step == before, done.step
-                if not done.is_waiting and not is_repeated:
-                    continue  # a step that is asked for again had no effect yet
+            elected = await _is_elected(registry, database, nonce)
+            done = await (promoter.run_round() if elected else _watched_round(registry, database))
+            if done is None or is_done(done):
+                return
+            is_repeated, before = done.step == before, done.step
+            if not done.is_waiting and not is_repeated:
+                continue  # a step that is asked for again had no effect yet
         except RegistryFailed:
             pass  # the session may begin again
         await pause()
@@ -102,6 +138,19 @@ async def _is_elected(registry: Registry, database: str, nonce: str) -> bool:
     except RegistryConflict:
         return False
     return True
+
+
+async def _watched_round(registry: Registry, database: str) -> PromoterRound | None:
+    found = await read_primary(registry, database)
+    return None if found is None else PromoterRound(found.entry, AwaitChange(("another process promotes it",)))
+
+
+def is_at_rest(done: PromoterRound) -> bool:
+    """Return whether further rounds would change nothing: each acker has its standing, or says why it has none."""
+    in_trouble = done.problems.keys() | done.complaints.keys()
+    step = done.step
+    is_idle = isinstance(step, AwaitChange) or (isinstance(step, SendCommand) and step.server in in_trouble)
+    return is_idle and all(standing or name in in_trouble for name, standing in done.entry.ackers.items())
 
 
 def has_moved(entry: Primary, region: str) -> bool:

@@ -19,6 +19,7 @@ from foqs.cli.commands.cluster_commands import cluster
 from foqs.cli.commands.cluster_init import init as cluster_init
 from foqs.cli.commands.config_commands import config
 from foqs.cli.commands.console_commands import console
+from foqs.cli.commands.database_commands import database
 from foqs.cli.commands.dead_commands import dead
 from foqs.cli.commands.enqueue_command import enqueue
 from foqs.cli.commands.explain_command import explain
@@ -28,6 +29,7 @@ from foqs.cli.commands.host_process_commands import dev, host
 from foqs.cli.commands.item_commands import ack, dequeue, item, nack, peek
 from foqs.cli.commands.jobs_commands import jobs
 from foqs.cli.commands.namespace_commands import namespace
+from foqs.cli.commands.region_commands import region
 from foqs.cli.commands.relay_commands import relay
 from foqs.cli.commands.schema_commands import schema
 from foqs.cli.commands.shard_commands import shard
@@ -128,6 +130,8 @@ for command in (
     grant,
     cluster,
     shard,
+    database,
+    region,
     doctor,
     audit,
     config,

@@ -18,8 +18,8 @@ from shardmgr.model import Assignment, HeldShard, Member, Plan, ShardSpec
 from shardmgr.plan import has_no_owner
 from shardmgr.planner import ELECTION_FOLDER, LEADER_ENTRY, Planner, PlannerPace
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
-from shardmgr.primary_document import change_primary, replace_primary
 from shardmgr.primary_changes import start_drain
+from shardmgr.primary_document import change_primary, replace_primary
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plan_following import follow_plan, make_member, owner_names

@@ -14,11 +14,14 @@ from shardmgr.primary_changes import PromotionRefused, first_entry, start_revoki
 from shardmgr.primary_document import read_primary, replace_primary
 from shardmgr.primary_moves import (
     ELECTION_FOLDER,
+    drained_to,
     has_moved,
+    is_at_rest,
     move_to,
     progress_text,
     run_promoter,
     server_in,
+    serves_outside,
     start_move,
 )
 from shardmgr.promoter import Promoter, PromoterRound
@@ -61,6 +64,34 @@ def test_move_that_is_started_again_goes_on(entry: Primary) -> None:
 def test_move_is_refused_with_what_is_missing(entry: Primary, region: str, reason: str) -> None:
     with pytest.raises(PromotionRefused, match=reason):
         move_to(entry, region)
+
+
+@pytest.mark.parametrize(
+    ("entry", "region"),
+    [
+        (ENTRY, "region-r2"),
+        (replace(ENTRY, ackers={"r2": "", "r3": "1.1"}), "region-r3"),
+        (DRAINING, "region-r2"),
+        (PROMOTING, "region-r2"),
+    ],
+)
+def test_drained_region_gives_its_primary_to_an_acker_that_has_all(entry: Primary, region: str) -> None:
+    assert not serves_outside(entry, "region-r1")
+    assert drained_to(entry, "region-r1") == region
+    assert serves_outside(ENTRY, "region-r3")
+
+
+@pytest.mark.parametrize(
+    ("entry", "region", "reason"),
+    [
+        (replace(ENTRY, ackers={"r2": "", "r3": ""}), "region-r1", "no acker outside of region-r1"),
+        (replace(ENTRY, ackers={"r2": "1.1"}), "region-r1", "would acknowledge for r2"),
+        (DRAINING, "region-r2", "draining, with a target in region-r2"),
+    ],
+)
+def test_drain_is_refused_with_what_is_missing(entry: Primary, region: str, reason: str) -> None:
+    with pytest.raises(PromotionRefused, match=reason):
+        drained_to(entry, region)
 
 
 class Site:
@@ -119,8 +150,14 @@ def on_site(story: Callable[[Site], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def is_at_rest(done: PromoterRound) -> bool:
-    return done.step == AwaitChange() and all(done.entry.ackers.values())
+def test_database_is_at_rest_although_an_acker_without_a_standing_is_lost() -> None:
+    lost = replace(ENTRY, ackers={"r2": "1.1", "r3": ""})
+    assert is_at_rest(PromoterRound(ENTRY, AwaitChange()))
+    assert not is_at_rest(PromoterRound(lost, AwaitChange()))
+    assert is_at_rest(PromoterRound(lost, AwaitChange(), {"r3": "it is not reached"}))
+    follow = SendCommand("r3", ServerCommand.FOLLOW, "r1")
+    assert not is_at_rest(PromoterRound(lost, follow))
+    assert is_at_rest(PromoterRound(lost, follow, complaints={"r3": "its reception ended: 1236"}))
 
 
 def test_move_of_a_process_that_dies_at_each_step_is_finished_by_another_one() -> None:
@@ -146,7 +183,7 @@ def test_promoter_that_is_not_elected_does_nothing_until_the_other_one_has_ended
         waiting = asyncio.ensure_future(site.run(site.one, "n1", is_at_rest))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert site.lines == []
+        assert set(site.lines) == {"promoting: waits: another process promotes it"}
         await site.two.withdraw(ELECTION_FOLDER, "main")
         await waiting
         assert has_moved(await site.entry(), "region-r1")

@@ -69,7 +69,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     found = Place(tmp_path)
     monkeypatch.setattr(
         "foqs.cluster.connections.registry_from_config",
-        lambda config, clock, session: found.ensemble.registry(6_000),
+        lambda config, clock, session=None: found.ensemble.registry(6_000),
     )
     return found
 

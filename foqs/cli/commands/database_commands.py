@@ -1,0 +1,126 @@
+"""The commands for databases that have a server in each region: adopt, move, abort.
+
+Always true: each command can be interrupted and started again; a move that waits can be
+aborted until the next term has begun.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from foqs.cli.commands.primary_runs import PrimarySession, config_option, run_in_session, show_move
+from foqs.cli.output import confirm, print_message
+
+if TYPE_CHECKING:
+    from shardmgr.primary import Primary
+
+
+@click.group()
+def database() -> None:
+    """Databases with a server in each region: which of them is the primary."""
+
+
+@database.command(
+    "adopt",
+    epilog="\b\nExample:\n  foqs database adopt main --config host.toml --primary a --region a=r1 --region b=r2 --region c=r3",
+)
+@click.argument("name", metavar="DATABASE")
+@config_option
+@click.option("--primary", required=True, help="The server that has the data now.")
+@click.option("--region", "regions", multiple=True, required=True, metavar="SERVER=REGION", help="For each server.")
+@click.option(
+    "--policy",
+    type=click.Choice(["semi-sync", "async"]),
+    default="semi-sync",
+    show_default=True,
+    help="With semi-sync, each commit waits for a server of another region.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def adopt(name: str, file: Path, primary: str, regions: tuple[str, ...], policy: str, yes: bool) -> None:
+    """Let the cluster steer which server of DATABASE is the primary. Safe to repeat.
+
+    All other servers begin to follow the primary. Calls to the shards wait for some seconds.
+    """
+    by_server = dict(_pair(text) for text in regions)
+    if not yes:
+        confirm(f"Make {primary} the primary of {name} in term 1? Its shards are not served for some seconds.")
+
+    async def work(session: PrimarySession) -> Primary:
+        from foqs.cluster.membership import own_versions
+        from shardmgr.first_entry import make_first_entry
+        from shardmgr.primary import LossPolicy
+        from shardmgr.primary_document import read_primary
+
+        if await read_primary(session.registry, name) is None:
+            servers, schema = session.servers(name), own_versions().schema
+            await make_first_entry(session.registry, name, servers, by_server, primary, LossPolicy(policy), schema)
+        await session.run_until_serving(name)
+        return await session.entry(name)
+
+    _say_primary(name, run_in_session(file, work))
+
+
+@database.command(
+    "move",
+    epilog="\b\nExamples:\n  foqs database move main --config host.toml --to r2 --dry-run\n"
+    "  foqs database move main --config host.toml --to r2",
+)
+@click.argument("name", metavar="DATABASE")
+@config_option
+@click.option("--to", "region", required=True, help="The region of the next primary.")
+@click.option("--dry-run", is_flag=True, help="Say what would move, and change nothing.")
+def move(name: str, file: Path, region: str, dry_run: bool) -> None:
+    """Move the primary of DATABASE to another region; its shards follow. Nothing is lost.
+
+    Start it again if it was interrupted: it goes on where it is.
+    """
+
+    async def work(session: PrimarySession) -> Primary:
+        from shardmgr.primary_moves import move_to
+
+        entry = await session.entry(name)
+        if dry_run:
+            move_to(entry, region)
+            show_move(*await session.primaries(), name, region)
+            return entry
+        await session.move(name, lambda entry: region)
+        return await session.entry(name)
+
+    entry = run_in_session(file, work)
+    if not dry_run:
+        _say_primary(name, entry)
+
+
+@database.command("abort", epilog="\b\nExample:\n  foqs database abort main --config host.toml")
+@click.argument("name", metavar="DATABASE")
+@config_option
+def abort(name: str, file: Path) -> None:
+    """Let the primary of DATABASE go on in its term. Refused once the next term has begun."""
+
+    async def work(session: PrimarySession) -> Primary:
+        from shardmgr.primary import PrimaryState
+        from shardmgr.primary_changes import abort as aborted
+        from shardmgr.primary_document import change_primary
+
+        await change_primary(
+            session.registry, name, lambda entry: entry if entry.state is PrimaryState.SERVING else aborted(entry)
+        )
+        await session.run_until_serving(name)
+        return await session.entry(name)
+
+    _say_primary(name, run_in_session(file, work))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    server, equals, region = text.partition("=")
+    if not (server and equals and region):
+        raise click.UsageError(f"--region: {text!r} is not SERVER=REGION.")
+    return server, region
+
+
+def _say_primary(name: str, entry: Primary) -> None:
+    region = entry.servers[entry.server].region
+    print_message(f"{name}: {entry.server} in {region} is the primary in term {entry.term}")

@@ -1,0 +1,209 @@
+"""What the commands for databases and regions share: a registry session, promoters, and the progress of a move.
+
+Always true: each command can be interrupted at any moment and started again by anybody; the
+entry says how far it is. Calls ZooKeeper and the servers of databases, but no host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import click
+
+from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
+from foqs.cli.output import print_message
+
+if TYPE_CHECKING:
+    from foqs.options.config import Config
+    from foqs.store.mysql.mysql_server import MysqlServers
+    from shardmgr.cluster_reader import ClusterReading
+    from shardmgr.primary import Primary
+    from shardmgr.promoter import PromoterRound
+    from shardmgr.registry.port import Registry
+
+_PAUSE_S: Final = 0.1
+"""The pause before a round that would do the same as the one before."""
+T = TypeVar("T")
+RunUntil: TypeAlias = "Callable[[Callable[[PromoterRound], bool]], Awaitable[None]]"
+"""Runs rounds of a promoter until one is done."""
+
+
+@dataclass(slots=True, frozen=True)
+class PrimarySession:
+    """An open registry session of a command, and the configuration of a host."""
+
+    config: Config
+    registry: Registry
+
+    def servers(self, database: str) -> MysqlServers:
+        """Return the servers of a database, as promoters reach them. Raises CommandFailed."""
+        from foqs.store.factories import mysql_settings
+        from foqs.store.primary_servers import promoter_servers
+
+        options = self.config.databases.get(database)
+        if options is None or not options.servers or not options.promoter_user:
+            raise CommandFailed(
+                f"databases.{database}.servers and promoter_user are not both set; write them into the configuration",
+                USAGE,
+            )
+        return promoter_servers(self.config, database, mysql_settings(self.config, database))
+
+    async def entry(self, database: str) -> Primary:
+        """Return the entry of a database. Raises CommandFailed."""
+        from shardmgr.primary_document import read_primary
+
+        found = await read_primary(self.registry, database)
+        if found is None:
+            raise CommandFailed(
+                f"the database {database!r} has no entry; make one with: foqs database adopt {database}", USAGE
+            )
+        return found.entry
+
+    async def primaries(self) -> tuple[ClusterReading, Mapping[str, Primary]]:
+        """Return the cluster, and the entries of its databases."""
+        from shardmgr.cluster_reader import read_cluster
+        from shardmgr.primary_document import read_primaries
+
+        reading = await read_cluster(self.registry)
+        shards = {} if reading.layout is None else reading.layout.shards
+        return reading, await read_primaries(self.registry, (spec.database for spec in shards.values()))
+
+    async def move(self, database: str, choose: Callable[[Primary], str]) -> None:
+        """Move the primary of a database to another region, or go on with that; show the progress.
+
+        Args:
+            choose: returns the region. Raises PromotionRefused.
+        """
+        from shardmgr.primary import PrimaryState
+        from shardmgr.primary_moves import has_moved, is_at_rest, start_move
+
+        async with self._promoter(database) as run:
+            # The standings of ackers are recorded first: a target without one is refused.
+            await run(lambda done: done.entry.state is not PrimaryState.SERVING or is_at_rest(done))
+            region = choose(await self.entry(database))
+            await start_move(self.registry, database, region)
+            await run(lambda done: has_moved(done.entry, region) and is_at_rest(done))
+
+    async def run_until_serving(self, database: str) -> None:
+        """Run a promoter until the database serves and its ackers have their standings; show the progress."""
+        from shardmgr.primary import PrimaryState
+        from shardmgr.primary_moves import is_at_rest
+
+        async with self._promoter(database) as run:
+            await run(lambda done: done.entry.state is PrimaryState.SERVING and is_at_rest(done))
+
+    @asynccontextmanager
+    async def _promoter(self, database: str) -> AsyncIterator[RunUntil]:
+        from shardmgr.primary_moves import run_promoter
+        from shardmgr.promoter import Promoter, shards_free_by_plan
+
+        registry, nonce, progress = self.registry, secrets.token_hex(8), _Progress(database)
+        promoter = Promoter(registry, database, self.servers(database), shards_free_by_plan(registry, database))
+
+        async def run(is_done: Callable[[PromoterRound], bool]) -> None:
+            def after(done: PromoterRound) -> bool:
+                progress.show(done)
+                return is_done(done)
+
+            await run_promoter(registry, database, nonce, promoter, after, _pause)
+
+        try:
+            yield run
+        finally:
+            await promoter.close()
+
+
+class _Progress:
+    """Shows what the rounds of a promoter do, without repetitions."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._last = ""
+
+    def show(self, done: PromoterRound) -> None:
+        from shardmgr.primary_moves import progress_text
+
+        if (text := progress_text(done)) != self._last:
+            self._last = text
+            print_message(f"{self._database}: {text}")
+
+
+async def _pause() -> None:
+    await asyncio.sleep(_PAUSE_S)
+
+
+def run_in_session(file: Path, work: Callable[[PrimarySession], Awaitable[T]]) -> T:
+    """Open a registry session by a configuration file, and run `work` in it. Raises CommandFailed."""
+    config = configuration(file)
+    if not config.cluster.zookeeper:
+        raise CommandFailed(f"{file}: cluster.zookeeper: it is not set; name the ZooKeeper servers, HOST:PORT", USAGE)
+    return asyncio.run(_run_in_session(config, work))
+
+
+async def _run_in_session(config: Config, work: Callable[[PrimarySession], Awaitable[T]]) -> T:
+    from foqs.cluster.connections import registry_from_config
+    from foqs.options.config import ConfigError
+    from foqs.runtime.clock import SystemClock
+    from shardmgr.model import MalformedDocument
+    from shardmgr.primary_changes import PromotionRefused
+    from shardmgr.registry.port import RegistryError
+    from shardmgr.server_port import ServerFailed
+
+    # With the session timeout of hosts: if this command is killed, another one is elected after that time.
+    registry = registry_from_config(config, SystemClock())
+    try:
+        await registry.open()
+    except RegistryError as error:
+        raise CommandFailed(str(error), UNREACHABLE) from None
+    try:
+        return await work(PrimarySession(config, registry))
+    except (PromotionRefused, ConfigError) as error:
+        raise CommandFailed(str(error), USAGE) from None
+    except (RegistryError, MalformedDocument, ServerFailed) as error:
+        raise CommandFailed(str(error)) from None
+    finally:
+        await registry.close()
+
+
+def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the file of a host's configuration."""
+    return click.option(
+        "--config",
+        "file",
+        type=click.Path(path_type=Path),
+        envvar="FOQS_CONFIG",
+        required=True,
+        help="The configuration of any of the hosts: [cluster], and [databases.NAME] with its servers.",
+    )(command)
+
+
+def show_move(reading: ClusterReading, primaries: Mapping[str, Primary], database: str, region: str) -> None:
+    """Show what a move would do: the servers, the shards, and what the hosts of the region would have to carry."""
+    from shardmgr.primary_moves import server_in
+
+    entry = primaries[database]
+    shards = {} if reading.layout is None else reading.layout.shards
+    moving = [number for number, spec in sorted(shards.items()) if spec.database == database]
+    print_message(
+        f"{database}: {server_in(entry, region)} in {region} would take the place of {entry.server}; "
+        f"shards {', '.join(map(str, moving))} would move"
+    )
+    hosts = [member for member in reading.members if member.region == region and not member.leaving]
+    if not hosts:
+        print_message(f"{database}: {region} has no host; hosts of other regions would own these shards")
+        return
+    after = {name: each.servers[each.server].region for name, each in primaries.items()} | {database: region}
+    weight = sum(spec.weight for spec in shards.values() if after.get(spec.database, spec.region) == region)
+    total = sum(spec.weight for spec in shards.values())
+    capacity, everywhere = sum(host.capacity for host in hosts), sum(member.capacity for member in reading.members)
+    short = "; that is short of capacity" if weight * everywhere > total * capacity else ""
+    print_message(
+        f"{database}: the hosts of {region} would have shards of weight {weight} and a capacity of {capacity}, of "
+        f"{total} and {everywhere} in the cluster{short}"
+    )

@@ -1,0 +1,91 @@
+"""The commands for regions: list their primaries, and drain one.
+
+Always true: a drain moves one database after the other, and can be started again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.commands.primary_runs import PrimarySession, config_option, run_in_session, show_move
+from foqs.cli.output import Column, Format, Row, output_option, print_message, show_rows
+
+if TYPE_CHECKING:
+    from shardmgr.primary import Primary
+
+_COLUMNS: Final[list[Column]] = [
+    ("DATABASE", lambda row: row["database"]),
+    ("REGION", lambda row: row["region"]),
+    ("PRIMARY", lambda row: row["primary"]),
+    ("TERM", lambda row: str(row["term"])),
+    ("STATE", lambda row: row["state"]),
+    ("TARGET", lambda row: row["target"] or "-"),
+    ("POLICY", lambda row: row["policy"]),
+    ("PROVEN", lambda row: f"{len(row['proven'])} of {len(row['ackers'])} ackers"),
+]
+
+
+@click.group()
+def region() -> None:
+    """Regions: where the primaries of databases are."""
+
+
+@region.command("list", epilog="\b\nExample:\n  foqs region list --config host.toml")
+@config_option
+@output_option
+def region_list(file: Path, form: Format) -> None:
+    """List the databases with a server in each region, by the region of the primary."""
+
+    async def work(session: PrimarySession) -> list[Row]:
+        rows = [_row(name, entry) for name, entry in (await session.primaries())[1].items()]
+        return sorted(rows, key=lambda row: (row["region"], row["database"]))
+
+    show_rows(run_in_session(file, work), _COLUMNS, form)
+
+
+@region.command(
+    "drain",
+    epilog="\b\nExamples:\n  foqs region drain r1 --config host.toml --dry-run\n  foqs region drain r1 --config host.toml",
+)
+@click.argument("name", metavar="REGION")
+@config_option
+@click.option("--dry-run", is_flag=True, help="Say what would move, and change nothing.")
+def drain(name: str, file: Path, dry_run: bool) -> None:
+    """Move all primaries out of REGION, one database after the other; their shards follow. Nothing is lost.
+
+    Start it again if it was interrupted. Its hosts are drained with: foqs host drain
+    """
+
+    async def work(session: PrimarySession) -> int:
+        from shardmgr.primary_moves import drained_to, serves_outside
+
+        reading, primaries = await session.primaries()
+        found = {database: entry for database, entry in sorted(primaries.items()) if not serves_outside(entry, name)}
+        for database, entry in found.items():
+            if dry_run:
+                show_move(reading, primaries, database, drained_to(entry, name))
+            else:
+                await session.move(database, lambda entry: drained_to(entry, name))
+        return len(found)
+
+    if not run_in_session(file, work):
+        print_message(f"No primary is in {name}.")
+    elif not dry_run:
+        print_message(f"{name} is drained; see foqs region list")
+
+
+def _row(database: str, entry: Primary) -> Row:
+    return {
+        "database": database,
+        "region": entry.servers[entry.server].region,
+        "primary": entry.server,
+        "term": entry.term,
+        "state": entry.state.value,
+        "target": entry.target,
+        "policy": entry.policy.value,
+        "ackers": sorted(entry.ackers),
+        "proven": sorted(name for name, standing in entry.ackers.items() if standing),
+    }

@@ -1,0 +1,152 @@
+"""Real hosts follow the primary of their database to another region and back while clients write, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from foqs_client import Client, FoqsError, Item
+from tests.support.aio import run
+from tests.support.dequeue_all import dequeue_all
+from tests.support.processes import PROGRAM
+from tests.support.real_cluster import RealCluster
+from tests.support.region_servers import SCHEMA, RegionServers
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+
+_PRODUCERS: Final = 3
+_SHARDS: Final = 4
+
+
+class Site:
+    """A host in each of two regions, and the servers of their database in three."""
+
+    def __init__(self, folder: Path, zookeeper: ZooKeeper, servers: RegionServers, stack: ExitStack) -> None:
+        first = servers.servers["a"]
+        first.query("SET GLOBAL read_only = 0")
+        self.cluster = RealCluster(folder, zookeeper, first, shards=_SHARDS)
+        self.cluster.init()
+        password = folder / "replica-password"
+        password.write_text("secret\n")
+        password.chmod(0o600)
+        options = {
+            "databases.main.url": f"mysql://hosts@127.0.0.1:{first.port}/{SCHEMA}",
+            "databases.main.servers": servers.addresses,
+            "databases.main.promoter_user": "promoter",
+            "databases.main.replica_password_file": str(password),
+        }
+        self.hosts = [
+            stack.enter_context(self.cluster.host(name, options={**options, "server.region": region}))
+            for name, region in (("one", "r-a"), ("two", "r-b"))
+        ]
+        for host in self.hosts:
+            host.launch()
+        self.cluster.wait_until_served(["one", "two"])
+
+    @property
+    def address(self) -> str:
+        return f"foqs://{','.join(f'127.0.0.1:{host.port}' for host in self.hosts)}"
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(PROGRAM), *arguments, "--config", str(self.hosts[1].config)]
+
+    async def foqs(self, *arguments: str) -> str:
+        """Run a command to its end. Return what it said."""
+        command = self.command(*arguments)
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr + done.stdout
+
+    async def foqs_killed(self, word: str, *arguments: str) -> None:
+        """Run a command, and kill it when it says a word."""
+        process = await asyncio.create_subprocess_exec(*self.command(*arguments), stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None
+        async for line in process.stderr:
+            if word in line.decode():
+                break
+        process.kill()
+        await process.wait()
+
+    async def served_by(self, host: str) -> None:
+        await asyncio.to_thread(self.cluster.wait_until_served, [host])
+
+
+class Load:
+    """Producers that go on whatever happens."""
+
+    def __init__(self) -> None:
+        self.told: set[bytes] = set()
+        """The payloads that were acknowledged."""
+        self.tried: set[bytes] = set()
+        self._acknowledged = asyncio.Condition()
+
+    async def produce(self, client: Client, producer: int) -> None:
+        for number in itertools.count():
+            payload = f"{producer}-{number}".encode()
+            self.tried.add(payload)
+            try:
+                [result] = await client.enqueue([Item("t", payload)])
+                result.require()
+            except FoqsError:
+                continue
+            self.told.add(payload)
+            async with self._acknowledged:
+                self._acknowledged.notify_all()
+
+    async def wait_for_more(self) -> None:
+        """Return when items were acknowledged that were sent after this call."""
+        enough = len(self.told) + 2 * _PRODUCERS
+        async with self._acknowledged:
+            await self._acknowledged.wait_for(lambda: len(self.told) >= enough)
+
+
+@asynccontextmanager
+async def load(client: Client) -> AsyncIterator[Load]:
+    found = Load()
+    producers = [asyncio.ensure_future(found.produce(client, number)) for number in range(_PRODUCERS)]
+    try:
+        yield found
+    finally:
+        for producer in producers:
+            producer.cancel()
+        await asyncio.gather(*producers, return_exceptions=True)
+
+
+def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain_is_killed(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        regions = [f"--region={name}=r-{name}" for name in "abc"]
+        said = await site.foqs("database", "adopt", "main", "--primary", "a", *regions, "--yes")
+        assert "a in r-a is the primary in term 1" in said
+        await site.served_by("one")
+        async with Client(site.address) as client:
+            (await client.enqueue([Item("held", b"held")]))[0].require()
+            held = await client.dequeue({"held": 1}, wait_ms=5_000, lease_ms=200_000)
+            async with load(client) as producers:
+                await producers.wait_for_more()
+                said = await site.foqs("region", "drain", "r-a", "--dry-run")
+                assert "main: b in r-b would take the place of a; shards 0, 1, 2, 3 would move" in said
+                await site.foqs_killed("draining", "region", "drain", "r-a")
+                assert "r-a is drained" in await site.foqs("region", "drain", "r-a")
+                await site.served_by("two")
+                await producers.wait_for_more()
+                assert "a in r-a is the primary in term 3" in await site.foqs("database", "move", "main", "--to", "r-a")
+                await site.served_by("one")
+                await producers.wait_for_more()
+            for outcome in await client.ack(held):
+                outcome.require()
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.told <= set(taken) <= producers.tried
+
+    with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack)), timeout=280)

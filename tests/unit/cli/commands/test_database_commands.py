@@ -1,0 +1,95 @@
+"""Tests of the commands for databases and regions with a registry in the process: what they show and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+from click.testing import Result
+
+from shardmgr.documents import MEMBERS, render_member
+from shardmgr.layout_changes import create_layout
+from shardmgr.model import Member, ShardSpec
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary
+from shardmgr.primary_document import replace_primary
+from shardmgr.registry.port import Registry
+from tests.unit.cli.commands.test_cluster_init import Place, place
+from tests.unit.cli.commands.test_item_commands import client, run
+
+__all__ = ["client", "place", "run"]
+
+Run = Callable[..., Result]
+
+SERVERS: Final = {name: DatabaseServer(f"r-{name}", number) for number, name in enumerate("abc", 11)}
+ENTRY: Final = Primary(3, "a", LossPolicy.SEMI_SYNC, {"b": "1.1", "c": "1.1"}, servers=SERVERS)
+
+
+@pytest.fixture
+def in_cluster(run: Run, place: Place) -> Callable[..., Result]:
+    """Runs a command in a cluster of one entry and two hosts, one of them in the region of `b`."""
+    registry = place.ensemble.registry(6_000)
+
+    async def prepare(registry: Registry) -> None:
+        await registry.open()
+        await create_layout(registry, [ShardSpec(number, f"db{1 + number % 2}", weight=3) for number in range(4)])
+        await replace_primary(registry, "db1", ENTRY, None)
+        for name, region in (("one", "r-a"), ("two", "r-b")):
+            member = Member(name, f"n-{name}", "h:1", region=region)
+            await registry.announce(MEMBERS, member.nonce, render_member(member))
+
+    asyncio.run(prepare(registry))
+    return lambda *arguments: run(*arguments, "--config", str(place.file))
+
+
+def test_region_list_names_the_primary_of_each_database_with_an_entry(in_cluster: Callable[..., Result]) -> None:
+    [row] = json.loads(in_cluster("region", "list", "-o", "json").stdout)
+    assert row == {
+        "database": "db1",
+        "region": "r-a",
+        "primary": "a",
+        "term": 3,
+        "state": "serving",
+        "target": "",
+        "policy": "semi-sync",
+        "ackers": ["b", "c"],
+        "proven": ["b", "c"],
+    }
+
+
+@pytest.mark.parametrize("command", [("region", "drain", "r-a"), ("database", "move", "db1", "--to", "r-b")])
+def test_dry_run_says_what_would_move_and_what_its_hosts_would_carry(
+    in_cluster: Callable[..., Result], command: tuple[str, ...]
+) -> None:
+    said = in_cluster(*command, "--dry-run").stderr
+    assert "db1: b in r-b would take the place of a; shards 0, 2 would move" in said
+    assert "the hosts of r-b would have shards of weight 6 and a capacity of 1, of 12 and 2 in the cluster\n" in said
+
+
+def test_dry_run_says_that_a_region_has_no_host(in_cluster: Callable[..., Result]) -> None:
+    assert "r-c has no host" in in_cluster("database", "move", "db1", "--to", "r-c", "--dry-run").stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "sentence"),
+    [
+        (("database", "move", "db2", "--to", "r-b"), 2, "foqs database adopt db2"),
+        (("database", "move", "db1", "--to", "moon", "--dry-run"), 2, "no server in region moon"),
+        (("database", "move", "db1", "--to", "r-b"), 2, "databases.db1.servers and promoter_user are not both set"),
+        (("database", "adopt", "db2", "--primary", "a", "--region", "a", "--yes"), 2, "'a' is not SERVER=REGION"),
+        (("region", "drain", "r-b"), 0, "No primary is in r-b."),
+    ],
+)
+def test_command_says_what_is_missing(
+    in_cluster: Callable[..., Result], command: tuple[str, ...], code: int, sentence: str
+) -> None:
+    result = in_cluster(*command)
+    assert (result.exit_code, sentence in result.stderr) == (code, True), result.stderr
+
+
+def test_commands_need_a_cluster(run: Run, place: Place) -> None:
+    place.write("")
+    result = run("region", "list", "--config", str(place.file))
+    assert (result.exit_code, "cluster.zookeeper: it is not set" in result.stderr) == (2, True)
