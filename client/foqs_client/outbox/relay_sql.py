@@ -41,7 +41,9 @@ LOCK: Final = {Dialect.MYSQL: " FOR UPDATE", Dialect.POSTGRES: " FOR UPDATE", Di
 # Who owns the outbox.
 READ_OWNER: Final = "SELECT epoch, nonce, round, state FROM {relay} WHERE one = 1"
 FIRST_OWNER: Final = "INSERT INTO {relay} (one, epoch, nonce, round, state) VALUES (1, 0, '', 0, ?)"
-TAKE_OVER: Final = "UPDATE {relay} SET epoch = epoch + 1, nonce = ?, round = 0 WHERE one = 1 AND epoch = ?"
+TAKE_OVER: Final = (
+    "UPDATE {relay} SET epoch = epoch + 1, nonce = ?, round = 0 WHERE one = 1 AND epoch = ? AND round = ?"
+)
 
 # What a relay reads.
 READ_ABOVE: Final = f"SELECT {_READ} FROM {{outbox}} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"  # noqa: S608

@@ -83,8 +83,10 @@ class RelayTables:
         return self.connection.query(relay_sql.READ_OWNER)
 
     def take_over(self, owner: OutboxOwner) -> bool:
-        """Become the owner after this one. Return False if another relay was first."""
-        count = self.connection.execute(relay_sql.TAKE_OVER, (self._nonce, owner.epoch))
+        """Become the owner after this one, whose state is that of its last round. Return False if it has written another one,
+        or another relay was first.
+        """
+        count = self.connection.execute(relay_sql.TAKE_OVER, (self._nonce, owner.epoch, owner.round))
         self._epoch, self._round = owner.epoch + 1, 0
         return count == 1
 

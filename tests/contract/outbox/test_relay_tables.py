@@ -75,6 +75,18 @@ def test_one_of_two_relays_takes_over_and_the_other_ones_rounds_change_nothing(p
         each.close()
 
 
+def test_a_relay_that_has_written_a_round_is_not_succeeded_with_an_older_state(place: Place) -> None:
+    with closing(owning(place)) as living, closing(relay(place, SECOND)) as other:
+        seen = other.read_owner()
+        living.commit_round(Round(state=RelayState(stamps=(Stamp(9, (1,)),))))
+
+        assert not other.take_over(seen)
+        living.commit_round(Round(state=RelayState(7)))
+        owner = other.read_owner()
+        assert other.take_over(owner)
+        assert owner.state == RelayState(7)
+
+
 def test_a_relay_that_may_not_create_the_owner_row_says_so(make_place: MakePlace) -> None:
     place = make_place("sqlite").prepare()
     place.query("CREATE TRIGGER t BEFORE INSERT ON foqs_relay BEGIN SELECT RAISE(ABORT, 'INSERT command denied'); END")
