@@ -69,8 +69,7 @@ def run_relay(
                 wakeups = listen_for_wakeups(database.connect, outbox_table(prefix), relay.wake)
                 await beside.enter_async_context(running(wakeups))
             await beside.enter_async_context(running(_log_progress(relay, progress / 1_000)))
-            log.info("relaying; SIGTERM, SIGHUP or Ctrl-C stops the relay", extra={"database": database.name})
-            await _run_until_signal(relay)
+            await _run_until_signal(relay, database.name)
         return relay
 
     try:
@@ -92,15 +91,13 @@ def _run_with_uvloop(main: Any) -> Any:
     return uvloop.run(main)
 
 
-async def _run_until_signal(relay: Relay) -> None:
-    """Run a relay. Raises CommandFailed: a second signal has stopped it at once, or it failed."""
+async def _run_until_signal(relay: Relay, database: str) -> None:
+    """Run a relay. Raises CommandFailed."""
     try:
-        is_in_order = await run_until_signal(relay)
+        await run_until_signal(relay, database)
     except ValueError as error:  # not of the command line: a service must start it again
         log.exception("the relay failed")
         raise CommandFailed(f"The relay failed: {type(error).__name__}: {error}", ERROR) from None
-    if not is_in_order:
-        raise CommandFailed("Stopped at once by a second signal; the next relay sends the rows without a reply again.")
 
 
 @contextlib.asynccontextmanager

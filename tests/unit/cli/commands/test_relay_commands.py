@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +21,30 @@ from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
 __all__ = ["client", "run"]
 
 Run = Callable[..., Result]
+
+STANDING_RELAY = """
+import asyncio
+import threading
+
+from foqs_client.outbox.outbox_connection import OutboxConnection
+from foqs_client.outbox.outbox_sql import Dialect
+from foqs_client.outbox.relay_loop import Relay
+from foqs_client.outbox.relay_tables import RelayTables
+from foqs_client.outbox.until_signal import run_until_signal
+
+
+def connect():
+    print("it stands", flush=True)
+    threading.Event().wait()
+
+
+async def main():
+    tables = RelayTables(OutboxConnection(connect, Dialect.SQLITE), "a" * 32)
+    await run_until_signal(Relay(tables, None), "shop")
+
+
+asyncio.run(main())
+"""
 
 
 @pytest.fixture
@@ -214,3 +241,16 @@ def test_a_service_that_fails_is_started_again(
 
     assert result.exit_code == code, result.stderr
     assert ("the column state of the owner row" in result.stderr) == (code == 3)
+
+
+@pytest.mark.process
+def test_a_second_signal_ends_a_relay_whose_statement_does_not_end() -> None:
+    command = [sys.executable, "-c", STANDING_RELAY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as relay:
+        assert relay.stdout is not None
+        assert relay.stderr is not None
+        assert relay.stdout.readline() == "it stands\n"
+        relay.send_signal(signal.SIGTERM)
+        relay.send_signal(signal.SIGINT)  # two of a kind would be one
+        assert "Stopped at once by a second signal" in relay.stderr.read()
+        assert relay.wait(60) == 1

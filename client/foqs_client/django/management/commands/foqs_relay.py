@@ -45,7 +45,7 @@ class Command(BaseCommand):
         """Run the relay. Raises CommandError."""
         found = named_backend(backend)
         try:
-            is_in_order = asyncio.run(_relay(found, stop_timeout))
+            asyncio.run(_relay(found, stop_timeout))
         except FoqsError as error:
             raise CommandError(f"{error.code}: {error.message}") from None
         except TablesUnavailable as error:
@@ -53,14 +53,10 @@ class Command(BaseCommand):
                 f"The outbox in the database {found.foqs.database!r} cannot be read: {error}. If it has no tables yet: "
                 "manage.py migrate"
             ) from None
-        if not is_in_order:
-            raise CommandError(
-                "Stopped at once by a second signal; the next relay sends the rows without a reply again."
-            )
 
 
-async def _relay(backend: FoqsBackend, stop_timeout_s: float) -> bool:
-    """Relay until a signal. Return False: a second one has stopped it at once. Raises FoqsError, TablesUnavailable."""
+async def _relay(backend: FoqsBackend, stop_timeout_s: float) -> None:
+    """Relay until a signal. Raises FoqsError, TablesUnavailable."""
     database = backend.foqs.database
     async with Client(backend.foqs.url, **backend.foqs.client) as client, contextlib.AsyncExitStack() as beside:
         await client.keys_until_ms()  # a permanent error ends the command before the first row
@@ -73,4 +69,4 @@ async def _relay(backend: FoqsBackend, stop_timeout_s: float) -> bool:
         if dialect_of(database) is Dialect.POSTGRES:
             wakeups = listen_for_wakeups(partial(connect, database), outbox_table(DEFAULT_PREFIX), relay.wake)
             await beside.enter_async_context(running(wakeups))
-        return await run_until_signal(relay)
+        await run_until_signal(relay, database)
