@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import ClassVar, Final
 
@@ -179,15 +179,15 @@ class PlainRelay:
         """The last round changed nothing, and no row is in doubt, forgotten or held."""
 
     def run(self) -> Iterator[None]:
-        database, tables = self.database, self.database.tables
-        epoch, number = tables.epoch + 1, 0
-        yield
-        if database.tables.epoch != epoch - 1:
-            return
+        database, seen = self.database, replace(self.database.tables)
+        epoch, number = seen.epoch + 1, 0
+        yield from self.before_take_over()
         tables = database.tables
+        if not self.may_take_over(seen, tables):
+            return
         tables.epoch, tables.nonce, tables.round = epoch, self.nonce, 0
         database.on_commit()
-        memory = self.take_over(decode_state(tables.state), tables)
+        memory = self.take_over(decode_state(seen.state), tables)
         keys_until_ms = self.queue.keys_until_ms()
         yield
         while True:
@@ -206,6 +206,12 @@ class PlainRelay:
                 replies = yield from self.send(call)
                 memory.on_replies(replies)
             self.is_idle = round.is_empty and not again and not (memory.wants_sweep or memory.swept_to is not None)
+
+    def before_take_over(self) -> Iterator[None]:
+        yield
+
+    def may_take_over(self, seen: Tables, tables: Tables) -> bool:
+        return (tables.epoch, tables.round) == (seen.epoch, seen.round)
 
     def take_over(self, state: RelayState, tables: Tables) -> RelayMemory:
         ids = {id for stamp in state.stamps for id in stamp.ids}

@@ -15,7 +15,7 @@ from foqs_client.outbox.relay_memory import ParkedRow, RelayMemory, Round, SendC
 from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, RowOutcome, SentState
 from tests.support.outbox_histories import play
-from tests.support.plain_outbox import PlainRelay
+from tests.support.plain_outbox import PlainRelay, Tables
 
 HISTORIES: Final = 50
 PLANTED_HISTORIES_MAX: Final = 200
@@ -71,6 +71,16 @@ class IsNotFenced(PlainRelay):
     def commit(self, epoch: int, number: int, round: Round) -> bool:
         tables = self.database.tables
         return self.database.commit_round(tables.epoch, tables.nonce, tables.round + 1, round)
+
+
+class TakesOverWithAnOlderState(PlainRelay):
+    """The former owner writes rounds after its successor has read the state, and before that takes over."""
+
+    def before_take_over(self) -> Iterator[None]:
+        yield from [None] * 20
+
+    def may_take_over(self, seen: Tables, tables: Tables) -> bool:
+        return tables.epoch == seen.epoch
 
 
 class SkipsGaps(PlainRelay):
@@ -181,6 +191,7 @@ def _find(relay: type[PlainRelay], *, with_failovers: bool = False) -> str | Non
         JudgesByDatabaseClock,
         SendsBeforeItsStamp,
         IsNotFenced,
+        TakesOverWithAnOlderState,
         SkipsGaps,
         ReadsGapsFirst,
         SendsBesideUnreadGapRows,
