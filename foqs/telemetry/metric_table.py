@@ -278,7 +278,9 @@ JOB_METRICS: Final = (_gauge("bulk_jobs", "Bulk jobs on record, as this host rea
 
 RELAY_METRICS: Final = (
     _gauge("relay_owner", "1 while this relay works on its outbox, 0 while another one does"),
-    _gauge("relay_lag_rows", "Rows in the outbox, counted up to 100,000; only at the relay that works on it"),
+    _gauge(
+        "relay_lag_rows", "Rows in the outbox, those beyond 100,000 by their ids; only at the relay that works on it"
+    ),
     _gauge("relay_lag_seconds", "Age of the oldest row by the user's database; only at the relay that works on it"),
     _gauge("relay_parked", "Rows that wait for a decision; only at the relay that works on the outbox"),
     _counter("relay_sent_rows", "Rows that the queue has answered with an id"),

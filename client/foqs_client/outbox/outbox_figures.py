@@ -12,7 +12,7 @@ from foqs_client.outbox import relay_sql
 from foqs_client.outbox.outbox_connection import OutboxConnection
 
 ROWS_COUNTED_MAX: Final = 100_000
-"""Further rows are not counted: a count must not slow down an outbox that is far behind."""
+"""Further rows are estimated by their ids: a count must not slow down an outbox that is far behind."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,7 +20,7 @@ class OutboxFigures:
     """What an outbox holds.
 
     Attributes:
-        rows: rows that are not deleted yet, at most `ROWS_COUNTED_MAX`.
+        rows: rows that are not deleted yet; beyond `ROWS_COUNTED_MAX` as if each id had a row.
         oldest_ms: how long ago, by the database's clock, the oldest of them was inserted; 0: there is none.
         oldest_id: its id; None: there is none.
         parked: rows that wait for a decision.
@@ -47,5 +47,8 @@ def read_figures(tables: OutboxConnection, above: int = 0) -> OutboxFigures:
     if not oldest:
         return OutboxFigures(parked=waits, resent=resent)
     [(id, age_ms)] = oldest
-    [(rows,)] = tables.query(relay_sql.COUNT_ROWS, (id, ROWS_COUNTED_MAX))
+    [(rows, last_id)] = tables.query(relay_sql.COUNT_ROWS, (id, ROWS_COUNTED_MAX))
+    if rows == ROWS_COUNTED_MAX:
+        [(newest_id,)] = tables.query(relay_sql.READ_NEWEST)
+        rows += max(0, (newest_id or 0) - last_id)
     return OutboxFigures(int(rows), max(0, int(age_ms)), int(id), waits, resent)

@@ -31,6 +31,8 @@ log: Final = logging.getLogger("foqs.relay")
 
 T = TypeVar("T")
 
+_STATEMENT_S_MAX: Final = 10.0
+"""A statement that runs for longer is a problem."""
 _KEYS_S_MAX: Final = 60.0
 """How old the end of keys may be. An older one shortens the time for a repeat, and says that no host answers."""
 
@@ -67,7 +69,6 @@ class Relay:
     Attributes:
         is_owner: whether it works on the outbox now.
         figures: what the outbox holds; None while another relay owns it.
-        problems: why rows wait, by what does not answer. Empty: nothing is wrong.
         sent_rows: rows that the queue has answered with an id.
         parked_rows: rows that were parked.
         refused_rows: answers to rows that wait and are sent again.
@@ -94,8 +95,28 @@ class Relay:
         self._woken = asyncio.Event()
         self.is_owner = False
         self.figures: OutboxFigures | None = None
-        self.problems: dict[str, str] = {}
+        self._counted_s = 0.0
+        """When the figures were read."""
+        self._problems: dict[str, str] = {}
+        self._statement_s: float | None = None
+        """When the statement that runs now began."""
         self.sent_rows = self.parked_rows = self.refused_rows = self.rounds = self.sweeps = 0
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why rows wait, by what does not answer. Empty: nothing is wrong."""
+        found = dict(self._problems)
+        if self._statement_s is not None and (runs_s := self._clock() - self._statement_s) >= _STATEMENT_S_MAX:
+            found.setdefault(_DATABASE, f"a statement runs for {runs_s:.0f} s")
+        return found
+
+    @property
+    def lag_s(self) -> float:
+        """The age of the oldest row. It grows while no count is answered. 0: there was none."""
+        if self.figures is None or not self.figures.rows:
+            return 0.0
+        late_s = self._clock() - self._counted_s - 2 * self._pauses.figures_s
+        return self.figures.oldest_ms / 1_000 + max(0.0, late_s)
 
     async def check_tables(self) -> None:
         """Read the owner row, and leave no connection open: `run` opens its own. Raises TablesUnavailable."""
@@ -227,7 +248,7 @@ class Relay:
         found = await self._read_from(partial(read_figures, self._tables.connection, ownership.count_above))
         if found is None:
             return
-        self.figures = found
+        self.figures, self._counted_s = found, self._clock()
         if found.oldest_id is not None:
             ownership.count_above = found.oldest_id - 1
         is_full = found.parked >= self._limits.parked_rows_max
@@ -356,15 +377,19 @@ class Relay:
     def _report(self, part: str, problem: str | None) -> None:
         """Log a problem when it begins and when it ends, and keep it meanwhile."""
         if problem is None:
-            if self.problems.pop(part, None) is not None:
+            if self._problems.pop(part, None) is not None:
                 log.info("%s: all is well again", part)
             return
-        if part not in self.problems:
+        if part not in self._problems:
             log.warning("%s: rows wait", part, extra={"reason": problem})
-        self.problems[part] = problem
+        self._problems[part] = problem
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        self._statement_s = self._clock()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        finally:
+            self._statement_s = None
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a stop, or this time."""

@@ -64,7 +64,10 @@ DELETE_PARKED: Final = "DELETE FROM {parked} WHERE id IN ({marks})"
 
 # What others look at.
 READ_OLDEST: Final = "SELECT id, {now} - created_ms FROM {outbox} WHERE id > ? ORDER BY id LIMIT 1"
-COUNT_ROWS: Final = "SELECT COUNT(*) FROM (SELECT id FROM {outbox} WHERE id >= ? ORDER BY id LIMIT ?) AS counted"
+COUNT_ROWS: Final = (
+    "SELECT COUNT(*), MAX(id) FROM (SELECT id FROM {outbox} WHERE id >= ? ORDER BY id LIMIT ?) AS counted"
+)
+READ_NEWEST: Final = "SELECT MAX(id) FROM {outbox}"
 COUNT_PARKED: Final = "SELECT verdict IS NOT NULL, COUNT(*) FROM {parked} GROUP BY verdict IS NOT NULL"
 CHECK_COLUMNS: Final = (
     f"SELECT {_KEPT} FROM {{outbox}} WHERE id = 0",  # noqa: S608

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("foqs.relay")
 
+_ROW_COUNTS: Final = ("sent_rows", "parked_rows", "refused_rows")
+
 
 def run_relay(
     session: HostSession,
@@ -121,7 +123,7 @@ async def _served(relay: Relay, pruner: InboxPruner | None, host: str, port: int
 
 
 def _counts(relay: Relay) -> dict[str, int]:
-    return {name: getattr(relay, name) for name in ("sent_rows", "parked_rows", "refused_rows", "rounds", "sweeps")}
+    return {name: getattr(relay, name) for name in (*_ROW_COUNTS, "rounds", "sweeps")}
 
 
 def _pruner(relay: Relay, client: Client, database: UserDatabase, prefix: str, keep_s: int) -> InboxPruner:
@@ -136,7 +138,7 @@ def _samples(relay: Relay, pruner: InboxPruner | None) -> dict[str, float]:
     found = {**counts, "foqs_relay_owner": float(relay.is_owner)}
     if relay.figures is not None:
         found["foqs_relay_lag_rows"] = relay.figures.rows
-        found["foqs_relay_lag_seconds"] = relay.figures.oldest_ms / 1_000
+        found["foqs_relay_lag_seconds"] = relay.lag_s
         found["foqs_relay_parked"] = relay.figures.parked
     if pruner is not None:
         found["foqs_relay_inbox_pruned_rows"] = pruner.pruned_rows
@@ -146,12 +148,12 @@ def _samples(relay: Relay, pruner: InboxPruner | None) -> dict[str, float]:
 
 
 async def _log_progress(relay: Relay, every_s: float) -> None:
-    """Log the counts if they changed; while the outbox is behind, also how long it will take."""
+    """Log the counts if rows have moved; while the outbox is behind, also how long it will take."""
     before = _counts(relay)
     while every_s:
         await asyncio.sleep(every_s)
         now, figures = _counts(relay), relay.figures
-        if now != before:
+        if any(now[name] != before[name] for name in _ROW_COUNTS):
             per_s = (now["sent_rows"] - before["sent_rows"]) / every_s
             more: dict[str, float] = {}
             if figures is not None and figures.rows and per_s:

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -20,6 +21,7 @@ from foqs_client import Item
 from foqs_client.errors import FoqsError, InvalidArgument, PermissionDenied, Unavailable
 from foqs_client.outbox import enqueue
 from foqs_client.outbox.outbox_connection import OutboxConnection
+from foqs_client.outbox.outbox_figures import OutboxFigures
 from foqs_client.outbox.parked_rows import list_parked
 from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
@@ -180,6 +182,30 @@ def test_a_relay_says_why_rows_wait(place: Place, caplog: pytest.LogCaptureFixtu
     assert relay.problems == {}  # of a relay that works no more
 
 
+def test_a_statement_that_does_not_end_is_a_problem(place: Place) -> None:
+    ends, now_s = threading.Event(), [0.0]
+
+    def connect() -> Any:
+        ends.wait()
+        return place.connect(True)
+
+    async def main() -> None:
+        tables = RelayTables(OutboxConnection(connect, place.dialect), "a" * 32)
+        relay = Relay(tables, ScriptedQueue({}), clock=lambda: now_s[0])
+        checking = asyncio.ensure_future(relay.check_tables())
+        await asyncio.sleep(0)
+        assert relay.problems == {}
+        now_s[0] = 12.0
+        assert relay.problems == {"the outbox' database": "a statement runs for 12 s"}
+        ends.set()
+        await checking
+        assert relay.problems == {}
+        relay.stop()
+        await relay.run()
+
+    asyncio.run(main())
+
+
 def test_a_relay_writes_rounds_while_no_host_answers(place: Place) -> None:
     class FrozenQueue(ScriptedQueue):
         async def keys_until_ms(self) -> int:
@@ -270,3 +296,15 @@ def test_two_relays_that_take_over_from_each_other_send_each_row_once_and_in_ord
     with closing(FileQueue(tmp_path / "queue.db")) as queue:
         asyncio.run(run(queue))
         assert queue.payloads() == expected
+
+
+def test_the_lag_grows_while_no_count_is_answered(place: Place) -> None:
+    now_s = [0.0]
+    tables = RelayTables(OutboxConnection(lambda: place.connect(True), place.dialect), "a" * 32)
+    relay = Relay(tables, ScriptedQueue({}), clock=lambda: now_s[0])
+    relay.figures = OutboxFigures(rows=1, oldest_ms=4_000)
+    assert relay.lag_s == 4.0
+    now_s[0] = 70.0
+    assert relay.lag_s == 64.0
+    relay.figures = OutboxFigures()
+    assert relay.lag_s == 0.0

@@ -341,6 +341,16 @@ def test_others_see_what_the_outbox_holds_and_decide_about_parked_rows(place: Pl
             seen.query(statement)
 
 
+def test_rows_beyond_those_that_are_counted_are_estimated_by_their_ids(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foqs_client.outbox.outbox_figures.ROWS_COUNTED_MAX", 3)
+    add(place, [Item("t")] * 7)
+    with closing(owning(place)) as tables:
+        tables.commit_round(Round(deleted=[tables.read_above(0)[1].id]))
+        assert read_figures(tables.connection).rows == 6
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("connection", ["plain", "core"])
 def test_a_commit_with_a_notify_wakes_the_relay(make_place: MakePlace, connection: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -10,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import Result
 
+from foqs.cli.commands import relay_run
 from foqs_client import Item
 from foqs_client.outbox import enqueue
 from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
@@ -226,6 +229,22 @@ def test_doctor_names_an_outbox_without_tables(tmp_path: Path, run: Run) -> None
 
     [row] = json.loads(result.stdout)
     assert (row["state"], "foqs relay tables --create" in row["remedy"]) == ("bad", True)
+
+
+def test_an_idle_relay_logs_no_progress(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    relay = Mock(sent_rows=0, parked_rows=0, refused_rows=0, rounds=0, sweeps=0, figures=None)
+    changes = iter([{"rounds": 5, "sweeps": 1}, {"sent_rows": 3}])
+
+    async def change(_seconds: float) -> None:
+        if (change := next(changes, None)) is None:
+            raise asyncio.CancelledError
+        relay.configure_mock(**change)
+
+    monkeypatch.setattr("foqs.cli.commands.relay_run.asyncio.sleep", change)
+    with caplog.at_level("INFO"), pytest.raises(asyncio.CancelledError):
+        asyncio.run(relay_run._log_progress(relay, 1.0))
+
+    assert [record.message for record in caplog.records if record.name == "foqs.relay"] == ["progress"]
 
 
 @pytest.mark.parametrize(("state", "code"), [("no state", 3), ("", 1)])
