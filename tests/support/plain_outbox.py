@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import ClassVar, Final
 
-from foqs_client.outbox.relay_memory import ParkedRow, RelayLimits, RelayMemory, Round, SendCall
+from foqs_client.outbox.relay_limits import RelayLimits
+from foqs_client.outbox.relay_memory import ParkedRow, RelayMemory, Round, SendCall
 from foqs_client.outbox.relay_state import RelayState, decode_state
 from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.outbox.row_outcome import Reply

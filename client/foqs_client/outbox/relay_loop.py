@@ -13,18 +13,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from foqs_client.errors import FoqsError, Unavailable, UnknownOutcome
 from foqs_client.outbox.outbox_connection import TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
-from foqs_client.outbox.relay_memory import RelayLimits, RelayMemory, Round, SendCall
+from foqs_client.outbox.relay_limits import RelayLimits
+from foqs_client.outbox.relay_memory import RelayMemory, Round
 from foqs_client.outbox.relay_pauses import DEFAULT_PAUSES, RelayPauses
 from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTables
 from foqs_client.outbox.row_outcome import Reply, replies_of
 from foqs_client.outbox.row_refusals import RowRefusals
+from foqs_client.outbox.row_sends import RowSends, SendQueue
 from foqs_client.outbox.sweep_times import SweepTimes
 
 log: Final = logging.getLogger("foqs.relay")
@@ -43,21 +44,6 @@ _PARKED: Final = "parked rows"
 
 WITHOUT_RUNS: Final = RelayLimits(run_rows_max=1)
 """The limits as long as no host serves atomic calls: of each row group one row is in flight."""
-
-Answers = Mapping[int, FoqsError | None]
-"""For each row of a call, by id: None if the queue has it, else the error."""
-
-
-class SendQueue(Protocol):
-    """The queue as a relay needs it."""
-
-    async def keys_until_ms(self) -> int:
-        """Return the latest end that a key may have now. Raises FoqsError."""
-        ...
-
-    async def send(self, call: SendCall) -> Answers:
-        """Enqueue the rows of a call. What cannot be said is an `UnknownOutcome`."""
-        ...
 
 
 class Relay:
@@ -172,7 +158,7 @@ class Relay:
             return
         memory = RelayMemory(owner.state, stamped, parked, self._clock(), self._limits)
         sweeps = SweepTimes(self._pauses.again_s, self._pauses.sweep_s)
-        ownership = _Ownership(memory, sweeps, self._pauses.page_s)
+        ownership = _Ownership(memory, sweeps, RowSends(self._queue), self._pauses.page_s)
         self.is_owner = True
         asking = asyncio.ensure_future(self._ask_for_keys(ownership))
         try:
@@ -189,9 +175,8 @@ class Relay:
                 if self._is_stop_over():
                     return
         finally:
-            for task in (asking, *ownership.tasks):
-                task.cancel()
-            await asyncio.gather(asking, *ownership.tasks, return_exceptions=True)
+            asking.cancel()
+            await asyncio.gather(asking, ownership.sends.close(), return_exceptions=True)
 
     def _is_stop_over(self) -> bool:
         """Whether a stop has waited long enough for what is not done."""
@@ -227,7 +212,8 @@ class Relay:
             memory.add_gap_rows(gaps[0], began_s, is_complete=gaps[1])
         if self._clock() >= ownership.parked_s:
             ownership.parked_s = self._clock() + self._pauses.again_s
-            parked = await self._read_from(tables.read_parked)
+            read_parked = partial(tables.read_parked, memory.known_resent, wants_items=memory.wants_resent)
+            parked = await self._read_from(read_parked)
             if parked is not None:
                 memory.on_parked_read(parked)
         return has_found
@@ -269,7 +255,7 @@ class Relay:
         ownership.reasons.clear()
         self.rounds += 1
         self.parked_rows += len(round.parked)
-        self._start(ownership, round.calls)
+        ownership.sends.start(round.calls)
         return not round.is_empty
 
     async def _commit(self, round: Round, reasons: Mapping[int, str]) -> None:
@@ -291,55 +277,25 @@ class Relay:
             try:
                 ownership.keys_until_ms = await self._queue.keys_until_ms()
             except Exception as error:
+                ownership.keys_end_s = 0.0  # what is stamped now would be refused
                 self._report(_QUEUE, str(error))
                 await asyncio.sleep(self._pauses.again_s)
                 continue
             ownership.keys_end_s = asked_s + _KEYS_S_MAX
-            ownership.has_answers.set()
+            ownership.sends.has_answers.set()  # the loop waits for nothing else
             self._report(_QUEUE, None)
             await asyncio.sleep(self._pauses.keys_s)
 
     # ---------------------------------------------------------------------- sends
 
-    def _start(self, ownership: _Ownership, calls: list[SendCall]) -> None:
-        for call in calls:
-            task = asyncio.ensure_future(self._send(ownership, call))
-            ownership.tasks.add(task)
-            task.add_done_callback(ownership.tasks.discard)
-
     def _send_doubtful(self, ownership: _Ownership) -> None:
         now_s = self._clock()
         if now_s >= ownership.doubtful_s:
             ownership.doubtful_s = now_s + self._pauses.again_s
-            self._start(ownership, ownership.memory.doubtful_calls())
-
-    async def _send(self, ownership: _Ownership, call: SendCall) -> None:
-        """Send a call. A row that is no item is refused here; the others of its run with it, but for a while."""
-        answers: dict[int, FoqsError | None] = {
-            row.id: row.item for row in call.rows if isinstance(row.item, FoqsError)
-        }
-        rest = tuple([row for row in call.rows if row.id not in answers])
-        if answers and call.is_atomic:
-            answers |= dict.fromkeys([row.id for row in rest], Unavailable("another row of the run is refused"))
-        elif rest:
-            answers |= await self._ask(replace(call, rows=rest))
-        ownership.answers.append((call, answers))
-        ownership.has_answers.set()
-
-    async def _ask(self, call: SendCall) -> Answers:
-        try:
-            return await self._queue.send(call)
-        except FoqsError as error:
-            return dict.fromkeys([row.id for row in call.rows], error)
-        except Exception as error:  # else the rows would stay in flight until this relay ends
-            log.debug("a send has failed", exc_info=True)
-            unknown = UnknownOutcome(f"the send has failed: {type(error).__name__}: {error}")
-            return dict.fromkeys([row.id for row in call.rows], unknown)
+            ownership.sends.start(ownership.memory.doubtful_calls())
 
     def _apply_answers(self, ownership: _Ownership) -> None:
-        ownership.has_answers.clear()
-        answers, ownership.answers = ownership.answers, []
-        for call, each in answers:
+        for call, each in ownership.sends.take_answers():
             self.sent_rows += sum([error is None for error in each.values()])
             ownership.reasons.update({id: str(error) for id, error in each.items() if error is not None})
             replies = replies_of(each, is_atomic=call.is_atomic)
@@ -352,7 +308,7 @@ class Relay:
 
     async def _pause(self, ownership: _Ownership) -> None:
         """Wait for an answer, a wake-up, a stop, or the time of the next page."""
-        events = [ownership.has_answers, *([] if self._stop.is_set() else [self._stop, self._woken])]
+        events = [ownership.sends.has_answers, *([] if self._stop.is_set() else [self._stop, self._woken])]
         waits = [asyncio.ensure_future(event.wait()) for event in events]
         await asyncio.wait(waits, timeout=ownership.pause_s, return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
@@ -409,10 +365,8 @@ class _Ownership:
 
     memory: RelayMemory
     sweeps: SweepTimes
+    sends: RowSends
     pause_s: float
-    answers: list[tuple[SendCall, Answers]] = field(default_factory=list)
-    has_answers: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
     reasons: dict[int, str] = field(default_factory=dict)
     refusals: RowRefusals = field(default_factory=RowRefusals)
     keys_until_ms: int | None = None
@@ -426,4 +380,4 @@ class _Ownership:
     @property
     def is_done(self) -> bool:
         """Whether a stop has nothing to wait for: no reply, and none that no round has written."""
-        return not (self.tasks or self.answers or self.memory.has_answered)
+        return self.sends.is_empty and not self.memory.has_answered

@@ -11,40 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from foqs_client.outbox.gaps import Gaps, IdRange, missing_between
+from foqs_client.outbox.relay_limits import DEFAULT_LIMITS, RelayLimits
 from foqs_client.outbox.relay_state import RelayState, Stamp
-from foqs_client.outbox.row_groups import OutboxRow, RowGroups, first_of_groups
+from foqs_client.outbox.row_groups import OutboxRow, RowGroups, first_of_groups, first_within, places_of
 from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, RowOutcome, SentState
-
-
-@dataclass(slots=True, frozen=True)
-class RelayLimits:
-    """Limits of one relay.
-
-    Attributes:
-        stamp_rows_max: rows that one round stamps.
-        in_flight_rows_max: rows that are stamped.
-        waiting_rows_max: rows in memory that wait: with a group, and again without one. Further ones are left to a sweep.
-        run_rows_max: rows of one group in one atomic call.
-        gaps_max: gaps that are read.
-        gap_keep_s: how long a gap is read.
-        held_groups_max: row groups that are held one by one.
-        parked_rows_max: with this number of parked rows, only resent ones are stamped.
-    """
-
-    stamp_rows_max: int = 500
-    in_flight_rows_max: int = 4_000
-    waiting_rows_max: int = 2_000
-    run_rows_max: int = 100
-    gaps_max: int = 1_000
-    gap_keep_s: float = 60.0
-    held_groups_max: int = 10_000
-    parked_rows_max: int = 10_000
-
-
-DEFAULT_LIMITS: Final = RelayLimits()
 
 
 @dataclass(slots=True, frozen=True)
@@ -114,8 +86,10 @@ class RelayMemory:
         self._groups = RowGroups(limits.held_groups_max)
         self._loose: dict[int, OutboxRow] = {}
         """Waiting rows without a group."""
+        self._loose_places = 0
         self._sent: dict[int, tuple[OutboxRow, SentState]] = {}
         """Rows that are stamped, and have no outcome."""
+        self._sent_places = 0
         self._keys_until_ms: dict[int, int] = {}
         """The end of the key of each of these."""
         self._asked: set[int] = set()
@@ -157,7 +131,7 @@ class RelayMemory:
     @property
     def wants_rows(self) -> bool:
         """Whether there is room for the rows of a page and of a sweep's page."""
-        return len(self._loose) + self._groups.free_count <= self._limits.waiting_rows_max // 2
+        return self._loose_places + self._groups.free_places <= self._limits.waiting_rows_max // 2
 
     @property
     def wants_sweep(self) -> bool:
@@ -210,14 +184,15 @@ class RelayMemory:
             return
         group, rows_max = row.row_group, self._limits.waiting_rows_max
         if group is None:
-            if len(self._loose) < rows_max:
+            if self._loose_places < rows_max:
                 self._loose[row.id] = row
+                self._loose_places += row.places
             else:
                 self._are_rows_forgotten = True
         elif not self._groups.is_left_to_sweep(group, row.id, swept_to):
-            if self._groups.waiting_count >= rows_max:
+            if self._groups.waiting_places >= rows_max:
                 self._groups.make_room(rows_max // 2)
-            if self._groups.waiting_count >= rows_max or self._groups.is_left_to_sweep(group, row.id, swept_to):
+            if self._groups.waiting_places >= rows_max or self._groups.is_left_to_sweep(group, row.id, swept_to):
                 self._groups.cut(group, row.id)
             else:
                 self._groups.add_waiting(group, row)
@@ -252,14 +227,16 @@ class RelayMemory:
         return bool(self._answered or self._to_park)
 
     def _stamp(self, keys_until_ms: int) -> list[SendCall]:
-        room = min(self._limits.stamp_rows_max, self._limits.in_flight_rows_max - len(self._sent))
+        room = min(self._limits.stamp_rows_max, self._limits.in_flight_rows_max - self._sent_places)
         resent = self._take_resent(room)
         self._add_sent(resent, SentState.IN_FLIGHT, keys_until_ms)  # so no run of their groups goes beside them
-        room = 0 if len(self._parked) >= self._limits.parked_rows_max else room - len(resent)
-        room_of_runs = room - min(len(self._loose), room // 2)  # many groups must not starve the other rows
+        room = 0 if len(self._parked) >= self._limits.parked_rows_max else room - places_of(resent)
+        room_of_runs = room - min(self._loose_places, room // 2)  # many groups must not starve the other rows
         runs = self._groups.take_runs(room_of_runs, self._limits.run_rows_max)
-        room -= sum(map(len, runs))
-        loose = [self._loose.pop(id) for id in sorted(self._loose)[:room]]
+        loose = first_within((self._loose[id] for id in sorted(self._loose)), room - sum(map(places_of, runs)))
+        for row in loose:
+            del self._loose[row.id]
+        self._loose_places -= places_of(loose)
         alone = [*resent, *loose, *(run[0] for run in runs if len(run) == 1)]
         calls = [SendCall(tuple(run), keys_until_ms, is_atomic=True) for run in runs if len(run) > 1]
         if alone:
@@ -267,12 +244,12 @@ class RelayMemory:
         self._add_sent([*loose, *(row for run in runs for row in run)], SentState.IN_FLIGHT, keys_until_ms)
         return calls
 
-    def _take_resent(self, rows_max: int) -> list[OutboxRow]:
+    def _take_resent(self, places: int) -> list[OutboxRow]:
         """Remove and return the next resent rows: the first of each group of which none is sent."""
         free = [
             row for row in self._resent.values() if row.row_group is None or not self._groups.is_sent(row.row_group)
         ]
-        taken = first_of_groups(free)[: max(0, rows_max)]
+        taken = first_within(first_of_groups(free), places)
         for row in taken:
             del self._resent[row.id]
         return taken
@@ -348,6 +325,16 @@ class RelayMemory:
 
     # --------------------------------------------------------------- parked rows
 
+    @property
+    def wants_resent(self) -> bool:
+        """Whether there is room for parked rows with a verdict."""
+        return places_of(self._resent.values()) < self._limits.stamp_rows_max
+
+    @property
+    def known_resent(self) -> set[int]:
+        """Parked rows whose items need not be read: they wait here, or are sent."""
+        return self._resent.keys() | self._sent.keys()
+
     def on_parked_read(self, parked: Sequence[ParkedRow]) -> None:
         """Compare with the table of parked rows, which was read after the last round. Rows that are missing were dropped."""
         present = {each.row.id for each in parked}
@@ -380,6 +367,7 @@ class RelayMemory:
         for row in rows:
             self._sent[row.id] = row, state
             self._keys_until_ms[row.id] = keys_until_ms
+            self._sent_places += row.places
             if row.row_group is not None:
                 self._groups.add_sent(row.row_group)
                 if state is SentState.IN_DOUBT:
@@ -393,6 +381,7 @@ class RelayMemory:
     def _remove_sent(self, row: OutboxRow) -> None:
         _, state = self._sent.pop(row.id)
         del self._keys_until_ms[row.id]
+        self._sent_places -= row.places
         if row.row_group is not None:
             self._groups.remove_sent(row.row_group)
             if state is SentState.IN_DOUBT:

@@ -45,12 +45,14 @@ TAKE_OVER: Final = (
     "UPDATE {relay} SET epoch = epoch + 1, nonce = ?, round = 0 WHERE one = 1 AND epoch = ? AND round = ?"
 )
 
-# What a relay reads.
+# What a relay reads. Sizes first: a page ends by the length of its payloads.
+READ_SIZES_ABOVE: Final = "SELECT id, LENGTH(payload) FROM {outbox} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+READ_SIZES_IN: Final = "SELECT id, LENGTH(payload) FROM {outbox} WHERE {ranges} ORDER BY id LIMIT ?"
+READ_SIZES_RESENT: Final = "SELECT id, LENGTH(payload) FROM {parked} WHERE verdict IS NOT NULL ORDER BY id"
 READ_ABOVE: Final = f"SELECT {_READ} FROM {{outbox}} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"  # noqa: S608
-READ_RANGES: Final = f"SELECT {_READ} FROM {{outbox}} WHERE {{ranges}} ORDER BY id LIMIT ?"  # noqa: S608
 READ_IDS: Final = f"SELECT {_READ} FROM {{outbox}} WHERE id IN ({{marks}})"  # noqa: S608
 READ_PARKED: Final = "SELECT id, row_group, may_be_queued FROM {parked} ORDER BY id"
-READ_RESENT: Final = f"SELECT {_READ}, may_be_queued, verdict FROM {{parked}} WHERE verdict IS NOT NULL"  # noqa: S608
+READ_PARKED_IDS: Final = f"SELECT {_READ}, may_be_queued, verdict FROM {{parked}} WHERE id IN ({{marks}})"  # noqa: S608
 
 # A round.
 FENCE: Final = "UPDATE {relay} SET round = ?, state = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND round = ?"

@@ -7,7 +7,7 @@ asked for under a lock, on a new connection. Knows nothing of the queue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from foqs_client.outbox.outbox_connection import OutboxConnection, TablesUnavail
 from foqs_client.outbox.relay_memory import ParkedRow, Round
 from foqs_client.outbox.relay_state import RelayState, decode_state
 from foqs_client.outbox.relayed_items import outbox_row
-from foqs_client.outbox.row_groups import OutboxRow
+from foqs_client.outbox.row_groups import OutboxRow, places_of_bytes
 
 PAGE_ROWS: Final = 500
 _RANGES_PER_READ: Final = 200
@@ -96,37 +96,60 @@ class RelayTables:
         rows: list[OutboxRow] = []
         for start in range(0, len(ids), PAGE_ROWS):
             part = ids[start : start + PAGE_ROWS]
-            rows += map(outbox_row, self.connection.query(relay_sql.READ_IDS, part, marks=_marks(part)))
-        stamped = set(ids)
-        return rows + [each.row for each in self.read_parked() if each.row.id in stamped]
+            rows += self._read_ids(part)
+            rows += [each.row for each in self._read_parked_ids(part)]
+        return rows
 
     # ---------------------------------------------------------------------- reads
 
     def read_above(self, id: int, to: int = _ID_MAX) -> list[OutboxRow]:
-        """Return the first committed rows above an id, by id, at most `PAGE_ROWS`."""
-        return list(map(outbox_row, self.connection.query(relay_sql.READ_ABOVE, (id, to, PAGE_ROWS))))
+        """Return the first committed rows above an id, by id, at most `PAGE_ROWS`, and fewer if they are long. None: there is none."""
+        while sizes := self.connection.query(relay_sql.READ_SIZES_ABOVE, (id, to, PAGE_ROWS)):
+            last = _page_of(sizes)[-1]
+            if rows := self.connection.query(relay_sql.READ_ABOVE, (id, last, PAGE_ROWS)):
+                return list(map(outbox_row, rows))
+            id = last  # somebody has deleted them meanwhile
+        return []
 
     def read_ranges(self, ranges: Sequence[IdRange]) -> tuple[list[OutboxRow], bool]:
         """Return the first rows in these rising ranges, by id, and whether they are all."""
-        rows: list[OutboxRow] = []
+        sizes: list[tuple[Any, ...]] = []
         for start in range(0, len(ranges), _RANGES_PER_READ):
             part = ranges[start : start + _RANGES_PER_READ]
             where = " OR ".join(["id BETWEEN ? AND ?"] * len(part))
-            values = [*(bound for each in part for bound in each), PAGE_ROWS + 1 - len(rows)]
-            rows += map(outbox_row, self.connection.query(relay_sql.READ_RANGES, values, ranges=where))
-            if len(rows) > PAGE_ROWS:
-                return rows[:PAGE_ROWS], False
-        return rows, True
+            values = [*(bound for each in part for bound in each), PAGE_ROWS + 1 - len(sizes)]
+            sizes += self.connection.query(relay_sql.READ_SIZES_IN, values, ranges=where)
+            if len(sizes) > PAGE_ROWS:
+                break
+        ids = _page_of(sizes)
+        return self._read_ids(ids), len(ids) == len(sizes)
 
-    def read_parked(self) -> list[ParkedRow]:
-        """Return the parked rows, by id. Only those with a verdict have their items."""
+    def read_parked(self, known: Container[int] = (), *, wants_items: bool = True) -> list[ParkedRow]:
+        """Return the parked rows, by id. The first ones with a verdict have their items; the others are as if they had none.
+
+        Args:
+            known: ids of rows whose items are not read.
+            wants_items: False: no item is read.
+        """
+        sizes = self.connection.query(relay_sql.READ_SIZES_RESENT) if wants_items else []
         resent = {
-            values[0]: ParkedRow(outbox_row(values, may_be_queued=bool(may_be_queued)), verdict)
-            for *values, may_be_queued, verdict in self.connection.query(relay_sql.READ_RESENT)
+            each.row.id: each for each in self._read_parked_ids(_page_of([row for row in sizes if row[0] not in known]))
         }
         return [
             resent.get(id) or ParkedRow(OutboxRow(id, row_group, may_be_queued=bool(may_be_queued)))
             for id, row_group, may_be_queued in self.connection.query(relay_sql.READ_PARKED)
+        ]
+
+    def _read_ids(self, ids: Sequence[int]) -> list[OutboxRow]:
+        """Return the rows of these ids that are there, by id."""
+        found = self.connection.query(relay_sql.READ_IDS, ids, marks=_marks(ids)) if ids else []
+        return sorted(map(outbox_row, found), key=lambda row: row.id)
+
+    def _read_parked_ids(self, ids: Sequence[int]) -> list[ParkedRow]:
+        found = self.connection.query(relay_sql.READ_PARKED_IDS, ids, marks=_marks(ids)) if ids else []
+        return [
+            ParkedRow(outbox_row(values, may_be_queued=bool(may_be_queued)), verdict)
+            for *values, may_be_queued, verdict in found
         ]
 
     # --------------------------------------------------------------------- rounds
@@ -187,6 +210,18 @@ class RelayTables:
     def close(self) -> None:
         """Close the connection, which ends its transaction. The next call opens another one."""
         self.connection.close()
+
+
+def _page_of(sizes: Iterable[tuple[Any, ...]]) -> list[int]:
+    """Return the ids of the first rows that fit into a page, of ids and lengths of payloads."""
+    ids: list[int] = []
+    places = PAGE_ROWS
+    for id, payload_bytes in sizes:
+        if places <= 0:
+            break
+        places -= places_of_bytes(int(payload_bytes))
+        ids.append(id)
+    return ids
 
 
 def _marks(ids: Sequence[int]) -> str:

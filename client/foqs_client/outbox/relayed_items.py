@@ -12,7 +12,7 @@ from zlib import crc32
 
 from foqs_client.errors import FoqsError
 from foqs_client.outbox.new_rows import COLUMNS, check_item, check_name
-from foqs_client.outbox.row_groups import OutboxRow
+from foqs_client.outbox.row_groups import OutboxRow, places_of_bytes
 from foqs_client.types import Item
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 
@@ -25,7 +25,8 @@ _PAYLOAD_BYTES_MAX: Final = 1 << 31
 def outbox_row(values: Sequence[Any], *, may_be_queued: bool = False) -> OutboxRow:
     """Return the row of the values of `READ_COLUMNS`. Its item is an `Item`, or a FoqsError that names the column."""
     row = dict(zip(READ_COLUMNS, values, strict=True))
-    group = row["row_group"]
+    group, payload = row["row_group"], row["payload"]
+    places = places_of_bytes(len(payload) if isinstance(payload, bytes | bytearray | memoryview | str) else 0)
     try:
         check_name(row["event_id"], "event_id")
         if group is not None:
@@ -33,8 +34,8 @@ def outbox_row(values: Sequence[Any], *, may_be_queued: bool = False) -> OutboxR
         item = _item(row)
         check_item(item, _PAYLOAD_BYTES_MAX)
     except FoqsError as error:
-        return OutboxRow(row["id"], group if isinstance(group, str) else None, error, may_be_queued=may_be_queued)
-    return OutboxRow(row["id"], group, item, may_be_queued=may_be_queued)
+        return OutboxRow(row["id"], group if isinstance(group, str) else None, error, may_be_queued, places)
+    return OutboxRow(row["id"], group, item, may_be_queued, places)
 
 
 def _item(row: dict[str, Any]) -> Item:

@@ -12,8 +12,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Final
 
 _BY_ID = attrgetter("id")
+
+PLACE_BYTES: Final = 8_192
+"""A row takes a place for each of these bytes of its payload, and at least one. Limits count places, and so bound memory."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,12 +28,35 @@ class OutboxRow:
         row_group: rows of one group are sent in order; None: it has no order.
         item: what is sent, or a FoqsError with which the row is refused; the core does not read it.
         may_be_queued: an earlier send of it was never answered.
+        places: see `PLACE_BYTES`.
     """
 
     id: int
     row_group: str | None = None
     item: object = field(default=None, compare=False)
     may_be_queued: bool = False
+    places: int = field(default=1, compare=False)
+
+
+def places_of_bytes(payload_bytes: int) -> int:
+    """Return the places that a row with a payload of this length takes."""
+    return max(1, -(-payload_bytes // PLACE_BYTES))
+
+
+def places_of(rows: Iterable[OutboxRow]) -> int:
+    """Return the places that rows take together."""
+    return sum([row.places for row in rows])
+
+
+def first_within(rows: Iterable[OutboxRow], places: int) -> list[OutboxRow]:
+    """Return the first rows that fit into these places. The last one may take more than are left, or a long one never fitted."""
+    found: list[OutboxRow] = []
+    for row in rows:
+        if places <= 0:
+            break
+        places -= row.places
+        found.append(row)
+    return found
 
 
 def first_of_groups(rows: Iterable[OutboxRow]) -> list[OutboxRow]:
@@ -50,6 +77,8 @@ class RowGroups:
         self._held_max = held_max
         self._waiting: dict[str, list[OutboxRow]] = {}
         self._waiting_ids: set[int] = set()
+        self.waiting_places = 0
+        """The places that all waiting rows take."""
         self._sent: Counter[str] = Counter()
         self._doubted: Counter[str] = Counter()
         self._parked: dict[str, list[int]] = {}
@@ -86,9 +115,9 @@ class RowGroups:
     def cut(self, group: str, id: int) -> None:
         """Leave the rows of a group from this id on to the next sweep. Those below it go on."""
         waiting = self._waiting.get(group, [])
-        for row in waiting[bisect_left(waiting, id, key=_BY_ID) :]:
-            self._waiting_ids.discard(row.id)
-        del waiting[bisect_left(waiting, id, key=_BY_ID) :]
+        place = bisect_left(waiting, id, key=_BY_ID)
+        self._remove_ids(waiting[place:])
+        del waiting[place:]
         if not waiting:
             self._waiting.pop(group, None)
         self._cut[group] = min(id, self._cut.get(group, id))
@@ -102,13 +131,15 @@ class RowGroups:
         """Leave all groups to the next sweep."""
         self._waiting.clear()
         self._waiting_ids.clear()
+        self.waiting_places = 0
         self._held, self._cut, self._are_all_held = set(), {}, True
 
-    def make_room(self, rows_max: int) -> None:
-        """Cut the groups whose rows wait for a reply: together they keep at most `rows_max`, their first ones."""
+    def make_room(self, places: int) -> None:
+        """Cut the groups whose rows wait for a reply: together they keep their first ones, in about these places."""
         groups = [group for group in self._waiting if self._sent[group]]
         for group in groups:
-            beyond = self._waiting.get(group, [])[rows_max // len(groups) :]
+            waiting = self._waiting.get(group, [])
+            beyond = waiting[len(first_within(waiting, places // len(groups))) :]
             if beyond:
                 self.cut(group, beyond[0].id)
 
@@ -128,36 +159,38 @@ class RowGroups:
     def add_waiting(self, group: str, row: OutboxRow) -> None:
         insort(self._waiting.setdefault(group, []), row, key=_BY_ID)
         self._waiting_ids.add(row.id)
+        self.waiting_places += row.places
 
     def is_waiting(self, id: int) -> bool:
         return id in self._waiting_ids
 
     @property
-    def waiting_count(self) -> int:
-        return len(self._waiting_ids)
-
-    @property
-    def free_count(self) -> int:
-        """The waiting rows of groups of which none is sent."""
-        return sum([len(rows) for group, rows in self._waiting.items() if not self._sent[group]])
+    def free_places(self) -> int:
+        """The places of the waiting rows of groups of which none is sent."""
+        return sum([places_of(rows) for group, rows in self._waiting.items() if not self._sent[group]])
 
     def _forget_waiting(self, group: str) -> list[OutboxRow]:
         """Remove and return the waiting rows of a group."""
         rows = self._waiting.pop(group, [])
-        self._waiting_ids.difference_update([row.id for row in rows])
+        self._remove_ids(rows)
         return rows
 
-    def take_runs(self, rows_max: int, run_rows_max: int) -> list[list[OutboxRow]]:
+    def _remove_ids(self, rows: Iterable[OutboxRow]) -> None:
+        for row in rows:
+            self._waiting_ids.discard(row.id)
+            self.waiting_places -= row.places
+
+    def take_runs(self, places: int, run_rows_max: int) -> list[list[OutboxRow]]:
         """Remove and return the next rows of each group of which none is sent, at most `run_rows_max` of each."""
         runs: list[list[OutboxRow]] = []
         for group in [group for group in self._waiting if not self._sent[group]]:
             waiting = self._waiting[group]
-            run = waiting[: min(rows_max, run_rows_max)]
+            run = first_within(waiting, min(places, run_rows_max))
             if not run:
                 break
-            rows_max -= len(run)
+            places -= places_of(run)
             del waiting[: len(run)]
-            self._waiting_ids.difference_update([row.id for row in run])
+            self._remove_ids(run)
             if not waiting:
                 del self._waiting[group]
             runs.append(run)

@@ -143,6 +143,28 @@ def test_pages_ranges_and_stamps_find_committed_rows_by_id(place: Place) -> None
         assert sorted(row.id for row in tables.read_stamped(RelayState(stamps=stamps))) == [ids[0], ids[-1]]
 
 
+def test_a_page_ends_by_the_length_of_its_payloads(place: Place) -> None:
+    with closing(place.connect(False)) as connection:
+        enqueue(connection, [Item("t", b"x" * (2 << 20))] * 4, payload_bytes_max=2 << 20)
+        connection.commit()
+    with closing(owning(place)) as tables:
+        first, second = tables.read_above(0)
+        third, fourth = tables.read_above(second.id)
+        ids = [first.id, second.id, third.id, fourth.id]
+        assert first.places == 256
+        assert tables.read_above(fourth.id) == []
+        assert tables.read_ranges([(first.id, fourth.id)]) == ([first, second], False)
+
+        tables.commit_round(Round(parked=[first, second, third, fourth]))
+        place_verdict(place)
+        assert [each.row.id for each in tables.read_parked()] == ids
+        assert [each.verdict for each in tables.read_parked()] == ["resend", "resend", None, None]
+        assert [each.verdict for each in tables.read_parked({ids[0], ids[2]})] == [None, "resend", None, "resend"]
+        assert {each.verdict for each in tables.read_parked(wants_items=False)} == {None}
+        stamped = tables.read_stamped(RelayState(stamps=(Stamp(9, (ids[3],)),)))
+        assert [(row.id, isinstance(row.item, Item)) for row in stamped] == [(ids[3], True)]
+
+
 def test_an_item_follows_from_its_row_alone(place: Place) -> None:
     items = [Item("t", b"\0\xff", metadata=b"m", delay_ms=5_000, trace_context=b"\x80"), Item("t", idempotency_key="k")]
     add(place, [*items, Item("t"), Item("t")], [None, None, "a", "a"])

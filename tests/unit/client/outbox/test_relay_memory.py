@@ -16,7 +16,8 @@ from foqs_client.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs_client.outbox.relay_memory import ParkedRow, RelayLimits, RelayMemory, Round
+from foqs_client.outbox.relay_limits import RelayLimits
+from foqs_client.outbox.relay_memory import ParkedRow, RelayMemory, Round
 from foqs_client.outbox.relay_state import RelayState, Stamp
 from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, SentState, replies_of
@@ -203,6 +204,21 @@ def test_rows_that_find_no_room_are_left_to_a_sweep() -> None:
     assert memory.wants_sweep
     sweep(memory, rows((2, None), (3, None)))
     assert sent_ids(commit(memory)) == [[2, 3]]
+
+
+def test_rows_with_long_payloads_take_the_room_of_several() -> None:
+    memory = new_memory(RelayLimits(waiting_rows_max=20, stamp_rows_max=10, in_flight_rows_max=15, run_rows_max=100))
+    long = [OutboxRow(id, group, places=6) for id, group in ((1, None), (2, None), (3, "a"), (4, "a"), (5, "a"))]
+    memory.add_page(long[:2], 0.0)
+    assert not memory.wants_rows
+    memory.add_page(long[2:], 0.0)
+
+    first = commit(memory)
+    assert sent_ids(first) == [[1, 3]]  # a run takes half of the room, the other rows the rest
+    assert sent_ids(commit(memory)) == [[2]]  # 12 of 15 places are in flight, and the last row may exceed them
+    assert sent_ids(commit(memory)) == []
+    memory.on_replies(dict.fromkeys([1, 2, 3], Reply.WRITTEN))
+    assert sent_ids(commit(memory)) == [[4, 5]]
 
 
 def test_a_large_group_keeps_its_first_rows_when_others_need_room_and_goes_on_without_a_sweep() -> None:
