@@ -7,6 +7,7 @@ it is old, or when there are too many. A row that comes later is left to a sweep
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -42,12 +43,12 @@ class Gaps:
 
     def remove_found(self, ids: Iterable[int]) -> None:
         """Remove ids whose rows were found. What is left of a range keeps its age."""
-        found = set(ids)
+        found = sorted(set(ids))
         if not found:
             return
         kept: dict[IdRange, float] = {}
         for (first, last), seen_s in self._seen_s.items():
-            inside = sorted(id for id in found if first <= id <= last)
+            inside = found[bisect_left(found, first) : bisect_right(found, last)]
             kept.update(dict.fromkeys(missing_between(first - 1, [*inside, last + 1]), seen_s))
         self._seen_s = kept
 

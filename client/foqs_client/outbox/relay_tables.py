@@ -24,6 +24,7 @@ _RANGES_PER_READ: Final = 200
 """SQLite allows expressions that are 1,000 deep."""
 _ID_MAX: Final = (1 << 63) - 1
 _REASON_CHARACTERS_MAX: Final = 255
+_BEHIND: Final = "an earlier row of its row group was parked, and it is not known whether this one is in the queue"
 _NO_REASON: Final[Mapping[int, str]] = {}
 
 
@@ -182,7 +183,7 @@ class RelayTables:
         if self.connection.execute(relay_sql.FENCE, values) != 1:
             raise LostOwnership("another relay has taken this outbox over, or its database has lost commits")
         for row in round.parked:
-            reason = (reasons.get(row.id, "")[:_REASON_CHARACTERS_MAX], int(row.may_be_queued), row.id)
+            reason = (reasons.get(row.id, _BEHIND)[:_REASON_CHARACTERS_MAX], int(row.may_be_queued), row.id)
             if not self.connection.execute(relay_sql.PARK, reason):
                 self.connection.execute(relay_sql.PARK_AGAIN, reason)
         leaving = [*round.deleted, *(row.id for row in round.parked)]

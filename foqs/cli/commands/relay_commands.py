@@ -187,7 +187,7 @@ def relay(context: click.Context, /, session: HostSession, outbox: _Outbox, **op
 
     One relay works on an outbox at a time. Another one waits, and takes over within about ten seconds when it dies.
 
-    A stop sends nothing more, waits for replies and deletes what is in the queue. A second signal ends at once: rows
+    A stop sends no new row, waits for replies and deletes what is in the queue. A second signal ends at once: rows
     without a reply are sent again, and make no second item.
 
     With a COMMAND: show what the outbox holds, or decide about parked rows.

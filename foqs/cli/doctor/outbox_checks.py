@@ -86,7 +86,11 @@ def _check_server(tables: OutboxConnection) -> Iterator[Finding]:
     """Check what a server says of itself: whether it may be written, and the step of its ids."""
     if tables.dialect is Dialect.SQLITE:
         return
-    if any(bool(value) for [value] in tables.query(relay_sql.IS_READ_ONLY[tables.dialect])):
+    # A number, a boolean, or text as OFF, by server and version.
+    if any(
+        str(value).upper() not in ("0", "OFF", "FALSE")
+        for [value] in tables.query(relay_sql.IS_READ_ONLY[tables.dialect])
+    ):
         yield Finding(_SUBJECT, "bad", "this server is read-only: it is a replica", "give the URL of the primary")
     if tables.dialect in relay_sql.ID_STEP:
         [(step,)] = tables.query(relay_sql.ID_STEP[tables.dialect])

@@ -17,8 +17,10 @@ import pytest
 from click.testing import Result
 
 from foqs.cli.commands import relay_run
+from foqs.cli.doctor import outbox_checks
 from foqs_client import Item
 from foqs_client.outbox import enqueue
+from foqs_client.outbox.outbox_sql import Dialect
 from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
 
 __all__ = ["client", "run"]
@@ -273,3 +275,11 @@ def test_a_second_signal_ends_a_relay_whose_statement_does_not_end() -> None:
         relay.send_signal(signal.SIGINT)  # two of a kind would be one
         assert "Stopped at once by a second signal" in relay.stderr.read()
         assert relay.wait(60) == 1
+
+
+@pytest.mark.parametrize(("value", "is_replica"), [(0, False), ("OFF", False), (False, False), ("ON", True), (1, True)])
+def test_doctor_understands_how_each_server_says_that_it_is_a_replica(value: object, is_replica: bool) -> None:
+    tables = Mock(dialect=Dialect.POSTGRES)
+    tables.query.return_value = [(value,)]
+
+    assert bool(list(outbox_checks._check_server(tables))) == is_replica
