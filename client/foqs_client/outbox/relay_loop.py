@@ -1,8 +1,8 @@
 """The loop of a relay: it waits until it owns the outbox, then reads rows, stamps them, sends them and deletes them.
 
 Holds `Relay`. Always true: one task changes the memory, between its awaits, so a page is merged before the next round and a reply
-is applied between rounds; nothing of a round is sent before its COMMIT is answered; statements run in one thread. The queue is a
-port. Knows nothing of the command line.
+is applied between rounds; nothing of a round is sent before its COMMIT is answered. The queue is a port. Knows nothing of the
+command line.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from foqs_client.outbox.outbox_connection import TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
@@ -26,6 +25,7 @@ from foqs_client.outbox.relay_tables import LostOwnership, OutboxOwner, RelayTab
 from foqs_client.outbox.row_outcome import Reply, replies_of
 from foqs_client.outbox.row_refusals import RowRefusals
 from foqs_client.outbox.row_sends import RowSends, SendQueue
+from foqs_client.outbox.statement_thread import StatementThread
 from foqs_client.outbox.sweep_times import SweepTimes
 
 log: Final = logging.getLogger("foqs.relay")
@@ -51,6 +51,7 @@ class Relay:
 
     Args:
         clock: monotonic, in seconds.
+        thread: runs the statements; None: one by this clock.
 
     Attributes:
         is_owner: whether it works on the outbox now.
@@ -68,13 +69,14 @@ class Relay:
         pauses: RelayPauses = DEFAULT_PAUSES,
         limits: RelayLimits = WITHOUT_RUNS,
         clock: Callable[[], float] = time.monotonic,
+        thread: StatementThread | None = None,
     ) -> None:
         self._tables = tables
         self._queue = queue
         self._pauses = pauses
         self._limits = limits
         self._clock = clock
-        self._thread = ThreadPoolExecutor(1, "foqs-relay")
+        self._thread = thread or StatementThread(clock)
         self._stop = asyncio.Event()
         self._stop_s: float | None = None
         """When a stop ends."""
@@ -84,16 +86,14 @@ class Relay:
         self._counted_s = 0.0
         """When the figures were read."""
         self._problems: dict[str, str] = {}
-        self._statement_s: float | None = None
-        """When the statement that runs now began."""
         self.sent_rows = self.parked_rows = self.refused_rows = self.rounds = self.sweeps = 0
 
     @property
     def problems(self) -> dict[str, str]:
         """Why rows wait, by what does not answer. Empty: nothing is wrong."""
         found = dict(self._problems)
-        if self._statement_s is not None and (runs_s := self._clock() - self._statement_s) >= _STATEMENT_S_MAX:
-            found.setdefault(_DATABASE, f"a statement runs for {runs_s:.0f} s")
+        if (running_s := self._thread.running_s) >= _STATEMENT_S_MAX:
+            found.setdefault(_DATABASE, f"a statement has been running for {running_s:.0f} s")
         return found
 
     @property
@@ -107,9 +107,9 @@ class Relay:
     async def check_tables(self) -> None:
         """Read the owner row, and leave no connection open: `run` opens its own. Raises TablesUnavailable."""
         try:
-            await self._call(self._tables.read_owner)
+            await self._thread.call(self._tables.read_owner)
         finally:
-            await self._call(self._tables.close)
+            await self._thread.call(self._tables.close)
 
     def wake(self) -> None:
         """Read a page at once."""
@@ -125,6 +125,7 @@ class Relay:
             while (owner := await self._wait_for_turn()) is not None:
                 try:
                     await self._own(owner)
+                    await self._read_from(self._tables.leave)
                 except LostOwnership as error:
                     log.warning("the relay no longer owns its outbox", extra={"reason": str(error)})
                 finally:
@@ -132,8 +133,8 @@ class Relay:
                     for part in (_QUEUE, _REFUSED, _PARKED):
                         self._report(part, None)
         finally:
-            await self._call(self._tables.close)
-            self._thread.shutdown()
+            await self._thread.call(self._tables.close)
+            self._thread.close()
 
     async def _wait_for_turn(self) -> OutboxOwner | None:
         """Take the outbox over when its owner writes no more rounds. None: the relay was stopped before."""
@@ -144,7 +145,7 @@ class Relay:
                 continue
             if (owner.epoch, owner.round) != seen:
                 seen, since_s = (owner.epoch, owner.round), self._clock()
-            is_left = owner.epoch == 0 or self._clock() - since_s >= self._pauses.takeover_s
+            is_left = not owner.nonce or self._clock() - since_s >= self._pauses.takeover_s
             if is_left and await self._read_from(partial(self._tables.take_over, owner)):
                 return owner
             await self._wait(min(self._pauses.owner_read_s, self._pauses.takeover_s))
@@ -220,7 +221,8 @@ class Relay:
 
     def _begin_sweep(self, ownership: _Ownership) -> None:
         memory, now_s = ownership.memory, self._clock()
-        if memory.swept_to is None and ownership.sweeps.is_due(now_s, is_wanted=memory.wants_sweep):
+        is_wanted = memory.wants_sweep and (memory.has_cut_groups or now_s >= ownership.refusals.again_s)
+        if memory.swept_to is None and ownership.sweeps.is_due(now_s, is_wanted=is_wanted):
             memory.begin_sweep()
             self.sweeps += 1
             ownership.count_above = 0
@@ -244,7 +246,7 @@ class Relay:
 
     async def _write_round(self, ownership: _Ownership) -> bool:
         """Write the next round, if it has something to say, and send its calls. Return whether rows were in it."""
-        has_end = not self._stop.is_set() and self._clock() < ownership.keys_end_s
+        has_end = ownership.refusals.sends_s <= self._clock() < ownership.keys_end_s and not self._stop.is_set()
         until_ms = ownership.keys_until_ms if has_end else None
         round = ownership.memory.plan_round(until_ms)
         if round.is_empty and self._clock() < ownership.round_s:
@@ -262,7 +264,7 @@ class Relay:
         """Write a round, and repeat it until its outcome is known. Raises LostOwnership."""
         while True:
             try:
-                await self._call(self._tables.commit_round, round, reasons)
+                await self._thread.call(self._tables.commit_round, round, reasons)
                 return self._report(_DATABASE, None)
             except TablesUnavailable as error:
                 self._report(_DATABASE, str(error))
@@ -290,7 +292,7 @@ class Relay:
 
     def _send_doubtful(self, ownership: _Ownership) -> None:
         now_s = self._clock()
-        if now_s >= ownership.doubtful_s:
+        if now_s >= max(ownership.doubtful_s, ownership.refusals.again_s):
             ownership.doubtful_s = now_s + self._pauses.again_s
             ownership.sends.start(ownership.memory.doubtful_calls())
 
@@ -322,7 +324,7 @@ class Relay:
     async def _read_from(self, call: Callable[[], T]) -> T | None:
         """Return what a call of the tables returns; None, after a pause, if the database does not answer."""
         try:
-            result = await self._call(call)
+            result = await self._thread.call(call)
         except TablesUnavailable as error:
             self._report(_DATABASE, str(error))
             await self._wait(self._pauses.again_s)
@@ -339,13 +341,6 @@ class Relay:
         if part not in self._problems:
             log.warning("%s: rows wait", part, extra={"reason": problem})
         self._problems[part] = problem
-
-    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        self._statement_s = self._clock()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-        finally:
-            self._statement_s = None
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a stop, or this time."""

@@ -138,6 +138,11 @@ class RelayMemory:
         """Whether a sweep has something to find, and none is under way."""
         return self._swept_to is None and (self._are_rows_forgotten or self._groups.wants_sweep)
 
+    @property
+    def has_cut_groups(self) -> bool:
+        """Whether a sweep finds rows that were left because there was no room, and not because they were refused."""
+        return self._groups.has_cuts
+
     def begin_sweep(self) -> None:
         """Begin to read the table from its start."""
         self._swept_to = 0

@@ -44,6 +44,7 @@ FIRST_OWNER: Final = "INSERT INTO {relay} (one, epoch, nonce, round, state) VALU
 TAKE_OVER: Final = (
     "UPDATE {relay} SET epoch = epoch + 1, nonce = ?, round = 0 WHERE one = 1 AND epoch = ? AND round = ?"
 )
+LEAVE: Final = "UPDATE {relay} SET nonce = '' WHERE one = 1 AND epoch = ? AND nonce = ? AND round = ?"
 
 # What a relay reads. Sizes first: a page ends by the length of its payloads.
 READ_SIZES_ABOVE: Final = "SELECT id, LENGTH(payload) FROM {outbox} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"

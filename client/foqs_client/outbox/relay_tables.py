@@ -34,7 +34,7 @@ class LostOwnership(Exception):
 
 @dataclass(slots=True, frozen=True)
 class OutboxOwner:
-    """The owner row."""
+    """The owner row. Without a nonce no relay owns the outbox."""
 
     epoch: int
     nonce: str
@@ -90,6 +90,10 @@ class RelayTables:
         count = self.connection.execute(relay_sql.TAKE_OVER, (self._nonce, owner.epoch, owner.round))
         self._epoch, self._round = owner.epoch + 1, 0
         return count == 1
+
+    def leave(self) -> None:
+        """Let another relay take over at once. The fence of this one matches no row any more. Raises TablesUnavailable."""
+        self.connection.execute(relay_sql.LEAVE, (self._epoch, self._nonce, self._round))
 
     def read_stamped(self, state: RelayState) -> list[OutboxRow]:
         """Return the rows of the stamps that are there, in the outbox or among the parked rows."""

@@ -97,6 +97,11 @@ class RowGroups:
         """Whether rows were left to a sweep that has not begun."""
         return self._are_all_held or bool(self._held or self._cut)
 
+    @property
+    def has_cuts(self) -> bool:
+        """Whether the rows of a group from some id on were left to a sweep."""
+        return bool(self._cut)
+
     def begin_sweep(self) -> None:
         """The sweep finds the rows of all groups that are held now."""
         self._releasing, self._are_all_released = self._held.union(self._cut), self._are_all_held

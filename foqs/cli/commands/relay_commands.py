@@ -185,7 +185,8 @@ def _given(name: str, value: T) -> T:
 def relay(context: click.Context, /, session: HostSession, outbox: _Outbox, **options: Any) -> None:
     """Enqueue the committed rows of an outbox until SIGTERM, SIGHUP or Ctrl-C.
 
-    One relay works on an outbox at a time. Another one waits, and takes over within about ten seconds when it dies.
+    One relay works on an outbox at a time. Another one waits. It takes over at once when the first one is stopped, and
+    within about ten seconds when that dies.
 
     A stop sends no new row, waits for replies and deletes what is in the queue. A second signal ends at once: rows
     without a reply are sent again, and make no second item.

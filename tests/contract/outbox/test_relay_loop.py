@@ -8,28 +8,30 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foqs_client import Item
-from foqs_client.errors import FoqsError, InvalidArgument, PermissionDenied, Unavailable
+from foqs_client.errors import FoqsError, InvalidArgument, PermissionDenied, RateLimited, Unavailable
 from foqs_client.outbox import enqueue
 from foqs_client.outbox.outbox_connection import OutboxConnection
 from foqs_client.outbox.outbox_figures import OutboxFigures
 from foqs_client.outbox.parked_rows import list_parked
 from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
-from foqs_client.outbox.relay_pauses import RelayPauses
+from foqs_client.outbox.relay_pauses import DEFAULT_PAUSES, RelayPauses
 from foqs_client.outbox.relay_tables import RelayTables
+from foqs_client.outbox.statement_thread import StatementThread
 from tests.support.outbox_databases import Place, sqlite_place
-from tests.support.poll import eventually, until
-from tests.support.relay_process import QUICK, STEPS, FileQueue
+from tests.support.poll import until
+from tests.support.relay_process import STEPS, FileQueue
+from tests.support.virtual_time import run_virtual
 
 
 @pytest.fixture
@@ -98,28 +100,47 @@ class ScriptedQueue:
         return answers
 
 
-def run_until(
+class NoThread(StatementThread):
+    """Statements run in the loop and take no virtual time."""
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+
+def relay_of(
     place: Place,
     queue: Any,
-    is_done: Callable[[Relay], bool],
-    pauses: RelayPauses = QUICK,
+    pauses: RelayPauses = DEFAULT_PAUSES,
     connect: Callable[[], Any] | None = None,
+    nonce: str = "a" * 32,
 ) -> Relay:
-    """Run a relay until this is so after an answer of the queue or a look at the tables, and stop it."""
-    tables = RelayTables(OutboxConnection(connect or (lambda: place.connect(True)), place.dialect), "a" * 32)
-    relay = Relay(tables, queue, pauses)
+    """Return a relay of the running loop, whose time may be virtual."""
+    tables = RelayTables(OutboxConnection(connect or (lambda: place.connect(True)), place.dialect), nonce)
+    clock = asyncio.get_running_loop().time
+    return Relay(tables, queue, pauses, clock=clock, thread=NoThread(clock))
 
-    async def ask() -> bool:
-        return is_done(relay)
 
-    async def run() -> None:
+async def soon(is_so: Callable[[], bool]) -> None:
+    """Return when this is so, which is looked at often in virtual time."""
+    while not is_so():  # noqa: ASYNC110 - of tables in files, which give no signal
+        await asyncio.sleep(0.01)
+
+
+def run_until(
+    place: Place, queue: Any, is_done: Callable[[Relay], bool], connect: Callable[[], Any] | None = None
+) -> Relay:
+    """Run a relay in virtual time until this is so, and stop it."""
+
+    async def run() -> Relay:
+        relay = relay_of(place, queue, connect=connect)
         running = asyncio.ensure_future(relay.run())
-        await eventually(ask, "the relay is done")
+        await soon(lambda: is_done(relay))
         relay.stop()
         await running
+        return relay
 
-    asyncio.run(run())
-    return relay
+    return run_virtual(run, until_s=3_600)
 
 
 def test_a_refused_row_is_parked_with_its_reason_and_holds_its_group_until_it_is_resent(place: Place) -> None:
@@ -196,7 +217,7 @@ def test_a_statement_that_does_not_end_is_a_problem(place: Place) -> None:
         await asyncio.sleep(0)
         assert relay.problems == {}
         now_s[0] = 12.0
-        assert relay.problems == {"the outbox' database": "a statement runs for 12 s"}
+        assert relay.problems == {"the outbox' database": "a statement has been running for 12 s"}
         ends.set()
         await checking
         assert relay.problems == {}
@@ -213,7 +234,7 @@ def test_a_relay_writes_rounds_while_no_host_answers(place: Place) -> None:
             raise AssertionError
 
     add(place, [b"1"])
-    relay = run_until(place, FrozenQueue({}), lambda relay: relay.rounds > 2, replace(QUICK, round_s=0.01))
+    relay = run_until(place, FrozenQueue({}), lambda relay: relay.rounds > 2)
 
     assert relay.sent_rows == 0
 
@@ -264,38 +285,83 @@ def test_two_relays_that_take_over_from_each_other_send_each_row_once_and_in_ord
     place: Place, tmp_path: Path
 ) -> None:
     expected = [b"%d" % number for number in range(40)]
-    owners: set[str] = set()
 
     async def run(queue: FileQueue) -> None:
-        pauses = replace(QUICK, takeover_s=1.0)
         # An idle owner writes a round every two seconds, and the other one waits for one second only.
-        relays = {
-            name: Relay(
-                RelayTables(OutboxConnection(lambda: place.connect(True), place.dialect), name * 32), queue, pauses
-            )
-            for name in "ab"
-        }
-
-        async def is_sent(count: int) -> bool:
-            owners.update(name for name, relay in relays.items() if relay.is_owner)
-            return len(queue.payloads()) >= count
-
-        async def is_left_by_both() -> bool:
-            await is_sent(0)
-            return left(place) == 0 and len(owners) == 2
-
-        running = [asyncio.ensure_future(relay.run()) for relay in relays.values()]
+        pauses = replace(DEFAULT_PAUSES, takeover_s=1.0)
+        relays = [relay_of(place, queue, pauses, nonce=name * 32) for name in "ab"]
+        running = [asyncio.ensure_future(relay.run()) for relay in relays]
         for first in range(0, len(expected), 4):
+            owner = relays[first // 4 % 2]
+            await soon(lambda owner=owner: owner.is_owner)  # type: ignore[misc]
             add(place, expected[first : first + 4], "group")
-            await eventually(partial(is_sent, first + 1), "a row is sent")
-        await eventually(is_left_by_both, "the outbox is empty, and each relay has owned it")
-        for relay in relays.values():
+            await soon(lambda first=first: len(queue.payloads()) > first)  # type: ignore[misc]
+        await soon(lambda: left(place) == 0)
+        for relay in relays:
             relay.stop()
         await asyncio.gather(*running)
 
     with closing(FileQueue(tmp_path / "queue.db")) as queue:
-        asyncio.run(run(queue))
+        run_virtual(lambda: run(queue), until_s=3_600)
         assert queue.payloads() == expected
+
+
+def test_a_relay_that_is_stopped_is_succeeded_at_once_and_one_that_dies_after_ten_seconds(place: Place) -> None:
+    async def run() -> list[float]:
+        loop = asyncio.get_running_loop()
+        relays = [relay_of(place, ScriptedQueue({}), nonce=name * 32) for name in "abc"]
+        running = []
+        took_s = []
+        for relay in relays:
+            running.append(asyncio.ensure_future(relay.run()))
+            began_s = loop.time()
+            await soon(lambda relay=relay: relay.is_owner)  # type: ignore[misc]
+            took_s.append(loop.time() - began_s)
+            if relay is relays[0]:
+                relay.stop()
+                await running[0]
+            elif relay is relays[1]:
+                running[1].cancel()
+        return took_s
+
+    first_s, after_stop_s, after_death_s = run_virtual(run, until_s=3_600)
+    assert max(first_s, after_stop_s) < 1
+    assert 10 <= after_death_s < 13
+
+
+def test_a_refused_row_waits_as_long_as_the_refusal_says_and_all_rows_while_the_namespace_is_at_a_limit(
+    place: Place,
+) -> None:
+    sent_s: defaultdict[bytes, list[float]] = defaultdict(list)
+
+    class TimedQueue(ScriptedQueue):
+        async def send(self, call: SendCall) -> Mapping[int, FoqsError | None]:
+            for row in call.rows:
+                assert isinstance(row.item, Item)
+                sent_s[row.item.payload].append(asyncio.get_running_loop().time())
+            return await super().send(call)
+
+    errors: dict[bytes, list[FoqsError]] = {
+        b"of its shard": [Unavailable("x", retry_after_ms=9_000)],
+        b"of the namespace": [RateLimited("x", retry_after_ms=20_000)],
+    }
+
+    async def run() -> None:
+        relay = relay_of(place, TimedQueue(errors))
+        running = asyncio.ensure_future(relay.run())
+        for refused, beside in ((b"of its shard", b"1"), (b"of the namespace", b"2")):
+            add(place, [refused])
+            await soon(lambda refused=refused: bool(sent_s[refused]))  # type: ignore[misc]
+            add(place, [beside])
+            await soon(lambda: left(place) == 0)
+        relay.stop()
+        await running
+
+    run_virtual(run, until_s=3_600)
+    first_s, again_s = sent_s[b"of its shard"]
+    assert again_s >= first_s + 9 > sent_s[b"1"][0]
+    first_s, again_s = sent_s[b"of the namespace"]
+    assert min(again_s, sent_s[b"2"][0]) >= first_s + 20
 
 
 def test_the_lag_grows_while_no_count_is_answered(place: Place) -> None:

@@ -87,6 +87,20 @@ def test_a_relay_that_has_written_a_round_is_not_succeeded_with_an_older_state(p
         assert owner.state == RelayState(7)
 
 
+def test_a_relay_that_leaves_writes_no_round_more_and_its_state_stays(place: Place) -> None:
+    with closing(owning(place)) as leaving, closing(relay(place, SECOND)) as other:
+        leaving.commit_round(Round(state=RelayState(7)))
+        leaving.leave()
+
+        owner = other.read_owner()
+        assert (owner.nonce, owner.state) == ("", RelayState(7))
+        with pytest.raises(LostOwnership):
+            leaving.commit_round(Round())
+        assert other.take_over(owner)
+        leaving.leave()
+        assert other.read_owner().nonce == SECOND
+
+
 def test_a_relay_that_may_not_create_the_owner_row_says_so(make_place: MakePlace) -> None:
     place = make_place("sqlite").prepare()
     place.query("CREATE TRIGGER t BEFORE INSERT ON foqs_relay BEGIN SELECT RAISE(ABORT, 'INSERT command denied'); END")

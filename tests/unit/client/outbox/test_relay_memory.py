@@ -206,6 +206,17 @@ def test_rows_that_find_no_room_are_left_to_a_sweep() -> None:
     assert sent_ids(commit(memory)) == [[2, 3]]
 
 
+def test_only_rows_of_a_group_that_found_no_room_make_it_cut() -> None:
+    memory = new_memory(RelayLimits(waiting_rows_max=2))
+    memory.add_page(rows((1, "a")), 0.0)
+    commit(memory)
+    memory.on_replies({1: Reply.LATER})
+    assert (memory.wants_sweep, memory.has_cut_groups) == (True, False)
+
+    memory.add_page(rows((2, "b"), (3, "b"), (4, "b")), 0.0)
+    assert memory.has_cut_groups
+
+
 def test_rows_with_long_payloads_take_the_room_of_several() -> None:
     memory = new_memory(RelayLimits(waiting_rows_max=20, stamp_rows_max=10, in_flight_rows_max=15, run_rows_max=100))
     long = [OutboxRow(id, group, places=6) for id, group in ((1, None), (2, None), (3, "a"), (4, "a"), (5, "a"))]
