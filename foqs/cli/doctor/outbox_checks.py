@@ -70,7 +70,7 @@ def _relay_finding(is_working: bool, figures: OutboxFigures) -> Finding:
 def _row_findings(figures: OutboxFigures) -> Iterator[Finding]:
     if figures.oldest_ms > _LAG_MS_MAX:
         found = f"row {figures.oldest_id} waits for {format_duration(figures.oldest_ms)}"
-        yield Finding(_SUBJECT, "warning", found, "docs/runbook.md, Outbox")
+        yield Finding(_SUBJECT, "warning", found, "docs/runbook.md, FoqsOutboxLags")
     if figures.parked:
         rows = "rows are" if figures.parked > 1 else "row is"
         yield Finding(_SUBJECT, "warning", f"{figures.parked} {rows} parked", "foqs relay status, then resend or drop")

@@ -17,6 +17,8 @@ ALERTS: Final = {
     for found in re.finditer(r"(?<=- alert: ).*?(?=\n      - alert: |\Z)", RULES, re.DOTALL)
 }
 SUFFIXES: Final = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+TARGET_LABELS: Final = ("instance", "outbox")
+"""The labels that Prometheus gives each series of a target."""
 
 
 def test_alert_table_is_not_empty() -> None:
@@ -25,7 +27,7 @@ def test_alert_table_is_not_empty() -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_alert_uses_metrics_and_labels_that_exist(name: str) -> None:
-    shown = {metric.name + suffix: metric for metric in METRICS for suffix in SUFFIXES[metric.kind]}
+    shown = {metric.name + suffix: metric for metric in METRICS + RELAY_METRICS for suffix in SUFFIXES[metric.kind]}
     expression = re.search(r"expr: (.*?)\n        \w+:", ALERTS[name], re.DOTALL)
     assert expression
     metrics = re.findall(r"\b(foqs_\w+)(?:\{(\w+)[=!])?", expression[1])
@@ -34,7 +36,7 @@ def test_alert_uses_metrics_and_labels_that_exist(name: str) -> None:
         assert metric in shown
         assert not label or label in shown[metric].labels
     for label in re.findall(r"\$labels\.(\w+)", ALERTS[name]):
-        assert label == "instance" or any(label in shown[metric].labels for metric, _ in metrics)
+        assert label in TARGET_LABELS or any(label in shown[metric].labels for metric, _ in metrics)
 
 
 @pytest.mark.parametrize("name", ALERTS)
