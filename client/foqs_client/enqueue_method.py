@@ -28,6 +28,7 @@ _PAYLOAD: Final = field_head(ttypes.NewItem, "payload")
 _METADATA: Final = field_head(ttypes.NewItem, "metadata")
 _KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
 _TRACE_CONTEXT: Final = field_head(ttypes.NewItem, "trace_context")
+_KEY_UNTIL: Final = field_head(ttypes.NewItem, "key_until_ms")
 _pack_length: Final = I32.pack
 _NO_METADATA: Final = _METADATA + _pack_length(0)
 _END: Final = _NO_METADATA + STOP
@@ -84,11 +85,11 @@ def _joined_parts(request: _Enqueue) -> list[bytes] | None:
         if not (
             type(item) is Item
             and item.delay_ms is item.deliver_after_ms is item.lease_ms is item.ttl_ms is item.attempts_max is None
-            and item.key_until_ms is None
             and item.at_most_once is False
         ):
             return None
         payload, metadata, key, trace = item.payload, item.metadata, item.idempotency_key, item.trace_context
+        until_ms = item.key_until_ms
         if not (type(payload) is bytes is type(metadata)) or (trace is not None and type(trace) is not bytes):
             return None
         if item.topic is not topic or item.priority is not priority or len(payload) != size:
@@ -99,7 +100,7 @@ def _joined_parts(request: _Enqueue) -> list[bytes] | None:
             )
         append(start)
         append(payload)
-        if key is None is trace and not metadata:
+        if key is None is trace and until_ms is None and not metadata:
             append(_END)
             continue
         append(b"".join((_METADATA, _pack_length(len(metadata)), metadata)) if metadata else _NO_METADATA)
@@ -112,6 +113,9 @@ def _joined_parts(request: _Enqueue) -> list[bytes] | None:
             append(_TRACE_CONTEXT)
             append(_pack_length(len(trace)))
             append(trace)
+        if until_ms is not None:
+            append(_KEY_UNTIL)
+            append(I64.pack(until_ms))
         append(STOP)
     parts += (_TIMEOUT, I64.pack(request.timeout_ms), STOP)
     return parts

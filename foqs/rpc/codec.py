@@ -88,6 +88,9 @@ def parse_new_items(
     known: bytes | None = None
     topic = ""
     is_usual = type(raws) is UsualItems
+    key_until_ms: int | None = raws.key_until_ms if is_usual else None
+    if key_until_ms is not None and not 0 <= key_until_ms <= TIME_MS_MAX:
+        raws, is_usual = list(raws), False  # each item is refused
     for place, raw in enumerate(raws.rows if is_usual else raws):
         trace_context = None
         if is_usual:
@@ -151,6 +154,7 @@ def parse_new_items(
                         validation.check_idempotency_key(key),
                         item_digest(name, priority, payload, metadata, None, incarnation),
                         trace_context,
+                        key_until_ms,
                     )
                 )
             else:

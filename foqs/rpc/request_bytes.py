@@ -38,6 +38,7 @@ _PRIORITY: Final = field_head(ttypes.NewItem, "priority")
 _PAYLOAD: Final = field_head(ttypes.NewItem, "payload")
 _METADATA: Final = field_head(ttypes.NewItem, "metadata")
 _KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
+_KEY_UNTIL: Final = field_head(ttypes.NewItem, "key_until_ms")
 _ID: Final = field_head(ttypes.Lease, "id")
 _TOKEN: Final = field_head(ttypes.Lease, "token")
 _END_BYTES: Final = 2
@@ -51,10 +52,14 @@ class UsualItems:
     """The items of an enqueue, with no fields but these: (topic, priority, payload, metadata, key) in `rows`.
 
     An item that is read by its place or by iteration is a struct.
+
+    Attributes:
+        key_until_ms: the end of the keys, which all items have; None: they have no end.
     """
 
-    def __init__(self, rows: list[tuple[bytes, int, bytes, bytes, bytes | None]]) -> None:
+    def __init__(self, rows: list[tuple[bytes, int, bytes, bytes, bytes | None]], key_until_ms: int | None) -> None:
         self.rows = rows
+        self.key_until_ms = key_until_ms
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -64,7 +69,7 @@ class UsualItems:
 
     def __getitem__(self, place: int) -> Any:
         topic, priority, payload, metadata, key = self.rows[place]
-        return ttypes.NewItem(topic, priority, payload, metadata, idempotency_key=key)
+        return ttypes.NewItem(topic, priority, payload, metadata, idempotency_key=key, key_until_ms=self.key_until_ms)
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self[place] for place in range(len(self.rows))])
@@ -97,12 +102,14 @@ def read_enqueue(message: bytes, start: int, string_bytes_max: int, entries_max:
         if not ENTRIES_MIN <= count <= entries_max:
             return None
         rows: list[tuple[bytes, int, bytes, bytes, bytes | None]] = []
+        end: bytes | None = None
         while len(rows) < count:
             before = len(rows)
-            position = _read_run_of_items(message, position, count, string_bytes_max, rows)
-            if len(rows) < count and len(rows) - before < RUN_MIN:
+            position, end_of_run = _read_run_of_items(message, position, count, string_bytes_max, rows)
+            if (len(rows) < count and len(rows) - before < RUN_MIN) or end_of_run != (end or end_of_run):
                 return None
-        items: Any = UsualItems(rows)
+            end = end_of_run
+        items: Any = UsualItems(rows, _read_i64(end, FIELD_HEAD_BYTES)[0] if end and len(end) > len(STOP) else None)
         return ttypes.EnqueueRequest(namespace, items, _read_timeout(message, position))
     except (_OtherForm, struct.error):
         return None
@@ -182,8 +189,11 @@ def _read_run_of_items(
     count: int,
     string_bytes_max: int,
     rows: list[tuple[bytes, int, bytes, bytes, bytes | None]],
-) -> int:
-    """Append the item at `position`, and all after it whose strings have the same sizes. Return their end."""
+) -> tuple[int, bytes]:
+    """Append the item at `position`, and all after it whose strings have the same sizes and whose keys the same end.
+
+    Return where they end, and what each has after its strings.
+    """
     topic_size = _read_size(message, position, _TOPIC, string_bytes_max)
     end = position + STRING_HEAD_BYTES + topic_size + I32_FIELD_BYTES
     payload_size = _read_size(message, end, _PAYLOAD, string_bytes_max)
@@ -194,21 +204,23 @@ def _read_run_of_items(
     end += STRING_HEAD_BYTES + metadata_size
     form = f">7s{topic_size}s3si7s{payload_size}s7s{metadata_size}s"
     has_key = message[end : end + 1] != STOP
-    key_head = b""
+    key_head, last = b"", STOP
     if has_key:
         key_size = _read_size(message, end, _KEY, string_bytes_max)
         key_head = message[end : end + STRING_HEAD_BYTES]
         end += STRING_HEAD_BYTES + key_size
         form += f"7s{key_size}s"
-    stride = end + len(STOP) - position
+        if message[end : end + FIELD_HEAD_BYTES] == _KEY_UNTIL:
+            last = message[end : end + I64_FIELD_BYTES] + STOP
+    stride = end + len(last) - position
     topic_head = message[position : position + STRING_HEAD_BYTES]
     begun = len(rows)
     run_max = min(count - begun, (len(message) - position) // stride)
-    run = struct.iter_unpack(f"{form}c", memoryview(message)[position : position + run_max * stride])
+    run = struct.iter_unpack(f"{form}{len(last)}s", memoryview(message)[position : position + run_max * stride])
     if has_key:
         for head_1, topic, head_2, priority, head_3, payload, head_4, metadata, head_11, key, stop in run:
             if (
-                stop != STOP
+                stop != last
                 or head_1 != topic_head
                 or head_2 != _PRIORITY
                 or head_3 != payload_head
@@ -228,4 +240,4 @@ def _read_run_of_items(
             ):
                 break
             rows.append((topic, priority, payload, metadata, None))
-    return position + stride * (len(rows) - begun)
+    return position + stride * (len(rows) - begun), last

@@ -27,6 +27,7 @@ USUAL_ITEMS = st.builds(
     metadata=st.binary(max_size=300),
     idempotency_key=st.none() | TEXTS,
     trace_context=st.none() | st.binary(max_size=60),
+    key_until_ms=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
 )
 OTHER_ITEMS = st.builds(
     Item,
@@ -58,6 +59,8 @@ BAD_ITEMS: tuple[Any, ...] = (
     Item("t", idempotency_key=b"k"),  # type: ignore[arg-type]
     Item("t", idempotency_key=5),  # type: ignore[arg-type]
     Item("t", trace_context="t"),  # type: ignore[arg-type]
+    Item("t", key_until_ms="1"),  # type: ignore[arg-type]
+    Item("t", key_until_ms=1 << 63),
     Item("t", at_most_once=1),  # type: ignore[arg-type]
     Item("t", at_most_once=0),  # type: ignore[arg-type]
     Item("t", delay_ms="1"),  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def items(*contents: tuple[bytes | None, bytes | None]) -> Any:
 
 
 def usual(*contents: tuple[bytes, bytes]) -> Any:
-    return UsualItems([(b"mail", 0, payload, metadata, None) for payload, metadata in contents])
+    return UsualItems([(b"mail", 0, payload, metadata, None) for payload, metadata in contents], None)
 
 
 @pytest.mark.parametrize("make", [items, usual])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,7 @@ RUNS = st.tuples(
         metadata=st.sampled_from([b"", b"m"]) | st.binary(max_size=70),
         idempotency_key=st.none() | st.sampled_from(["k1", "k2"]) | TEXTS,
         lease_ms=st.sampled_from([None] * 9 + [5]),
+        key_until_ms=st.sampled_from([None, 5, 5, 6]),
     ),
 )
 IDS = st.sampled_from(["3-8796093022209", "12-8796093022210", "", "x"]) | st.text(max_size=20)
@@ -110,10 +112,12 @@ def test_ack_is_read_as_thrift_reads_it(runs: list[tuple[int, Any]], flaws: list
     assert_as_decoded("ack", "leases", flawed(sent, flaws, cut))
 
 
-@pytest.mark.parametrize("key", [None, "~1ffkey"])
+@pytest.mark.parametrize(("key", "until_ms"), [(None, None), ("~1ffkey", None), ("~1ffkey", 5), ("~1ffkey", -1)])
 @pytest.mark.parametrize("metadata", [b"", b"m"])
 @pytest.mark.parametrize("count", [ENTRIES_MIN, 100, 200])
-def test_usual_items_are_read_and_parsed_without_structs(count: int, metadata: bytes, key: str | None) -> None:
+def test_usual_items_are_read_and_parsed_without_structs(
+    count: int, metadata: bytes, key: str | None, until_ms: int | None
+) -> None:
     items: list[Any] = [
         Item(
             f"t{place % 2}",
@@ -121,10 +125,11 @@ def test_usual_items_are_read_and_parsed_without_structs(count: int, metadata: b
             place,
             metadata=metadata,
             idempotency_key=None if key is None else f"{key}-{place + 84}",
+            key_until_ms=until_ms,
         )
         for place in range(count)
     ]
-    items[-1] = Item("t2", b"y" * 61, metadata=metadata, idempotency_key=items[-1].idempotency_key)
+    items[-1] = replace(items[-1], topic="t2", payload=b"y" * 61, priority=0)
     sent = message("enqueue", ttypes.EnqueueRequest("n", items, 1_000))
     assert assert_as_decoded("enqueue", "items", sent)
     packed, structs = read("enqueue", sent).items, decoded("enqueue", sent).items
@@ -133,7 +138,10 @@ def test_usual_items_are_read_and_parsed_without_structs(count: int, metadata: b
     wanted, wanted_errors = codec.parse_new_items(structs, "n", SETTINGS)
     assert good == wanted
     assert list(map(type, good)) == list(map(type, wanted))
-    [(place, error)] = errors.items()
+    assert {place: (str(error), error.field) for place, error in errors.items()} == {
+        place: (str(error), error.field) for place, error in wanted_errors.items()
+    }
+    place, error = errors.popitem()
     assert (place, str(error), error.field) == (count - 1, str(wanted_errors[place]), f"items[{place}].payload")
 
 
