@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from foqs.core.flush.fence import Owner
-from foqs.core.items.item import Row, TopicName
+from foqs.core.items.item import Row, State, TopicName
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers
 from foqs.store.journaled import journaled_reads
@@ -40,11 +40,14 @@ def rows_win() -> None:
 
 def ready_items_without_rows_unread() -> None:
     """A refill finds no READY items that have no row."""
+    former = DirtyItems.order_keys
 
-    def ready_keys(self: DirtyItems, topic: TopicName, after: Any, keys_max: int, purged_up_to: int = 0) -> list[int]:
-        return []
+    def order_keys(
+        self: DirtyItems, topic: TopicName, state: State, after: Any, keys_max: int, purged_up_to: int = 0
+    ) -> list[int]:
+        return [] if state is State.READY else former(self, topic, state, after, keys_max, purged_up_to)
 
-    plant(DirtyItems, "ready_keys", ready_keys)
+    plant(DirtyItems, "order_keys", order_keys)
 
 
 def dirty_items_uncounted() -> None:

@@ -229,9 +229,7 @@ class JournalOwner:
                 break
             except StoreLost:
                 await self.store.read_owner()
-        for number, item in missing.items():
-            assert item.row is not None
-            item.row = replace(item.row, payload=found[places[number]])
+        self._set_payloads({number: found[place] for number, place in places.items()})
 
     def _apply(self, journal: JournalPlan) -> None:
         row, trimmed = self._writes.journal_row, self._writes.journal_trimmed
@@ -244,11 +242,16 @@ class JournalOwner:
             self._forget_payloads()
 
     def _forget_payloads(self) -> None:
-        """Leave the payloads of all young items to the journal, as an owner does that has no room for them."""
-        for number in [number for number, _ in self.dirty_items.items()]:
+        """Leave the payloads of all young items to the journal, as after a takeover."""
+        self._set_payloads({number: None for number, item in self.dirty_items.items() if item.row is not None})
+
+    def _set_payloads(self, payloads: Mapping[int, bytes | None]) -> None:
+        changed: dict[int, DirtyItem] = {}
+        for number, payload in payloads.items():
             item = self.dirty_items.get(number)
-            if item is not None and item.row is not None:
-                item.row = replace(item.row, payload=None)
+            assert item is not None and item.row is not None
+            changed[number] = replace(item, row=replace(item.row, payload=payload))
+        self.dirty_items.apply(changed, ())
 
     async def check(self, rows: Mapping[int, Row]) -> None:
         """Compare the rows of the table, the timers and the journal with the truth and the memory."""

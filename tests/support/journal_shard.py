@@ -108,7 +108,7 @@ class JournalShard:
         assert self.timers == {entry for row in self.rows.values() if (entry := timer_entry(row)) is not None}
         true = {entry for row in self.truth.values() if (entry := timer_entry(row)) is not None}
         current = {entry for entry in self.timers if entry[1] not in dirty_items}
-        assert sorted(current.union(dirty_items.dues_up_to(1_000))) == sorted(true)
+        assert sorted(current.union(dirty_items.dues_after((0, 0), 1_000, len(dirty_items)))) == sorted(true)
         assert dirty_items.next_due_ms() == min((due for due, n in true if n in dirty_items), default=None)
         assert dirty_items.oldest(1_000) == sorted(
             (number for number, _ in dirty_items.items()),

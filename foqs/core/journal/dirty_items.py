@@ -8,17 +8,18 @@ are the items of the shard; `floor` is not above the first event of any of them.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from foqs.core.flush.fence import Position
-from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number, pack_order_key
+from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, TopicName, order_key_number, pack_order_key
+from foqs.core.journal.dirty_keys import NO_DUE, DirtyKeys, ItemKeys, pack_due, unpack_due
 from foqs.core.journal.journal_events import Base, ItemChange, apply_change
-from foqs.core.journal.ready_keys import ReadyKeys
+
+_PURGED_KEYS_STEP: Final = 1_000
+"""How many keys are read at once to find some that are not purged."""
 
 
 @dataclass(slots=True)
@@ -75,13 +76,17 @@ class DirtyItem:
         known = self.row or self.change
         return None if known is None or known.state is State.LEASED else known.due_ms
 
-
-@dataclass(slots=True)
-class _Block:
-    """The items whose first events are those of one flush. Some of them may not be dirty any more."""
-
-    first: Position
-    numbers: deque[int] = field(default_factory=deque)
+    def keys(self, number: int) -> ItemKeys | None:
+        """Return the keys of this item; None if it is ended."""
+        row = self.row
+        if row is not None:
+            due_key = NO_DUE if row.due_ms is None or row.state is State.LEASED else pack_due(row.due_ms, number)
+            return (row.namespace, row.topic, row.state), row.order_key, due_key
+        change, base = self.change, self.base
+        if change is None or base is None:
+            return None
+        due_key = NO_DUE if change.due_ms is None or change.state is State.LEASED else pack_due(change.due_ms, number)
+        return (base.namespace, base.topic, change.state), self.order_key(number), due_key
 
 
 class DirtyItems:
@@ -89,12 +94,9 @@ class DirtyItems:
 
     def __init__(self) -> None:
         self._items: dict[int, DirtyItem] = {}
-        self._blocks: deque[_Block] = deque()
-        """In the order of their first events. Each dirty item is in the block of its first event."""
-        self._topics: dict[TopicName, dict[int, None]] = {}
-        self._ready_keys = ReadyKeys()
-        self._dues: list[tuple[int, int]] = []
-        """A heap of (due_ms, number). The item may have another due, or be clean, since it was added."""
+        self._blocks: dict[Position, dict[int, None]] = {}
+        """The numbers of the items by their first events, both in order."""
+        self._keys = DirtyKeys()
         self._ended: dict[int, None] = {}
         """The ended items, in the order in which they ended."""
         self.young_count: Final = _Counter()
@@ -116,52 +118,43 @@ class DirtyItems:
             return row
         return None if item.change is None else apply_change(row, item.change)
 
-    def in_topic(self, topic: TopicName) -> Iterator[tuple[int, DirtyItem]]:
-        """Yield the dirty items of a topic. Nothing may change meanwhile."""
-        for number in self._topics.get(topic, ()):
-            yield number, self._items[number]
-
-    def ready_keys(
-        self, topic: TopicName, after: OrderKey | None, keys_max: int, purged_up_to: int = 0
+    def order_keys(
+        self, topic: TopicName, state: State, after: OrderKey | None, keys_max: int, purged_up_to: int = 0
     ) -> list[OrderKey]:
-        """Return the first order keys above `after` of a topic's READY items with numbers above `purged_up_to`."""
+        """Return the first order keys above `after` of a topic's items in a state with numbers above `purged_up_to`."""
+        known = self._keys.order_keys((*topic, state))
+        begin = -1 if after is None else after
+        if not purged_up_to:
+            return known.first_after(begin, keys_max)
+        found: list[OrderKey] = []
+        while len(found) < keys_max and (page := known.first_after(begin, max(keys_max, _PURGED_KEYS_STEP))):
+            found += [order_key for order_key in page if order_key_number(order_key) > purged_up_to]
+            begin = page[-1]
+        return found[:keys_max]
 
-        def counts(order_key: OrderKey) -> bool:
-            return order_key_number(order_key) > purged_up_to and self._is_ready(order_key)
+    def numbers_after(self, after: int, last: int, numbers_max: int) -> list[int]:
+        """Return the first numbers of dirty items above `after`, up to `last`, in order."""
+        return self._keys.numbers.first_after(after, numbers_max, last)
 
-        return self._ready_keys.first_after(topic, after, keys_max, counts)
-
-    def between(self, first: int, last: int) -> list[int]:
-        """Return the numbers of dirty items from `first` to `last`, in order."""
-        return sorted([number for number in self._items if first <= number <= last])
-
-    def copied(self, topic: TopicName | None = None) -> tuple[list[int], list[DirtyItem]]:
-        """Return the numbers and dirty items of a topic, or all, as of now, for a walk in steps: a change replaces an item."""
-        if topic is None:
-            return list(self._items), list(self._items.values())
-        numbers = list(self._topics.get(topic, ()))
-        return numbers, list(map(self._items.__getitem__, numbers))
+    def copied(self) -> tuple[list[int], list[DirtyItem]]:
+        """Return all numbers and dirty items as of now, for a walk in steps: a change replaces an item."""
+        return list(self._items), list(self._items.values())
 
     # -------------------------------------------------------------- write-back
 
     def oldest(self, rows_max: int, up_to: Position | None = None) -> list[int]:
         """Return the numbers of the oldest items, at most `rows_max`, with first events up to `up_to`."""
         found: list[int] = []
-        for block in self._blocks:
-            if len(found) >= rows_max or (up_to is not None and block.first > up_to):
+        for first, numbers in self._blocks.items():
+            if len(found) >= rows_max or (up_to is not None and first > up_to):
                 break
-            for number in block.numbers:
-                if self._is_in(block, number):
-                    found.append(number)
-                    if len(found) >= rows_max:
-                        break
+            found += islice(numbers, rows_max - len(found))
         return found
 
     @property
     def first(self) -> Position | None:
         """The first event of the oldest item; None if none is dirty."""
-        oldest = self.oldest(1)
-        return self._items[oldest[0]].first if oldest else None
+        return next(iter(self._blocks), None)
 
     def ended(self, rows_max: int) -> list[int]:
         """Return the numbers of the items that ended first, in this order, at most `rows_max`."""
@@ -169,107 +162,70 @@ class DirtyItems:
 
     def floor(self, clean: Container[int], position: Position) -> Position:
         """Return the floor of a flush at `position` after which the items in `clean` are not dirty."""
-        for block in self._blocks:
-            if any(self._is_in(block, number) and number not in clean for number in block.numbers):
-                return block.first
+        for first, numbers in self._blocks.items():
+            if any(number not in clean for number in numbers):
+                return first
         return position
 
     # ------------------------------------------------------------------ timers
 
-    def dues_up_to(self, due_ms: int) -> list[tuple[int, int]]:
-        """Return (due_ms, number) of the items that are due up to then, in order. They stay until their flush."""
-        dues = self._dues
-        found: list[tuple[int, int]] = []
-        while dues and dues[0][0] <= due_ms:
-            entry = heappop(dues)
-            if self._has_due(entry) and (not found or found[-1] != entry):
-                found.append(entry)
-        for entry in found:
-            heappush(dues, entry)
-        return found
+    def dues_after(self, after: tuple[int, int], last_ms: int, dues_max: int) -> list[tuple[int, int]]:
+        """Return the first (due_ms, number) above `after`, up to `last_ms`, in order. Lease ends are not among them."""
+        dues = self._keys.dues.first_after(pack_due(*after), dues_max, pack_due(last_ms, NUMBER_MAX))
+        return [unpack_due(due) for due in dues]
 
     def next_due_ms(self, above_ms: int = -1) -> int | None:
         """Return the earliest due above a moment; None if nothing is due after it."""
-        while self._dues and not self._has_due(self._dues[0]):
-            heappop(self._dues)
-        if not self._dues or self._dues[0][0] > above_ms:
-            return self._dues[0][0] if self._dues else None
-        return min([entry[0] for entry in self._dues if entry[0] > above_ms and self._has_due(entry)], default=None)
+        dues = self._keys.dues.first_after(pack_due(above_ms, NUMBER_MAX), 1)
+        return unpack_due(dues[0])[0] if dues else None
 
     # ----------------------------------------------------------------- changes
 
     def apply(self, changed: Mapping[int, DirtyItem], clean: Collection[int]) -> None:
         """Add or replace items, in the order of their first events, and remove those in `clean`."""
-        items, ready = self._items, dict[TopicName, list[OrderKey]]()
+        items, keys, young_count = self._items, self._keys, self.young_count
         for number in clean:
-            self._remove(number)
+            former = items.pop(number, None)
+            if former is not None:
+                self._leave_block(number, former.first)
+                young_count.add(former, -1)
+                former_keys = former.keys(number)
+                keys.remove(number, former_keys)
+                if former_keys is None:
+                    del self._ended[number]
         for number, item in changed.items():
             former = items.get(number)
-            if former is None or former.first != item.first:
-                self._remove(number)
-                self._add(number, item)
-            else:
-                self.young_count.add(former, -1)
-            self.young_count.add(item, 1)
             items[number] = item
-            state = item.state
-            if state is None:
+            young_count.add(item, 1)
+            item_keys = item.keys(number)
+            if former is None:
+                self._enter_block(number, item.first)
+                keys.add(number, item_keys)
+            else:
+                young_count.add(former, -1)
+                keys.replace(former.keys(number), item_keys)
+                if former.first != item.first:
+                    self._leave_block(number, former.first)
+                    self._enter_block(number, item.first)
+                    self._ended.pop(number, None)
+            if item_keys is None:
                 self._ended[number] = None
-            elif state is not State.LEASED:
-                if state is State.READY:
-                    ready.setdefault(item.topic, []).append(item.order_key(number))
-                due_ms = item.due_ms
-                if due_ms is not None and (former is None or former.timer_due_ms != due_ms):
-                    heappush(self._dues, (due_ms, number))
-        for topic, order_keys in ready.items():
-            self._ready_keys.add_many(topic, order_keys)
-            self._ready_keys.drop_old_keys(topic, len(self._topics[topic]), self._is_ready)
-        self._drop_old_entries()
+        keys.commit()
 
-    def _add(self, number: int, item: DirtyItem) -> None:
-        self._topics.setdefault(item.topic, {})[number] = None
-        blocks = self._blocks
-        if not blocks or blocks[-1].first < item.first:
-            blocks.append(_Block(item.first))
-        assert blocks[-1].first == item.first, f"the first event of {number} is older than one that is known already"
-        blocks[-1].numbers.append(number)
+    def _enter_block(self, number: int, first: Position) -> None:
+        numbers = self._blocks.get(first)
+        if numbers is None:
+            assert not self._blocks or first > next(reversed(self._blocks)), (
+                f"the first event of {number} is older than one that is known already"
+            )
+            numbers = self._blocks[first] = {}
+        numbers[number] = None
 
-    def _remove(self, number: int) -> None:
-        item = self._items.pop(number, None)
-        if item is not None:
-            self.young_count.add(item, -1)
-            self._ended.pop(number, None)
-            numbers = self._topics[item.topic]
-            del numbers[number]
-            if not numbers:
-                del self._topics[item.topic]
-                self._ready_keys.forget(item.topic)
-
-    def _drop_old_entries(self) -> None:
-        """Drop what is not dirty any more: from the front of the blocks, and from the dues if most of them are old."""
-        blocks = self._blocks
-        while blocks:
-            numbers = blocks[0].numbers
-            while numbers and not self._is_in(blocks[0], numbers[0]):
-                numbers.popleft()
-            if numbers:
-                break
-            blocks.popleft()
-        if len(self._dues) > 2 * len(self._items) + 64:
-            self._dues = sorted({entry for entry in self._dues if self._has_due(entry)})
-
-    def _is_in(self, block: _Block, number: int) -> bool:
-        item = self._items.get(number)
-        return item is not None and item.first == block.first
-
-    def _is_ready(self, order_key: OrderKey) -> bool:
-        number = order_key_number(order_key)
-        item = self._items.get(number)
-        return item is not None and item.state is State.READY and item.order_key(number) == order_key
-
-    def _has_due(self, entry: tuple[int, int]) -> bool:
-        item = self._items.get(entry[1])
-        return item is not None and item.timer_due_ms == entry[0]
+    def _leave_block(self, number: int, first: Position) -> None:
+        numbers = self._blocks[first]
+        del numbers[number]
+        if not numbers:
+            del self._blocks[first]
 
     # ------------------------------------------------------------------- check
 
@@ -279,19 +235,13 @@ class DirtyItems:
 
     def check(self) -> None:
         """Assert what is always true of the parts."""
-        in_blocks = [n for block in self._blocks for n in block.numbers if self._is_in(block, n)]
-        assert sorted(in_blocks) == sorted(self._items), "invariant 20: a dirty item is in no block, or in two"
-        in_topics = sorted(number for numbers in self._topics.values() for number in numbers)
-        assert in_topics == sorted(self._items), "invariant 20: a dirty item is in no topic, or in two"
-        dues = {(item.timer_due_ms, number) for number, item in self._items.items() if item.timer_due_ms is not None}
-        assert dues <= set(self._dues), "invariant 10: the due of a dirty item is forgotten"
-        for topic in self._topics:
-            ready = [item.order_key(n) for n, item in self.in_topic(topic) if item.state is State.READY]
-            assert self.ready_keys(topic, None, len(self)) == sorted(ready), (
-                f"invariant 13: the READY keys of {topic} are not those of its dirty items"
-            )
-        ended = sorted(number for number, item in self._items.items() if item.is_ended)
-        assert sorted(self._ended) == ended, "invariant 20: an ended item is not known as such, or another one is"
+        in_blocks = {number: first for first, numbers in self._blocks.items() for number in numbers}
+        firsts = {number: item.first for number, item in self._items.items()}
+        assert in_blocks == firsts, "invariant 20: a dirty item is not in the block of its first event"
+        assert all(self._blocks.values()) and [*self._blocks] == sorted(self._blocks), "the blocks are not in order"
+        self._keys.check({number: item.keys(number) for number, item in self._items.items()})
+        ended = {number for number, item in self._items.items() if item.is_ended}
+        assert self._ended.keys() == ended, "invariant 20: an ended item is not known as such, or another one is"
         young = sum(item.base is None for item in self._items.values())
         assert young == self.young_count.items, (
             f"invariant 18: {young} items are young, and {self.young_count.items} count"

@@ -2,12 +2,14 @@
 
 Many rows of the tables may be of items that the journal has changed since, so they are read on until enough of
 them count. Always true: the page is of one moment, the end of the last read, and what was read beyond it is at
-most what the memory knows better, and one page. Knows no connections: the caller reads the tables.
+most what the memory knows better, and one page. If flushes write too many rows meanwhile, the page is read again
+in shorter parts. Knows no connections: the caller reads the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from foqs.core.items.item import OrderKey
@@ -18,9 +20,13 @@ from foqs.store.port import StoreLost
 _ENTRIES_MIN: Final = 500
 _ENTRIES_MAX: Final = 4_000
 """How many entries are read at once if the first page of the tables was not enough."""
+_SHORTER: Final = 8
+"""A read that took too long is made again with an eighth of its limit."""
 
+_Result = TypeVar("_Result")
 _Entry = TypeVar("_Entry")
 _Place = TypeVar("_Place", OrderKey, tuple[int, int])
+_Start = TypeVar("_Start")
 
 
 class MergedPage(Generic[_Entry, _Place]):
@@ -84,7 +90,39 @@ class MergedPage(Generic[_Entry, _Place]):
         return sorted(found.values(), key=place_of)[: self._limit]
 
 
+class ReadIsVoid(StoreLost):
+    """Flushes wrote so many rows during a read that the memory does not know what its pages lack."""
+
+
 def check_room(touched: TouchedNumbers) -> None:
-    """Raise `StoreLost` if a record is void."""
+    """Raise `ReadIsVoid` if a record is void."""
     if touched.is_void:
-        raise StoreLost("flushes wrote too many rows during a read; try again")
+        raise ReadIsVoid("flushes wrote too many rows during a read; try again")
+
+
+async def shortened(read: Callable[[int], Awaitable[_Result]], limit: int) -> tuple[_Result, int]:
+    """Return what is read with a limit, or with a smaller one if the read is void, and this limit."""
+    while True:
+        try:
+            return await read(limit), limit
+        except ReadIsVoid:
+            if limit <= 1:
+                raise
+            limit = max(limit // _SHORTER, 1)
+
+
+async def in_parts(
+    read: Callable[[_Start | None, int], Awaitable[list[_Entry]]],
+    after: _Start | None,
+    limit: int,
+    place_of: Callable[[_Entry], _Start],
+) -> list[_Entry]:
+    """Return a page: in one part, or in shorter ones after a part was void. Each part is of one moment."""
+    found: list[_Entry] = []
+    part_max = limit
+    while True:
+        part, part_max = await shortened(partial(read, after), min(part_max, limit - len(found)))
+        found += part
+        if len(part) < part_max or len(found) >= limit:
+            return found
+        after = place_of(part[-1])

@@ -6,24 +6,24 @@ memory lays over the rows. Changes only when a flush is known to be committed. K
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from foqs.core.flush.fence import Position
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.flush.writes import Writes
-from foqs.core.items.item import OrderKey, Row, State, TopicName
+from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_plan import JournalPlan
 from foqs.core.journal.journal_positions import JournalPositions
 from foqs.core.journal.journal_status import JournalStatus
-from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers
+from foqs.core.journal.touched_numbers import ReadsUnderWay, TouchedNumbers, TouchedRow
 from foqs.core.journal.write_back import URGENT_PERCENT, WriteBackChoice
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.refused_rows import RefusedRows
-from foqs.store.port import DueRow
+from foqs.store.port import DueRow, LeaseEnd
 
-_TOUCHED_NUMBERS_MAX: Final = 1_000_000
+_TOUCHED_NUMBERS_MAX: Final = 100_000
+"""The numbers that the records of all reads of a shard have together: some seconds of write-backs."""
 
 
 class PlannedFlush:
@@ -123,40 +123,6 @@ class JournalMemory:
         """Return whether the memory knows better than a row that was read under this record."""
         return number in self.dirty_items or number in touched.numbers
 
-    def items_of(self, topic: TopicName, state: State, touched: TouchedNumbers) -> Iterator[tuple[int, DirtyItem]]:
-        """Yield the items of a topic in a state that a page read under this record may lack, as they are now."""
-        for number, item in self.dirty_items.in_topic(topic):
-            if item.state is state:
-                yield number, item
-        for number, touched_item in touched.numbers.items():
-            if (
-                touched_item is not None
-                and touched_item.state is state
-                and touched_item.topic == topic
-                and number not in self.dirty_items
-            ):
-                yield number, touched_item
-
-    def ready_keys(
-        self, topic: TopicName, after: OrderKey | None, keys_max: int, purged_up_to: int, touched: TouchedNumbers
-    ) -> list[OrderKey]:
-        """Return the keys above `after` of READY items that a page read under this record may lack.
-
-        Of dirty items only the first `keys_max`: a page has no more.
-        """
-        keys = self.dirty_items.ready_keys(topic, after, keys_max, purged_up_to)
-        for number, item in touched.numbers.items():
-            if (
-                item is not None
-                and item.state is State.READY
-                and item.topic == topic
-                and number not in self.dirty_items
-                and number > purged_up_to
-                and (after is None or item.order_key(number) > after)
-            ):
-                keys.append(item.order_key(number))
-        return keys
-
     def order_keys(
         self,
         topic: TopicName,
@@ -166,20 +132,27 @@ class JournalMemory:
         purged_up_to: int,
         touched: TouchedNumbers,
     ) -> list[OrderKey]:
-        """Return the keys of items in a state that a page read under this record may lack; see `ready_keys`."""
-        if state is State.READY:
-            return self.ready_keys(topic, after, keys_max, purged_up_to, touched)
-        found = self.items_of(topic, state, touched)
-        return [item.order_key(number) for number, item in found if number > purged_up_to]
+        """Return the keys above `after` of a topic's items in a state that a page read under this record may lack.
 
-    def copied(self, topic: TopicName, touched: TouchedNumbers) -> tuple[list[int], list[DirtyItem]]:
-        """Return the numbers and items of a topic that a page read under this record may lack, as of now."""
-        numbers, items = self.dirty_items.copied(topic)
-        for number, item in touched.numbers.items():
-            if item is not None and item.topic == topic and number not in self.dirty_items:
-                numbers.append(number)
-                items.append(item)
-        return numbers, items
+        Of dirty items only the first `keys_max`: a page has no more.
+        """
+        dirty_items, begin = self.dirty_items, -1 if after is None else after
+        return dirty_items.order_keys(topic, state, after, keys_max, purged_up_to) + [
+            row.order_key
+            for number, row in touched.in_topic(topic).items()
+            if row.state is state and row.order_key > begin and number > purged_up_to and number not in dirty_items
+        ]
+
+    def leases(
+        self, topic: TopicName, after: OrderKey | None, leases_max: int, touched: TouchedNumbers
+    ) -> list[LeaseEnd]:
+        """Return the leases above `after` of items that a page read under this record may lack; see `order_keys`."""
+        leases: list[LeaseEnd] = []
+        for order_key in self.order_keys(topic, State.LEASED, after, leases_max, 0, touched):
+            item = self.now(order_key_number(order_key), touched)
+            if item is not None and item.due_ms is not None:
+                leases.append((order_key, item.due_ms))
+        return leases
 
     def may_be_in(self, state: State, number: int, touched: TouchedNumbers) -> bool:
         """Return whether the item of a row that was read in a state is not known to be in another one now."""
@@ -188,20 +161,26 @@ class JournalMemory:
         item = self.now(number, touched)
         return item is not None and item.state is state
 
-    def dues(self, low_ms: int | None, high_ms: int, touched: TouchedNumbers) -> list[DueRow]:
-        """Return the dues between two moments of items that a page read under this record may lack."""
-        dues = [DueRow(due_ms, number) for due_ms, number in self.dirty_items.dues_up_to(high_ms)]
-        dues += [
-            DueRow(item.timer_due_ms, number)
-            for number, item in touched.numbers.items()
-            if item is not None and item.timer_due_ms is not None and number not in self.dirty_items
-        ]
-        return [due for due in dues if due.due_ms <= high_ms and (low_ms is None or due.due_ms >= low_ms)]
+    def dues(self, after: tuple[int, int], last_ms: int, dues_max: int, touched: TouchedNumbers) -> list[DueRow]:
+        """Return the dues above `after`, up to `last_ms`, of items that a page read under this record may lack.
 
-    def now(self, number: int, touched: TouchedNumbers) -> DirtyItem | None:
+        Of dirty items only the first `dues_max`: a page has no more.
+        """
+        dirty_items = self.dirty_items
+        dues = dirty_items.dues_after(after, last_ms, dues_max)
+        dues += [
+            (due_ms, number)
+            for number, row in touched.numbers.items()
+            if row is not None and (due_ms := row.timer_due_ms) is not None and number not in dirty_items
+        ]
+        return [DueRow(*due) for due in dues if due > after and due[0] <= last_ms]
+
+    def now(self, number: int, touched: TouchedNumbers) -> DirtyItem | TouchedRow | None:
         """Return the item of a known number as it is now; None: it is gone."""
-        item = self.dirty_items.get(number) or touched.numbers.get(number)
-        return None if item is None or item.is_ended else item
+        item = self.dirty_items.get(number)
+        if item is None:
+            return touched.numbers.get(number)
+        return None if item.is_ended else item
 
     def young_row(self, number: int) -> Row | None:
         """Return a young item. Its payload may be missing."""

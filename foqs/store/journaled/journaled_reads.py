@@ -2,14 +2,17 @@
 
 Each result is the state of one moment during the call, the end of its last read of the tables, however
 often it reads them. A row that a flush wrote meanwhile is not judged by the page that may have missed it: the
-record of the call has it. Knows nothing of flushes.
+record of the call has it. Only a page during which flushes write more than records hold is read in
+parts, each of one moment. Knows nothing of flushes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
 
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.journal_rows import PayloadPlace
@@ -17,7 +20,7 @@ from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.row_filter import RowFilter
 from foqs.core.journal.dirty_items import DirtyItem
-from foqs.store.journaled.entry_pages import MergedPage, check_room
+from foqs.store.journaled.entry_pages import MergedPage, ReadIsVoid, check_room, in_parts, shortened
 from foqs.store.journaled.journal_memory import JournalMemory
 from foqs.store.journaled.merged_rows import MergedRows, due_page
 from foqs.store.port import (
@@ -32,6 +35,8 @@ from foqs.store.port import (
 
 _ITEMS_PER_STEP: Final = 10_000
 """How many dirty items are looked at before other tasks run: some milliseconds."""
+
+_Place = TypeVar("_Place")
 
 
 class JournaledReads:
@@ -63,6 +68,12 @@ class JournaledReads:
     async def ready_order_keys(
         self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
     ) -> list[OrderKey]:
+        read = partial(self._ready_order_keys, committed, topic, purged_up_to)
+        return await in_parts(read, after, limit, _itself)
+
+    async def _ready_order_keys(
+        self, committed: Fence, topic: TopicName, purged_up_to: int, after: OrderKey | None, limit: int
+    ) -> list[OrderKey]:
         memory = self._memory()
         with memory.reads.record() as touched:
             page = MergedPage(memory, touched, after, limit, _itself, order_key_number)
@@ -70,7 +81,7 @@ class JournaledReads:
                 read_limit = page.read_limit
                 keys = await self._inner.ready_order_keys(committed, topic, page.read_after, read_limit, purged_up_to)
                 page.add(keys, read_limit)
-            return page.merged(memory.ready_keys(topic, after, limit, purged_up_to, touched))
+            return page.merged(memory.order_keys(topic, State.READY, after, limit, purged_up_to, touched))
 
     async def list_rows(
         self,
@@ -82,6 +93,19 @@ class JournaledReads:
         purged_up_to: int = 0,
         *,
         with_payload: bool,
+    ) -> list[Row]:
+        read = partial(self._list_rows, committed, topic, state, purged_up_to, with_payload)
+        return await in_parts(read, after, limit, _order_key_of_row)
+
+    async def _list_rows(
+        self,
+        committed: Fence,
+        topic: TopicName,
+        state: State,
+        purged_up_to: int,
+        with_payload: bool,
+        after: OrderKey | None,
+        limit: int,
     ) -> list[Row]:
         memory, payload_bytes_max = self._memory(), ANY_LENGTH if with_payload else -1
         with self._merged_rows(committed, payload_bytes_max) as merged:
@@ -108,6 +132,13 @@ class JournaledReads:
                     return rows
 
     async def rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
+        async def read(rows_max: int) -> IdPage:
+            return await self._rows_by_id(committed, namespace, only, replace(ids, rows_max=rows_max))
+
+        page, _ = await shortened(read, ids.rows_max)
+        return page
+
+    async def _rows_by_id(self, committed: Fence, namespace: str, only: RowFilter, ids: IdRange) -> IdPage:
         memory = self._memory()
         with self._merged_rows(committed, -1) as merged:
             touched = merged.touched
@@ -118,7 +149,7 @@ class JournaledReads:
                 numbers = sorted(
                     {
                         *[row.id for row in page.rows if not memory.is_known(row.id, touched)],
-                        *memory.dirty_items.between(ids.after + 1, last),
+                        *memory.dirty_items.numbers_after(ids.after, last, ids.rows_max + 1),
                         *[number for number in touched.numbers if ids.after < number <= last],
                     }
                 )
@@ -134,15 +165,13 @@ class JournaledReads:
                     return IdPage(rows, last_id)
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        memory = self._memory()
-        return await due_page(
-            memory,
-            None,
-            high_ms,
-            after,
-            limit,
-            lambda start, read_limit: self._inner.due_rows(committed, high_ms, start, read_limit),
-        )
+        async def read_table(start: DueRow | None, read_limit: int) -> Sequence[DueRow]:
+            return await self._inner.due_rows(committed, high_ms, start, read_limit)
+
+        async def read(start: DueRow | None, part_limit: int) -> list[DueRow]:
+            return await due_page(self._memory(), None, high_ms, start, part_limit, read_table)
+
+        return await in_parts(read, after, limit, _itself)
 
     async def leases_in(self, committed: Fence, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:
         memory = self._memory()
@@ -160,21 +189,34 @@ class JournaledReads:
     async def leases_of(
         self, committed: Fence, topics: Sequence[tuple[TopicName, OrderKey | None]], limit: int
     ) -> list[list[LeaseEnd]]:
+        if len(topics) != 1:
+            try:
+                return await self._leases_of(committed, topics, limit)
+            except ReadIsVoid:
+                return [(await self.leases_of(committed, [each], limit))[0] for each in topics]
+        ((topic, after),) = topics
+
+        async def read(start: OrderKey | None, part_limit: int) -> list[LeaseEnd]:
+            return (await self._leases_of(committed, [(topic, start)], part_limit))[0]
+
+        return [await in_parts(read, after, limit, _order_key)]
+
+    async def _leases_of(
+        self, committed: Fence, topics: Sequence[tuple[TopicName, OrderKey | None]], limit: int
+    ) -> list[list[LeaseEnd]]:
         memory = self._memory()
         with memory.reads.record() as touched:
             pages = [
-                (topic, MergedPage(memory, touched, after, limit, _order_key, order_key_number))
+                (topic, after, MergedPage(memory, touched, after, limit, _order_key, order_key_number))
                 for topic, after in topics
             ]
-            while unfinished := [(topic, page) for topic, page in pages if not page.is_complete()]:
+            while unfinished := [(topic, page) for topic, _, page in pages if not page.is_complete()]:
                 read_limit = unfinished[0][1].read_limit
                 places = [(topic, page.read_after) for topic, page in unfinished]
                 found = await self._inner.leases_of(committed, places, read_limit)
                 for (_, page), leases in zip(unfinished, found, strict=True):
                     page.add(leases, read_limit)
-            # Copied, because flushes go on while many items are looked at: the pages are of this moment.
-            copies = [(page, *memory.copied(topic, touched)) for topic, page in pages]
-        return [page.merged(await _leases(numbers, items)) for page, numbers, items in copies]
+            return [page.merged(memory.leases(topic, after, limit, touched)) for topic, after, page in pages]
 
     async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
         return await self._inner.idempotency_keys_of(committed, untils)
@@ -200,8 +242,12 @@ class JournaledReads:
         await self._inner.close()
 
 
-def _itself(key: OrderKey) -> OrderKey:
-    return key
+def _itself(place: _Place) -> _Place:
+    return place
+
+
+def _order_key_of_row(row: Row) -> OrderKey:
+    return row.order_key
 
 
 def _order_key(lease: LeaseEnd) -> OrderKey:
@@ -217,20 +263,6 @@ def _sum(one: TopicCount, other: TopicCount) -> TopicCount:
         one.payload_bytes + other.payload_bytes,
         one.purged_rows + other.purged_rows,
     )
-
-
-async def _leases(numbers: Sequence[int], items: Sequence[DirtyItem]) -> list[LeaseEnd]:
-    """Return the leases of these items, in steps."""
-    leases: list[LeaseEnd] = []
-    for begin in range(0, len(numbers), _ITEMS_PER_STEP):
-        step = slice(begin, begin + _ITEMS_PER_STEP)
-        leases += [
-            (item.order_key(number), due_ms)
-            for number, item in zip(numbers[step], items[step], strict=True)
-            if item.state is State.LEASED and (due_ms := item.due_ms) is not None
-        ]
-        await asyncio.sleep(0)
-    return leases
 
 
 async def _difference(numbers: Sequence[int], items: Sequence[DirtyItem], markers: PurgeMarkers) -> list[TopicCount]:

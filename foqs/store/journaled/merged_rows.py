@@ -141,7 +141,8 @@ async def due_page(
         while not page.is_complete():
             read_limit, place = page.read_limit, page.read_after
             page.add(await read_page(None if place is None else DueRow(*place), read_limit), read_limit)
-        return page.merged(memory.dues(low_ms, high_ms, touched))
+        begin = _due_place(after) if after is not None else (low_ms or 0, 0)
+        return page.merged(memory.dues(begin, high_ms, limit, touched))
 
 
 def _due_place(due: DueRow) -> tuple[int, int]:

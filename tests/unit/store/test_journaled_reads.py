@@ -1,10 +1,10 @@
-"""Reads of a store with a journal: how much of the tables they read, and that each result is of one moment."""
+"""Reads of a store with a journal: how much of tables and memory they read, and that each result is of one moment."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,13 @@ import pytest
 
 from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import Row, State
+from foqs.core.items.row_filter import RowFilter
 from foqs.store.in_memory.memory_store import MemoryDatabase
-from foqs.store.journaled import journaled_reads
+from foqs.store.journaled import journal_memory, journaled_reads
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_reads import JournaledReads
 from foqs.store.journaled.journaled_store import JournaledStore
-from foqs.store.port import DueRow, Reads, StoreLost
+from foqs.store.port import DueRow, IdRange, Reads, StoreLost
 from tests.support.aio import run
 from tests.support.stores import TOPIC, Ownership, contents, make_row, opened
 
@@ -47,12 +48,38 @@ class WatchedReads:
         return call
 
 
-async def owner_of_rows(database: MemoryDatabase, **changes: Any) -> Ownership:
-    """An owner that writes no row back by itself, of a shard with 1,300 rows."""
+class WatchedItems(dict[int, Any]):
+    """The dirty items of a memory, with a count of those that are looked at."""
+
+    looked = 0
+
+    def __getitem__(self, number: int) -> Any:
+        self.looked += 1
+        return super().__getitem__(number)
+
+    def get(self, number: int, default: Any = None) -> Any:
+        self.looked += 1
+        return super().get(number, default)
+
+    def __iter__(self) -> Iterator[int]:
+        self.looked += len(self)
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self.looked += len(self)
+        return super().items()
+
+    def values(self) -> Any:
+        self.looked += len(self)
+        return super().values()
+
+
+async def owner_of_rows(database: MemoryDatabase, last: int = 1_300, **changes: Any) -> Ownership:
+    """An owner that writes no row back by itself, of a shard with the rows up to `last`."""
     plain = await opened(database.store(0))
-    await plain.write(inserts=[make_row(number, **changes) for number in range(1, 1_301)])
+    await plain.write(inserts=[make_row(number, **changes) for number in range(1, last + 1)])
     if changes.get("due_ms") is not None:
-        await plain.write(timers_added=[(changes["due_ms"], number) for number in range(1, 1_301)])
+        await plain.write(timers_added=[(changes["due_ms"], number) for number in range(1, last + 1)])
     store = JournaledStore(database.store(0), JournalSettings(1 << 30, 10_000, partial(next, itertools.count())))
     return await opened(store, epoch=2, nonce="other")
 
@@ -191,21 +218,56 @@ def test_counts_are_those_of_the_snapshot_and_are_added_up_in_steps(monkeypatch:
     run(story())
 
 
-def test_lease_walk_over_many_dirty_items_goes_in_steps_and_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journaled_reads, "_ITEMS_PER_STEP", 10)
+async def numbers_by_id(reads: JournaledReads, owned: Ownership, limit: int = 1) -> list[int]:
+    page = await reads.rows_by_id(owned.past, TOPIC[0], RowFilter(), IdRange(0, 1 << 62, limit, limit))
+    return [row.id for row in page.rows]
+
+
+ALL_LISTINGS: Mapping[str, tuple[Any, Mapping[str, Any]]] = {**LISTINGS, "by id": (numbers_by_id, {})}
+
+
+@pytest.mark.parametrize("name", ALL_LISTINGS)
+def test_short_page_looks_at_few_of_many_dirty_items(name: str) -> None:
+    listing, changes = ALL_LISTINGS[name]
+    first = 1_001 if name == "keys" else 1
 
     async def story() -> None:
-        owned = await owner_of_rows(database())
-        await owned.write(leases=[LeaseUpdate(50, 7, 1, [*range(1, 1_001)])])
+        owned = await owner_of_rows(database(), last=0)
+        await owned.write(inserts=[make_row(number, **changes) for number in range(1, 1_900)])
+        if name == "keys":  # the first ones are READY no more
+            await owned.write(leases=[LeaseUpdate(50, 7, 1, [*range(1, first)])])
         reads, _ = watched(owned)
-        turns, walking = 0, asyncio.ensure_future(leases(reads, owned, 2_000))
-        while not walking.done():
-            turns += 1
-            if turns == 8:  # the tables were read
-                await owned.write(deletes=[1_000], leases=[LeaseUpdate(50, 8, 1, [1_001])])
-            await asyncio.sleep(0)
-        assert walking.result() == [*range(1, 1_001)]
-        assert turns > 50
+        assert isinstance(owned.store, JournaledStore)
+        dirty_items = owned.store.memory.dirty_items
+        dirty_items._items = items = WatchedItems(dirty_items._items)
+        assert await listing(reads, owned, 10) == [*range(first, first + 10)]
+        assert items.looked < 100
+
+    run(story())
+
+
+@pytest.mark.parametrize("name", ALL_LISTINGS)
+def test_page_during_which_too_much_is_written_is_read_in_parts(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    listing, changes = ALL_LISTINGS[name]
+    monkeypatch.setattr(journal_memory, "_TOUCHED_NUMBERS_MAX", 50)
+
+    async def story() -> None:
+        owned = await owner_of_rows(database(), **changes)
+        reads, inner = watched(owned)
+        assert isinstance(owned.store, JournaledStore)
+        memory = owned.store.memory
+
+        async def write_much(call: int) -> None:
+            if call <= slow_reads:
+                memory.reads.on_committed(dict.fromkeys(range(5_000, 5_100)))
+
+        inner.before_call, slow_reads = write_much, 1
+        found = await listing(reads, owned, 20)
+        assert found == [*range(1, 1 + len(found))]
+        assert len(found) == (2 if name == "by id" else 20)  # a page by id may be short
+        slow_reads = 1 << 20
+        with pytest.raises(StoreLost, match="too many rows during a read"):
+            await listing(reads, owned, 20)
 
     run(story())
 

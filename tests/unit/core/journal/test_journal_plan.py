@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from foqs.core.items.item import State
+from foqs.core.journal import sorted_keys
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.journal_bytes import JournalDamaged
 from foqs.core.journal.journal_events import FlushEvents, base_of, change_of
@@ -16,8 +17,10 @@ from tests.support.journal_rows import new_row
 from tests.support.journal_shard import JournalShard
 
 
-def test_rows_and_journal_are_what_the_owner_remembers() -> None:
-    for seed in range(60):
+@pytest.mark.parametrize("segment_keys", [2, sorted_keys.SEGMENT_KEYS])
+def test_rows_and_journal_are_what_the_owner_remembers(monkeypatch: pytest.MonkeyPatch, segment_keys: int) -> None:
+    monkeypatch.setattr(sorted_keys, "SEGMENT_KEYS", segment_keys)
+    for seed in range(30):
         shard = JournalShard(Random(seed))
         for _ in range(25):
             shard.play_flush()
@@ -53,17 +56,36 @@ def test_ended_items_are_known_in_the_order_in_which_they_ended_until_they_are_c
     assert dirty_items.ended(10) == [1, 9]
 
 
-def test_memory_of_dues_and_ready_keys_follows_the_number_of_dirty_items() -> None:
-    dirty_items = DirtyItems()
+def test_keys_are_those_of_the_items_as_they_are() -> None:
+    dirty_items, topic = DirtyItems(), ("n", "t")
     deferred = new_row(1, state=State.DEFERRED, due_ms=1_000)
     for due_ms in range(1_000, 1_200):
         dirty_items.apply({1: DirtyItem((1, 1), None, row=replace(deferred, due_ms=due_ms))}, ())
-        assert len(dirty_items._dues) <= 2 * len(dirty_items) + 64
-    assert dirty_items.next_due_ms() == 1_199
+        assert dirty_items.dues_after((0, 0), 2_000, 10) == [(due_ms, 1)]
+    assert (dirty_items.next_due_ms(), dirty_items.next_due_ms(1_199)) == (1_199, None)
     dirty_items.apply({1: DirtyItem((1, 1), None, row=new_row(1))}, ())
-    assert dirty_items.ready_keys(("n", "t"), None, 10) == [new_row(1).order_key]
+    assert dirty_items.order_keys(topic, State.READY, None, 10) == [new_row(1).order_key]
+    assert dirty_items.order_keys(topic, State.DEFERRED, None, 10) == []
     dirty_items.apply({}, [1])
-    assert dirty_items._ready_keys._keys == {}
+    assert dirty_items.order_keys(topic, State.READY, None, 10) == []
+    dirty_items.check()
+
+
+def test_keys_of_purged_items_are_passed_over() -> None:
+    dirty_items = DirtyItems()
+    dirty_items.apply({n: DirtyItem((1, 1), None, row=new_row(n)) for n in range(1, 3_001)}, ())
+    expected = [new_row(number).order_key for number in (2_500, 2_501)]
+    assert dirty_items.order_keys(("n", "t"), State.READY, None, 2, 2_499) == expected
+
+
+def test_dues_of_one_moment_are_read_page_by_page() -> None:
+    dirty_items = DirtyItems()
+    rows = [new_row(number, state=State.DEFERRED, due_ms=50) for number in range(1, 3_001)]
+    dirty_items.apply({row.id: DirtyItem((1, 1), None, row=row) for row in rows}, ())
+    assert dirty_items.dues_after((49, 9_999), 50, 2) == [(50, 1), (50, 2)]
+    assert dirty_items.dues_after((50, 2), 50, 2) == [(50, 3), (50, 4)]
+    assert dirty_items.dues_after((0, 0), 49, 2) == []
+    assert dirty_items.numbers_after(2_990, 2_995, 3) == [2_991, 2_992, 2_993]
 
 
 def test_journal_that_lacks_the_start_of_an_item_is_damaged() -> None:
