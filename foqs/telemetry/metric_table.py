@@ -217,7 +217,7 @@ SAMPLED_METRICS: Final = (
     _counter("purged_rows", "Deleted rows of purged topics", "shard"),
     _gauge("purging_topics", "Purged topics whose rows are still being deleted", "shard"),
     _gauge("journal_dirty_items", "Items that the journal has and whose rows are not written yet", "shard"),
-    _gauge("journal_young_bytes", "Payloads of items that have no row yet", "shard"),
+    _gauge("journal_memory_bytes", "Memory of the items whose rows are not written yet, with payloads", "shard"),
     _gauge("journal_rows", "Rows of the journal that are not trimmed yet", "shard"),
     _gauge("journal_bytes", "Bytes of the rows of the journal that are not trimmed yet", "shard"),
     _counter("journal_written_back_rows", "Rows that were written or deleted because the journal had them", "shard"),

@@ -78,7 +78,7 @@ _SNAPSHOT_METRICS: Final[dict[str, Callable[[ShardSnapshot], float | None]]] = {
 
 _JOURNAL_METRICS: Final[dict[str, Callable[[JournalStatus], float]]] = {
     "foqs_journal_dirty_items": lambda journal: journal.dirty_items,
-    "foqs_journal_young_bytes": lambda journal: journal.young_bytes,
+    "foqs_journal_memory_bytes": lambda journal: journal.memory_bytes,
     "foqs_journal_rows": lambda journal: journal.rows,
     "foqs_journal_bytes": lambda journal: journal.live_bytes,
     "foqs_journal_written_back_rows": lambda journal: journal.written_back,

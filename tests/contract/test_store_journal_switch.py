@@ -10,6 +10,7 @@ import pytest
 
 from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.item import State
+from foqs.core.journal.dirty_items import YOUNG_ITEM_BYTES
 from foqs.core.journal.journal_budget import JournalBudget
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
@@ -150,11 +151,10 @@ def test_item_whose_row_the_database_refuses_stays_in_the_journal_alone(bench: B
     bench.run(story())
 
 
-@pytest.mark.parametrize("is_full_by", ["items", "payload bytes", "journal bytes"])
+@pytest.mark.parametrize("is_full_by", ["memory", "journal bytes"])
 def test_flushes_write_rows_while_a_bound_of_the_journal_is_reached(bench: Bench, is_full_by: str) -> None:
     settings = {
-        "items": replace(ON, budget=JournalBudget(items_max=20)),
-        "payload bytes": replace(ON, budget=JournalBudget(young_bytes_max=20 * len(b"payload"))),
+        "memory": replace(ON, budget=JournalBudget(20 * YOUNG_ITEM_BYTES)),
         "journal bytes": replace(ON, live_bytes_max=2_000),
     }[is_full_by]
 
@@ -178,15 +178,13 @@ def test_flushes_write_rows_while_a_bound_of_the_journal_is_reached(bench: Bench
 
 
 def test_shards_of_a_host_share_the_memory_of_their_journals_and_each_has_its_part() -> None:
-    budget = JournalBudget(items_max=100, young_bytes_max=1 << 20)
-    budget.set_use("a", 90, 0)
+    budget = JournalBudget(100)
+    budget.set_use("a", 90)
     assert budget.fullness_percent("a") == 90
-    budget.set_use("b", 20, 0)
+    budget.set_use("b", 20)
     assert (budget.fullness_percent("a"), budget.fullness_percent("b")) == (110, 40)
-    budget.set_use("b", 5, 1 << 20)
-    assert budget.fullness_percent("b") == 100
     budget.release("a")
-    budget.set_use("b", 50, 0)
+    budget.set_use("b", 50)
     assert budget.fullness_percent("b") == 50
     budget.release("b")
     budget.release("b")

@@ -340,7 +340,7 @@ class SimulatedCluster:
             is_on=switch.random() < JOURNAL_ON,
             handover_items_max=self._handover_items_max,
             live_bytes_max=switch.choice((20_000, 1 << 30)),
-            budget=JournalBudget(items_max=switch.choice((30, 1_000))),
+            budget=JournalBudget(switch.choice((30_000, 1_000_000))),
         )
         return JournaledStore(store, settings)
 

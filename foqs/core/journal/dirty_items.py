@@ -18,6 +18,12 @@ from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, TopicName, or
 from foqs.core.journal.dirty_keys import NO_DUE, DirtyKeys, ItemKeys, pack_due, unpack_due
 from foqs.core.journal.journal_events import Base, ItemChange, apply_change
 
+YOUNG_ITEM_BYTES: Final = 550
+"""The size of a young item in memory, without payload, metadata and trace context."""
+CHANGED_ITEM_BYTES: Final = 600
+"""The size of a changed item in memory, without metadata."""
+ENDED_ITEM_BYTES: Final = 350
+"""The size of an ended item in memory."""
 _PURGED_KEYS_STEP: Final = 1_000
 """How many keys are read at once to find some that are not purged."""
 
@@ -76,6 +82,25 @@ class DirtyItem:
         known = self.row or self.change
         return None if known is None or known.state is State.LEASED else known.due_ms
 
+    @property
+    def memory_bytes(self) -> int:
+        """The size of this item in memory."""
+        row, change = self.row, self.change
+        if row is not None:
+            trace_bytes = 0 if row.trace_context is None else len(row.trace_context)
+            payload_bytes = 0 if row.payload is None else len(row.payload)
+            return YOUNG_ITEM_BYTES + len(row.metadata) + trace_bytes + payload_bytes
+        if change is None:
+            return ENDED_ITEM_BYTES
+        return CHANGED_ITEM_BYTES + (0 if change.rewrite is None else len(change.rewrite.metadata))
+
+    def has_content_of(self, former: DirtyItem) -> bool:
+        """Return whether both are young, and their payloads and metadata are the same objects."""
+        row, former_row = self.row, former.row
+        if row is None or former_row is None:
+            return False
+        return row.payload is former_row.payload and row.metadata is former_row.metadata
+
     def keys(self, number: int) -> ItemKeys | None:
         """Return the keys of this item; None if it is ended."""
         row = self.row
@@ -99,7 +124,8 @@ class DirtyItems:
         self._keys = DirtyKeys()
         self._ended: dict[int, None] = {}
         """The ended items, in the order in which they ended."""
-        self.young_count: Final = _Counter()
+        self.memory_bytes = 0
+        """The size of all items in memory."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -183,12 +209,12 @@ class DirtyItems:
 
     def apply(self, changed: Mapping[int, DirtyItem], clean: Collection[int]) -> None:
         """Add or replace items, in the order of their first events, and remove those in `clean`."""
-        items, keys, young_count = self._items, self._keys, self.young_count
+        items, keys, memory_bytes = self._items, self._keys, self.memory_bytes
         for number in clean:
             former = items.pop(number, None)
             if former is not None:
                 self._leave_block(number, former.first)
-                young_count.add(former, -1)
+                memory_bytes -= former.memory_bytes
                 former_keys = former.keys(number)
                 keys.remove(number, former_keys)
                 if former_keys is None:
@@ -196,13 +222,14 @@ class DirtyItems:
         for number, item in changed.items():
             former = items.get(number)
             items[number] = item
-            young_count.add(item, 1)
             item_keys = item.keys(number)
             if former is None:
+                memory_bytes += item.memory_bytes
                 self._enter_block(number, item.first)
                 keys.add(number, item_keys)
             else:
-                young_count.add(former, -1)
+                if not item.has_content_of(former):  # most are leased, and stay as large as they were
+                    memory_bytes += item.memory_bytes - former.memory_bytes
                 keys.replace(former.keys(number), item_keys)
                 if former.first != item.first:
                     self._leave_block(number, former.first)
@@ -210,6 +237,7 @@ class DirtyItems:
                     self._ended.pop(number, None)
             if item_keys is None:
                 self._ended[number] = None
+        self.memory_bytes = memory_bytes
         keys.commit()
 
     def _enter_block(self, number: int, first: Position) -> None:
@@ -242,20 +270,7 @@ class DirtyItems:
         self._keys.check({number: item.keys(number) for number, item in self._items.items()})
         ended = {number for number, item in self._items.items() if item.is_ended}
         assert self._ended.keys() == ended, "invariant 20: an ended item is not known as such, or another one is"
-        young = sum(item.base is None for item in self._items.values())
-        assert young == self.young_count.items, (
-            f"invariant 18: {young} items are young, and {self.young_count.items} count"
+        memory_bytes = sum(item.memory_bytes for item in self._items.values())
+        assert memory_bytes == self.memory_bytes, (
+            f"invariant 18: dirty items take {memory_bytes} bytes, and {self.memory_bytes} count"
         )
-
-
-class _Counter:
-    """Young items, and their payload bytes."""
-
-    def __init__(self) -> None:
-        self.items = 0
-        self.payload_bytes = 0
-
-    def add(self, item: DirtyItem, times: int) -> None:
-        if item.row is not None:
-            self.items += times
-            self.payload_bytes += times * item.row.payload_bytes

@@ -11,7 +11,7 @@ class JournalStatus:
 
     Attributes:
         dirty_items: items whose rows are not current.
-        young_bytes: the payloads of those without a row.
+        memory_bytes: their size in memory, with payloads, metadata and trace contexts.
         rows, live_bytes: the rows of the journal that are not trimmed yet, and their bytes.
         written_back: rows that were written or deleted by write-back since the takeover.
         lag_ms: for how long the oldest item has been due to be written back.
@@ -23,7 +23,7 @@ class JournalStatus:
     """
 
     dirty_items: int
-    young_bytes: int
+    memory_bytes: int
     rows: int
     live_bytes: int
     written_back: int

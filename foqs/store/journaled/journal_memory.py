@@ -85,7 +85,7 @@ class JournalMemory:
             self.purge_markers.add(marker)
 
     def _note_use(self) -> None:
-        self._settings.budget.set_use(self, len(self.dirty_items), self.dirty_items.young_count.payload_bytes)
+        self._settings.budget.set_use(self, self.dirty_items.memory_bytes)
 
     def release(self) -> None:
         """Give the memory back to the host: this ownership has ended."""
@@ -107,7 +107,7 @@ class JournalMemory:
         )
         return JournalStatus(
             dirty_items=len(dirty_items),
-            young_bytes=dirty_items.young_count.payload_bytes,
+            memory_bytes=dirty_items.memory_bytes,
             rows=len(positions),
             live_bytes=positions.live_bytes,
             written_back=self._written_back,

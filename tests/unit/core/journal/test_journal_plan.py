@@ -9,7 +9,13 @@ import pytest
 
 from foqs.core.items.item import State
 from foqs.core.journal import sorted_keys
-from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
+from foqs.core.journal.dirty_items import (
+    CHANGED_ITEM_BYTES,
+    ENDED_ITEM_BYTES,
+    YOUNG_ITEM_BYTES,
+    DirtyItem,
+    DirtyItems,
+)
 from foqs.core.journal.journal_bytes import JournalDamaged
 from foqs.core.journal.journal_events import FlushEvents, base_of, change_of
 from foqs.core.journal.journal_replay import JournalReplay
@@ -38,13 +44,18 @@ def test_items_are_written_back_oldest_first() -> None:
     assert dirty_items.floor({5, 6, 1, 9}, (1, 4)) == (1, 4)
 
 
-def test_young_items_and_their_payloads_are_counted() -> None:
+def test_size_of_dirty_items_counts_payloads_metadata_and_trace_contexts() -> None:
     dirty_items = DirtyItems()
-    row = new_row(1)
-    dirty_items.apply({1: DirtyItem((1, 1), None, row=row), 2: DirtyItem((1, 1), base_of(new_row(2)))}, ())
-    assert (dirty_items.young_count.items, dirty_items.young_count.payload_bytes) == (1, row.payload_bytes)
-    dirty_items.apply({}, [1])
-    assert (dirty_items.young_count.items, dirty_items.young_count.payload_bytes) == (0, 0)
+    young = new_row(1, payload=b"p" * 9, metadata=b"m" * 50, trace_context=b"t" * 30)
+    ready = change_of(new_row(3, state=State.LEASED), new_row(3, metadata=b"m" * 70))
+    items = {1: DirtyItem((1, 1), None, row=young), 2: DirtyItem((1, 1), base_of(new_row(2)))}
+    dirty_items.apply(items | {3: DirtyItem((1, 1), base_of(new_row(3)), change=ready)}, ())
+    young_bytes, changed_bytes = YOUNG_ITEM_BYTES + 9 + 50 + 30, CHANGED_ITEM_BYTES + 70
+    assert dirty_items.memory_bytes == young_bytes + ENDED_ITEM_BYTES + changed_bytes
+    dirty_items.apply({1: DirtyItem((1, 1), None, row=replace(young, payload=None))}, [2])
+    assert dirty_items.memory_bytes == young_bytes - 9 + changed_bytes
+    dirty_items.apply({}, [1, 3])
+    assert dirty_items.memory_bytes == 0
 
 
 def test_ended_items_are_known_in_the_order_in_which_they_ended_until_they_are_clean() -> None:
