@@ -121,6 +121,7 @@ def test_a_task_whose_worker_and_then_whose_process_is_killed_runs_again(tmp_pat
         project.append(
             "settings.py", f'DATABASES["default"] = {{"ENGINE": "django.db.backends.postgresql", {place}}}\n'
         )
+        project.append("settings.py", 'TASKS["default"]["OPTIONS"]["atomic"] = True\n')
         project.append("shop/tasks.py", HANGING_TASK)
         project.create_tables()
         code = FILES["buy.py"].replace("thank.enqueue(order.pk)", f"hang_twice.enqueue({str(begun)!r})")

@@ -29,6 +29,7 @@ _TASKS: Final[dict[str, Any]] = {
         "QUEUES": QUEUES,
         "OPTIONS": {"results": True, "queues": {"mail": {"retries": 2}, "slow": {"timeout_s": 60}}, "processes": 2},
     },
+    "atomic": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"prefix": "atomic.", "results": True, "atomic": True}},
     "plain": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"prefix": "plain.", "attempts_max": 3}},
 }
 

@@ -81,6 +81,13 @@ def enqueue_another(left: int) -> None:
 NO_TASK: Final = "a text"
 
 
+@task(backend="atomic")
+def save_and_raise(raises: bool) -> None:
+    note.enqueue("of the effects")
+    if raises:
+        raise Busy("busy")
+
+
 @task
 def leave(how: str) -> None:
     raise SystemExit(how) if how == "exit" else KeyboardInterrupt(how)

@@ -26,7 +26,7 @@ _NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
 }
 _TEXTS: Final = ("url", "database", "prefix")
 _MAPPINGS: Final = ("client", "queues")
-_FLAGS: Final = ("results", "notify")
+_FLAGS: Final = ("results", "notify", "atomic")
 _MAY_BE_NONE: Final = ("timeout_s", "lease_ms")
 
 
@@ -48,6 +48,7 @@ class BackendOptions:
         database: the database of the outbox and of the results.
         prefix: the beginning of the topics. A queue's name follows it.
         results: record results in the database, which `get_result` reads.
+        atomic: run each task in a transaction of the database, with its row of the inbox and its result.
         retries: how often a task runs again after an exception.
         timeout_s: how long a run may take. None: without an end.
         attempts_max: how many deliveries of a task may end without a result, because a worker died or lost its lease.
@@ -65,6 +66,7 @@ class BackendOptions:
     database: str = "default"
     prefix: str = "tasks."
     results: bool = False
+    atomic: bool = False
     retries: int = 0
     timeout_s: float | None = None
     attempts_max: int = 5

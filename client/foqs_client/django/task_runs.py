@@ -12,13 +12,13 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
-from django.db import close_old_connections
+from django.db import close_old_connections, connections, transaction
 from django.utils import timezone
 
 from foqs_client.consumer import Dead, Job, Retry
@@ -38,6 +38,7 @@ from foqs_client.django.task_classes import (
 )
 from foqs_client.django.task_records import AlreadyDone, BegunRun, begin_run
 from foqs_client.django.time_limits import process_limit, run_coroutine
+from foqs_client.inbox import once
 
 LimitOfFunction = Callable[[float], AbstractContextManager[None]]
 
@@ -94,17 +95,19 @@ class _TaskRun:
         self._is_last_attempt = 0 < job.attempts_max <= job.attempt
         self._lease_s = max(LEASE_S_MIN, job.lease_remaining_ms / 1_000)
         self._record: BegunRun | None = None
+        self._raised: BaseException | None = None
+        """What the task has raised. Another error is of the database in which its effects are."""
 
     def run(self) -> TaskResult | None:
-        if self._backend.supports_get_result:
-            try:
+        try:
+            if self._backend.supports_get_result:
                 self._record = self._begin_record()
-            except AlreadyDone:
-                return None
-        if self._record is None:
-            return self._run_task()
-        with RUNNING_TASKS.kept(self._job, self._record, self._lease_s):
-            return self._run_task()
+            if self._record is None:
+                return self._run_task()
+            with RUNNING_TASKS.kept(self._job, self._record, self._lease_s):
+                return self._run_task()
+        except AlreadyDone:
+            return None
 
     def _begin_record(self) -> BegunRun | None:
         return begin_run(
@@ -124,16 +127,41 @@ class _TaskRun:
         result = self._started_result(task)
         task_started.send(type(self._backend), task_result=result)
         try:
-            return_value = normalize_json(self._call_function(task, result))
+            with self._transaction():
+                self._succeed(task, result)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and _may_be_from_keyboard():
+            if error is not self._raised:
                 raise
             self._fail(task, result, error)
-        else:
-            object.__setattr__(result, "_return_value", return_value)
-            self._end(result, TaskResultStatus.SUCCESSFUL, return_value)
-            task_finished.send(type(self._backend), task_result=result)
+        task_finished.send(type(self._backend), task_result=result)
         return result
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """With OPTIONS["atomic"], one transaction for the task, its row of the inbox and its result.
+
+        Raises:
+            AlreadyDone: an earlier one has committed.
+        """
+        foqs = self._backend.foqs
+        if not foqs.atomic:
+            yield
+            return
+        with transaction.atomic(using=foqs.database):
+            if not once(connections[foqs.database], self._job):
+                raise AlreadyDone(self._call.id)
+            yield
+
+    def _succeed(self, task: Task, result: TaskResult) -> None:
+        """Run the task and record its success. Raises what the task raises, which `_raised` then is."""
+        try:
+            return_value = normalize_json(self._call_function(task, result))
+        except BaseException as error:
+            if not (isinstance(error, KeyboardInterrupt) and _may_be_from_keyboard()):
+                self._raised = error
+            raise
+        object.__setattr__(result, "_return_value", return_value)
+        self._end(result, TaskResultStatus.SUCCESSFUL, return_value)
 
     def _call_function(self, task: Task, result: TaskResult) -> Any:
         args = [TaskContext(task_result=result), *result.args] if task.takes_context else result.args

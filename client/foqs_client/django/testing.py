@@ -17,6 +17,7 @@ from foqs_client.django.task_runs import run_task
 from foqs_client.types import Delivery
 
 _LEASE_MS: Final = 60_000
+_INCARNATION: Final = 1
 
 
 def run_tasks(backend: str = "default", *, runs_max: int = 1_000) -> int:
@@ -60,6 +61,7 @@ def _run(row: Any, attempt: int, metadata: bytes) -> bytes | None:
         lease_remaining_ms=_LEASE_MS,
         metadata=metadata,
         priority=row.priority,
+        incarnation=_INCARNATION,
     )
     try:
         run_task(Job(delivery, lambda _job, _lease_ms: None))

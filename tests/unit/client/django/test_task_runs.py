@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError, connections
 from django.utils import timezone
 
 from foqs_client import Delivery
@@ -35,8 +36,14 @@ def delivered(attempt: int = 1, metadata: bytes = b"", **changes: Any) -> Job:
         attempts_max=attempts_max,
         metadata=metadata,
         lease_remaining_ms=30_000,
+        incarnation=1,
     )
     return Job(replace(delivery, **changes), lambda _job, _lease_ms: None)
+
+
+def query_nothing(statement: str) -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute(statement)
 
 
 def expire(id: str) -> None:
@@ -100,6 +107,49 @@ def test_signals_are_sent_at_the_begin_and_at_the_end(project: None) -> None:
             each.disconnect(see)
 
     assert seen == [(task_started, TaskResultStatus.RUNNING), (task_finished, TaskResultStatus.SUCCESSFUL)]
+
+
+# ------------------------------------------------------------------ effects once
+
+
+def test_effects_row_of_the_inbox_and_result_are_one_transaction(project: None) -> None:
+    result = tasks.save_and_raise.enqueue(False)
+    job = delivered()
+    run_task(job)
+    result.refresh()
+
+    assert result.status == TaskResultStatus.SUCCESSFUL
+    assert len(query("SELECT id FROM foqs_outbox")) == 2
+    assert query("SELECT delivery FROM foqs_inbox") == [(f"{1:016x}/{result.id}",)]
+    query_nothing("DELETE FROM foqs_task_result")
+    assert run_task(job) is None, "the row of the inbox alone says that it is done"
+    assert len(query("SELECT id FROM foqs_outbox")) == 2
+
+
+def test_a_task_that_raises_leaves_no_effects_and_no_row_of_the_inbox(project: None) -> None:
+    result = tasks.save_and_raise.enqueue(True)
+    with pytest.raises(Dead):
+        run_task(delivered())
+    result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED
+    assert len(query("SELECT id FROM foqs_outbox")) == 1
+    assert query("SELECT delivery FROM foqs_inbox") == []
+
+
+def test_a_commit_that_fails_is_no_exception_of_the_task(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = tasks.save_and_raise.enqueue(False)
+
+    def fail(*_: Any) -> None:
+        raise OperationalError("the server is gone")
+
+    monkeypatch.setattr("foqs_client.django.task_records.BegunRun.end", fail)
+    with pytest.raises(OperationalError):
+        run_task(delivered())
+    result.refresh()
+
+    assert (result.status, result.errors) == (TaskResultStatus.RUNNING, [])
+    assert query("SELECT delivery FROM foqs_inbox") == []
 
 
 # ------------------------------------------------------------------ failures
