@@ -21,7 +21,8 @@ DIR ?=
 ARGS ?=
 SEEDS ?= 1000
 SEED_BASE ?= 0
-JOBS ?= 2
+# Tests wait for servers for a third of their time, so three workers keep two cores busy.
+JOBS ?= 3
 # The image of Debian that container images are built on.
 BASE ?= debian:bookworm-slim
 IN_CONTAINERS := tests/contract/test_store.py tests/contract/test_registry.py \

@@ -132,7 +132,6 @@ class InHostCall(Call):
             if self.give_back is not None:
                 self.give_back()
             return
-        self._reply.cancel()
         if pending is not None:
             pending.abandon()
 

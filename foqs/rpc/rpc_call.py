@@ -109,7 +109,6 @@ class RpcCall(Call):
         self.cost_bytes = cost_bytes
         self.started_at_s = started_at_s
         self.waiting_place = waiting_place
-        self.expires_at = 0.0
         self._is_open = True
         self._pending: PendingCall | None = None
 
