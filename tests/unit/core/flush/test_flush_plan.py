@@ -182,7 +182,7 @@ def a_batch(draw: st.DrawFn) -> Batch:
                 for item, name in zip(items, names, strict=False)
             ]
         inserts = Inserts(namespace, items, first, 0, None, has_idempotency_keys=keyed, is_whole=is_whole)
-        inserted = draw(a_part(inserts))
+        inserted = a_part(draw, inserts)
         batch.add([inserted])
         first += len(items)
         with_waiter = [number for number in inserted.numbers if draw(st.booleans())]
@@ -194,11 +194,10 @@ def a_batch(draw: st.DrawFn) -> Batch:
         names = draw(distinct_keys if is_whole else st.lists(some_keys, min_size=1, max_size=3))
         refused = [make_keyed_item(name, draw(some_digests)) for name in names]
         lookup = ReplayLookup(namespace, refused, [RateLimited("x")] * len(refused), None, is_whole=is_whole)
-        batch.add([draw(a_part(lookup))])
+        batch.add([a_part(draw, lookup)])
     return batch
 
 
-@st.composite
 def a_part(draw: st.DrawFn, operation: Inserts | ReplayLookup) -> Part[Any]:
     """Draw a part of an operation: all of it, if it is whole."""
     if operation.is_whole:
