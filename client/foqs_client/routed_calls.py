@@ -208,7 +208,12 @@ class RoutedCalls:
             return await self._send_known_items_to(host, items, timeout_ms, atomic=True)
 
         try:
-            return await self._send_items_with_fallback(owner, items, timeout_ms, send_to)
+            results = await self._send_items_with_fallback(owner, items, timeout_ms, send_to)
+            if len(results) < len(items):
+                raise errors.UnknownOutcome(
+                    "the host's reply lacks results; either all items are written or none, so repeat the call with its keys"
+                )
+            return results
         except errors.FoqsError as error:
             self._router.on_call_errors([error])
             raise

@@ -110,7 +110,12 @@ class ItemRoutes:
             if deadline - asyncio.get_running_loop().time() <= REPLY_MARGIN_S:
                 break
             try:
-                return await self._peers.call(peer, self._method, part, deadline)
+                reply: ttypes.EnqueueReply = await self._peers.call(peer, self._method, part, deadline)
+                if len(reply.results or ()) < len(request.items or ()):
+                    raise UnknownOutcome(
+                        "the reply of another host lacks results; all items may be written, so check before you repeat it"
+                    )
+                return reply
             except PeerUnreachable:
                 self._peers.mark_suspect(peer)
             except HostTooOld:

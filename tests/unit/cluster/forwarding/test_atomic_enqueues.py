@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from foqs_client import Client, Enqueued, Item, KeyConflict, NotOwner, Overloaded, Unavailable, UnknownOutcome
@@ -81,5 +83,24 @@ def test_call_that_no_peer_is_reached_for_has_the_error_of_the_called_host() -> 
         with pytest.raises(Unavailable) as caught:
             await send(await tier.client(alpha), Item("t", b"1"))
         assert caught.value.retry_after_ms == 70
+
+    in_tier(story)
+
+
+def test_reply_that_lacks_results_leaves_all_items_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        alpha.queue.failure = FULL
+        call = alpha.peers.call
+
+        async def cut(*arguments: Any, **options: Any) -> Any:
+            reply = await call(*arguments, **options)
+            del reply.results[1:]
+            return reply
+
+        monkeypatch.setattr(alpha.peers, "call", cut)
+        with pytest.raises(UnknownOutcome):
+            await send(await tier.client(alpha), Item("t", b"1"), Item("t", b"2"))
+        assert beta.items == [b"1", b"2"]
 
     in_tier(story)
