@@ -18,6 +18,7 @@ ADDRESS = "foqs://127.0.0.1:7411"
 SAID: tuple[list[str], ...] = (
     ["urgent", "", ""],
     ["on disk"] * 4,
+    ["all on disk"],
     [],
     ["It is deferred until", "Have it delivered now"],
     [],
