@@ -47,6 +47,7 @@ ALL: Final = ("",)
 WORDS: Final = "explain: the words of a reason may change"
 CONFIG: Final = "the older version names a field that importConfig does not have"
 LATE: Final = "the older host refuses every extension after the end of a lease"
+INCARNATIONS: Final = "the older host numbers no incarnations"
 ORDER: Final = "the older host exchanges items that came within milliseconds of each other"
 METHODS: Final = "calls every method, and the older version has fewer, some by another name"
 DIFFERENT: Final = {
@@ -77,6 +78,7 @@ DIFFERENT: Final = {
         "test_bad_ids.py::test_ended_lease_can_be_acked_and_extended_and_only_until_the_next_lease": LATE,
         "test_leases.py::test_ended_lease_can_be_extended_until_the_item_is_leased_again": LATE,
         "test_leases.py::test_extension_that_arrives_after_a_nack_changes_nothing": "the older host accepts no lease_ms of 0",
+        "test_enqueue_dequeue.py::test_item_is_delivered_as_it_was_enqueued": INCARNATIONS,
         "test_enqueue_dequeue.py::test_best_priority_is_first_and_within_it_the_oldest_item": ORDER,
         "test_enqueue_dequeue.py::test_items_come_in_the_order_in_which_they_were_sent_one_after_the_other": ORDER,
         "test_leases.py::test_trace_and_first_delivery_outlast_nack_release_update_and_redrive": "the older host refuses "

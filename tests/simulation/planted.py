@@ -472,7 +472,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "permission-missing-for-one-call": Bug(planted_access.permission_missing_for_one_call, (17,)),
     "authentication-skipped": Bug(planted_access.authentication_skipped, (17,)),
     "grants-never-revoked": Bug(planted_access.grants_never_revoked, (17,)),
-    "deleted-with-deferred-items": Bug(planted_access.deleted_with_deferred_items, (19,), first_seed=16),
+    "deleted-with-deferred-items": Bug(planted_access.deleted_with_deferred_items, (19,), 24, first_seed=18),
     "deleted-namespace-served": Bug(planted_access.deleted_namespace_served, (19,)),
     "leased-explained-as-ready": Bug(planted_access.leased_explained_as_ready, (15,)),
     "deferred-explained-as-absent": Bug(planted_access.deferred_explained_as_absent, (15,)),

@@ -44,8 +44,8 @@ def handed_over_early() -> None:
             self._assignments[spec.number] = replace(self._assignments[spec.number], epoch=before)
             self._epochs[spec.number] = before
 
-    def init(self: planning.PlanDraft, layout: Any, plan: Any, members: Any) -> None:
-        original_init(self, layout, plan, members)
+    def init(self: planning.PlanDraft, layout: Any, plan: Any, *others: Any) -> None:
+        original_init(self, layout, plan, *others)
         leaving.clear()
         leaving.update(number for number, each in plan.assignments.items() if each.leaving)
 
