@@ -302,7 +302,10 @@ def test_item_whose_payload_the_journal_lacks_is_given_up_and_harms_no_other(dis
     run(story())
 
 
-@pytest.mark.parametrize("change", [{"priority": 1 << 63}, {"topic": "\ud800"}, {"metadata": None}])
+@pytest.mark.parametrize(
+    "change",
+    [{"priority": 1 << 63}, {"topic": "\ud800"}, pytest.param({"metadata": None}, marks=pytest.mark.takes_source)],
+)
 def test_value_that_the_events_do_not_hold_is_refused_as_such(disk: FullDisk, change: dict[str, Any]) -> None:
     async def story() -> None:
         owned = await disk.owner(1)
