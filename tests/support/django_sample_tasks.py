@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from django.db import transaction
+
 from foqs_client.django.task_classes import task
 from tests.support import django_project
 
@@ -86,6 +88,12 @@ def save_and_raise(raises: bool) -> None:
     note.enqueue("of the effects")
     if raises:
         raise Busy("busy")
+
+
+@task(backend="atomic")
+def save_and_roll_back() -> None:
+    note.enqueue("of the effects")
+    transaction.set_rollback(True)
 
 
 @task

@@ -51,9 +51,14 @@ class BegunRun:
         """Record that the worker lives."""
         self._update(lease_ends_at=timezone.now() + timedelta(seconds=lease_s))
 
-    def end(self, result: TaskResult, return_value: Any = None) -> None:
-        """Record how the run has ended, as the result says it."""
+    def end(self, result: TaskResult, return_value: Any = None, *, counts_always: bool = False) -> None:
+        """Record how the run has ended, as the result says it.
+
+        Args:
+            counts_always: its effects are committed with the record, so it counts although another run has begun.
+        """
         self._update(
+            counts_always=counts_always,
             status=result.status.value,
             finished_at=result.finished_at,
             lease_ends_at=None,
@@ -71,10 +76,11 @@ class BegunRun:
             errors=_errors_json(errors),
         )
 
-    def _update(self, **values: Any) -> None:
-        _records(self.database).filter(
-            pk=self.id, worker_ids=self.worker_ids, status=TaskResultStatus.RUNNING.value
-        ).update(**values)
+    def _update(self, *, counts_always: bool = False, **values: Any) -> None:
+        records = _records(self.database).filter(pk=self.id)
+        if not counts_always:
+            records = records.filter(worker_ids=self.worker_ids, status=TaskResultStatus.RUNNING.value)
+        records.update(**values)
 
 
 def add_record(database: str, call: TaskCall) -> None:

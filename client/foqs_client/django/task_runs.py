@@ -156,12 +156,22 @@ class _TaskRun:
         """Run the task and record its success. Raises what the task raises, which `_raised` then is."""
         try:
             return_value = normalize_json(self._call_function(task, result))
+            self._check_transaction()
         except BaseException as error:
             if not (isinstance(error, KeyboardInterrupt) and _may_be_from_keyboard()):
                 self._raised = error
             raise
         object.__setattr__(result, "_return_value", return_value)
         self._end(result, TaskResultStatus.SUCCESSFUL, return_value)
+
+    def _check_transaction(self) -> None:
+        """Raise TransactionManagementError if Django would roll the transaction of the task back without a word."""
+        foqs = self._backend.foqs
+        if foqs.atomic and transaction.get_rollback(using=foqs.database):
+            raise transaction.TransactionManagementError(
+                "the transaction of this task is rolled back, because the task caught an error of the database, or closed "
+                "the connection; put what may fail into transaction.atomic()"
+            )
 
     def _call_function(self, task: Task, result: TaskResult) -> Any:
         args = [TaskContext(task_result=result), *result.args] if task.takes_context else result.args
@@ -227,7 +237,8 @@ class _TaskRun:
         if status != TaskResultStatus.READY:
             object.__setattr__(result, "finished_at", timezone.now())
         if self._record is not None:
-            self._record.end(result, return_value)
+            is_committed_with_effects = status == TaskResultStatus.SUCCESSFUL and self._backend.foqs.atomic
+            self._record.end(result, return_value, counts_always=is_committed_with_effects)
 
 
 def _may_be_from_keyboard() -> bool:

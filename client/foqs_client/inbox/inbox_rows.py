@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from foqs_client.outbox.outbox_sql import Dialect, inbox_table, now_sql
+from foqs_contract.errors import InvalidArgument
 
 PAGE_ROWS: Final = 500
 
@@ -83,8 +84,18 @@ def delivery_name(incarnation: int, id: str) -> str:
 
 
 def add_row(tables: InboxTables, prefix: str, name: str, token: int) -> bool:
-    """Add a row, and return whether it is new. Waits for another transaction that adds it."""
-    return tables.execute(_ADD[tables.dialect].format(inbox=inbox_table(prefix)), (name, token)) == 1
+    """Add a row, and return whether it is new. Waits for another transaction that adds it.
+
+    Raises:
+        InvalidArgument: the connection does not say how many rows it has added.
+    """
+    count = tables.execute(_ADD[tables.dialect].format(inbox=inbox_table(prefix)), (name, token))
+    if count not in (0, 1):
+        raise InvalidArgument(
+            "the connection does not say whether the row of the inbox is new; end its pipeline before",
+            field="connection",
+        )
+    return count == 1
 
 
 def read_old(tables: InboxTables, prefix: str, keep_ms: int, after: InboxRow, limit: int = PAGE_ROWS) -> list[InboxRow]:

@@ -98,8 +98,8 @@ class Relay:
 
     @property
     def lag_s(self) -> float:
-        """The age of the oldest row. It grows while no count is answered. 0: there was none."""
-        if self.figures is None or not self.figures.rows:
+        """The age of the oldest row. It grows while no count is answered, because rows may have been added. 0: no count yet."""
+        if self.figures is None:
             return 0.0
         late_s = self._clock() - self._counted_s - 2 * self._pauses.figures_s
         return self.figures.oldest_ms / 1_000 + max(0.0, late_s)
@@ -339,7 +339,7 @@ class Relay:
                 log.info("%s: all is well again", part)
             return
         if part not in self._problems:
-            log.warning("%s: rows wait", part, extra={"reason": problem})
+            log.warning("%s: rows wait: %s", part, problem)
         self._problems[part] = problem
 
     async def _wait(self, seconds: float) -> None:

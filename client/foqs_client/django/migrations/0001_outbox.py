@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
     initial = True
     dependencies: ClassVar[list[Any]] = []
     operations: ClassVar = [
-        migrations.RunPython(_create, _drop),
+        migrations.RunPython(_create, _drop, atomic=False),  # MySQL has no transactions of tables
         migrations.CreateModel(
             name="OutboxEntry",
             fields=_row_fields(),

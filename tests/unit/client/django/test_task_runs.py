@@ -20,6 +20,7 @@ from foqs_client.django.task_classes import TaskResultStatus, task_finished, tas
 from foqs_client.django.task_records import AlreadyDone, begin_run
 from foqs_client.django.task_runs import failures_of, run_task
 from foqs_client.django.time_limits import TimeLimitExceeded
+from foqs_client.inbox import once
 from tests.support import django_sample_tasks as tasks
 from tests.support.django_project import query
 from tests.support.django_sample_tasks import calls
@@ -137,10 +138,37 @@ def test_a_task_that_raises_leaves_no_effects_and_no_row_of_the_inbox(project: N
     assert query("SELECT delivery FROM foqs_inbox") == []
 
 
+def test_a_task_whose_transaction_is_rolled_back_without_an_exception_has_failed(project: None) -> None:
+    result = tasks.save_and_roll_back.enqueue()
+    with pytest.raises(Dead, match="TransactionManagementError"):
+        run_task(delivered())
+    result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED
+    assert len(query("SELECT id FROM foqs_outbox")) == 1
+    assert query("SELECT delivery FROM foqs_inbox") == []
+
+
+def test_a_success_with_its_effects_counts_although_another_run_has_begun(
+    project: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = tasks.save_and_raise.enqueue(False)
+
+    def once_late(*arguments: Any) -> bool:
+        begin_run("default", result.id, "newer", 60, is_last_attempt=False)
+        return once(*arguments)
+
+    monkeypatch.setattr("foqs_client.django.task_runs.once", once_late)
+    run_task(delivered())
+    result.refresh()
+
+    assert result.status == TaskResultStatus.SUCCESSFUL and len(result.worker_ids) == 2
+
+
 def test_a_commit_that_fails_is_no_exception_of_the_task(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
     result = tasks.save_and_raise.enqueue(False)
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise OperationalError("the server is gone")
 
     monkeypatch.setattr("foqs_client.django.task_records.BegunRun.end", fail)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foqs.testing import SyncFakeHost
-from foqs_client import Delivery, Item, Namespace, StaleLease, SyncClient
+from foqs_client import Delivery, InvalidArgument, Item, Namespace, StaleLease, SyncClient
 from foqs_client.inbox import Pruned, once, prune
+from foqs_client.inbox.inbox_rows import add_row
 from foqs_client.outbox.outbox_sql import Dialect, create_tables
 
 LEASE_MS = 30_000
@@ -208,3 +210,20 @@ def test_a_client_that_stays_connected_names_each_incarnation_of_its_namespace(s
 
     assert incarnations[0] != incarnations[1]
     assert shop.prune() == Pruned(others=2)
+
+
+def test_a_connection_that_does_not_count_rows_is_refused() -> None:
+    class Pipeline:
+        """A connection of psycopg that has sent a statement and not read its reply."""
+
+        dialect = Dialect.POSTGRES
+
+        def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
+            return -1
+
+        def query(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+            return []
+
+    with pytest.raises(InvalidArgument, match="pipeline") as refused:
+        add_row(Pipeline(), "foqs_", "1/2", 1)
+    assert refused.value.field == "connection"
