@@ -378,13 +378,12 @@ class Writer:
 
     def _refusal_error(self, refusal: WriteRefused, part: Part[Any]) -> FoqsError:
         """Return the error of a part that was refused alone: of a single entry, or of a whole operation."""
-        if part.count > 1:
-            return Unavailable(
-                f"the database of shard {self._shard} refused one of the {part.count} items, so none is written: {refusal}; "
-                "enqueue them one by one to find it",
-                retry_after_ms=1_000,
-            )
         text = f"the database of shard {self._shard} refused this write: {refusal}"
+        if part.count > 1:
+            text = (
+                f"the database of shard {self._shard} refused one of the {part.count} items, so none is written: {refusal}; "
+                "enqueue them one by one to find it"
+            )
         if refusal.is_bad_value and part.operation.lane in _LANES_OF_VALUES:
             return InvalidArgument(text)
         return Unavailable(text, retry_after_ms=1_000)

@@ -13,6 +13,7 @@ import pytest
 from foqs.core.flush.writes import Writes
 from foqs.queue.port import EnqueueOutcome, Repeated
 from foqs.store.in_memory.memory_store import MemoryStore
+from foqs.store.port import WriteRefused
 from foqs_contract.errors import (
     DeadlineExceeded,
     FoqsError,
@@ -71,12 +72,15 @@ def test_all_items_are_in_one_flush_of_one_shard_however_small_flushes_are() -> 
     run_in_world(story)
 
 
-def test_a_refused_item_fails_its_atomic_call_and_no_other() -> None:
+@pytest.mark.parametrize(("is_bad_value", "error"), [(False, Unavailable), (True, InvalidArgument)])
+def test_a_refused_item_fails_its_atomic_call_and_no_other(is_bad_value: bool, error: type[FoqsError]) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
         world.database.refuse = lambda writes: (
-            "no such luck" if any(row.payload == b"bad" for row in writes.inserts) else None
+            WriteRefused("no such luck", is_bad_value=is_bad_value)
+            if any(row.payload == b"bad" for row in writes.inserts)
+            else None
         )
         world.stall()
         first = start_task(caller.put())
@@ -90,9 +94,9 @@ def test_a_refused_item_fails_its_atomic_call_and_no_other() -> None:
         world.resume()
         await first
         assert all(map(ok, await fine))
-        assert isinstance(error_of_all(await bad), Unavailable)
+        assert isinstance(error_of_all(await bad), error)
         assert "one of the 3 items" in str(error_of_all(await bad))
-        assert [type(outcome) for outcome in await single] == [str, Unavailable]
+        assert [type(outcome) for outcome in await single] == [str, error]
         assert Counter(topic for topic, _ in world.rows()) == {"t": 1, "a": 2, "c": 1}
         world.database.refuse = lambda writes: None
         await wait_until_idle(world, engine)
