@@ -275,7 +275,7 @@ class Promotion:
         return report is not None and self._is_told_to_follow(report) and report.is_receiving
 
     def _was_refused(self, server: str) -> bool:
-        """Return whether an acker that was told to follow the primary receives nothing, as after error 1236."""
+        """Return whether an acker should follow the primary and receives nothing, for example after error 1236."""
         report = self._reports[server]
         return self._is_told_to_follow(report) and not report.is_receiving
 

@@ -142,8 +142,8 @@ class Writers:
 
     def __init__(self, servers: RegionServers, name: str) -> None:
         self.tried: set[str] = set()
-        self.told: set[str] = set()
-        """The rows of which a writer was told that they are committed."""
+        self.acknowledged: set[str] = set()
+        """The rows whose COMMIT the server has acknowledged."""
         self._servers = servers
         self._name = name
         self._threads = [threading.Thread(target=self._write, args=(number,)) for number in range(_WRITERS)]
@@ -152,8 +152,8 @@ class Writers:
 
     def wait_for_more(self) -> None:
         """Return when more rows were written, by commits that began after this call."""
-        enough = len(self.told) + 2 * _WRITERS
-        until(lambda: len(self.told) >= enough, "writers go on")
+        enough = len(self.acknowledged) + 2 * _WRITERS
+        until(lambda: len(self.acknowledged) >= enough, "writers go on")
 
     def join(self) -> None:
         for thread in self._threads:
@@ -167,7 +167,7 @@ class Writers:
                 self._servers.write(self._name, row)
             except pymysql.MySQLError:
                 return
-            self.told.add(row)
+            self.acknowledged.add(row)
 
 
 async def lose_primary(database: Database, *, waits_for_acks: bool) -> tuple[Writers, Primary]:
@@ -213,7 +213,7 @@ def test_acker_of_a_killed_primary_serves_with_all_that_was_acknowledged_althoug
             assert (entry.term, entry.server, set(entry.ackers)) == (2, "c", {"b"})
             await three_servers.connect_as_host("c", entry)
             three_servers.write("c", "after")
-            assert writers.told | {"after"} <= three_servers.rows("c") <= writers.tried | {"after"}
+            assert writers.acknowledged | {"after"} <= three_servers.rows("c") <= writers.tried | {"after"}
 
     run(story(), timeout=200)
 
@@ -225,6 +225,6 @@ def test_rows_are_lost_if_the_primary_waits_for_no_acks(three_servers: RegionSer
     async def story() -> None:
         async with serving(three_servers) as database:
             writers, entry = await lose_primary(database, waits_for_acks=False)
-            assert writers.told - three_servers.rows(entry.server)
+            assert writers.acknowledged - three_servers.rows(entry.server)
 
     run(story(), timeout=200)

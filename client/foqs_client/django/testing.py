@@ -31,7 +31,7 @@ def run_tasks(backend: str = "default", *, runs_max: int = 1_000) -> int:
         runs_max: the most runs.
 
     Raises:
-        AssertionError: so many runs did not end the tasks, as when one enqueues itself.
+        AssertionError: tasks are left after the most runs, for example because one enqueues itself.
         ImportError: the program has no such task.
     """
     foqs = task_backends[backend].foqs

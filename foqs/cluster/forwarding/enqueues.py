@@ -212,8 +212,8 @@ _HAS_SLOT: Final[Mapping[str, Callable[[Any], bool]]] = {
 """By call: whether an item belongs to the owner of a key slot."""
 
 
-class _ForwardedEnqueue(WrappedCall):
-    """One call: its local part, and its forwarded parts."""
+class _ForwardedItems(WrappedCall):
+    """A call with new items that may be forwarded."""
 
     __slots__ = ("_forwarding", "_routes")
 
@@ -221,6 +221,19 @@ class _ForwardedEnqueue(WrappedCall):
         super().__init__(outer)
         self._routes = routes
         self._forwarding: asyncio.Task[None] | None = None
+
+    def abandon(self) -> None:
+        """End the call without a reply; forwarded items may still be written."""
+        if self._forwarding is not None:
+            self._forwarding.cancel()
+        else:
+            super().abandon()
+
+
+class _ForwardedEnqueue(_ForwardedItems):
+    """One call: its local part, and its forwarded parts."""
+
+    __slots__ = ()
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, TemporaryRefusal):
@@ -265,23 +278,11 @@ class _ForwardedEnqueue(WrappedCall):
         else:
             self.outer.reply(ttypes.EnqueueReply, results)
 
-    def abandon(self) -> None:
-        """End the call without a reply; forwarded items may still be written."""
-        if self._forwarding is not None:
-            self._forwarding.cancel()
-        else:
-            super().abandon()
 
-
-class _ForwardedAtomicEnqueue(WrappedCall):
+class _ForwardedAtomicEnqueue(_ForwardedItems):
     """One atomic call: served here, or forwarded as a whole after this host has refused it."""
 
-    __slots__ = ("_forwarding", "_routes")
-
-    def __init__(self, outer: Call, routes: ItemRoutes) -> None:
-        super().__init__(outer)
-        self._routes = routes
-        self._forwarding: asyncio.Task[None] | None = None
+    __slots__ = ()
 
     def fail(self, error: Exception) -> None:
         """Fail the call, or forward it if another host may take it."""
@@ -299,13 +300,6 @@ class _ForwardedAtomicEnqueue(WrappedCall):
             self.outer.fail(error)
         else:
             self.outer.reply(unchanged, reply)
-
-    def abandon(self) -> None:
-        """End the call without a reply; forwarded items may still be written."""
-        if self._forwarding is not None:
-            self._forwarding.cancel()
-        else:
-            super().abandon()
 
 
 def _refuse_unknown(

@@ -13,7 +13,7 @@ from typing import Final
 SEGMENT_KEYS: Final = 1_000
 """The length of a new segment. A segment of twice as many keys is divided."""
 _ONE_BY_ONE_MAX: Final = 32
-"""Up to so many keys of a segment are added or removed one by one; more are faster by going over the segment once."""
+"""The most keys of a segment that are added or removed one by one. More are faster by going over the segment once."""
 
 
 class SortedKeys:

@@ -91,7 +91,7 @@ class MergedPage(Generic[_Entry, _Place]):
 
 
 class ReadIsVoid(StoreLost):
-    """Flushes wrote so many rows during a read that the memory does not know what its pages lack."""
+    """Flushes wrote more rows during a read than its record holds, so nobody knows what its pages lack."""
 
 
 def check_room(touched: TouchedNumbers) -> None:
