@@ -35,6 +35,9 @@ class JournalShard:
         random = self.random
         self.flush += 1
         planner = JournalPlanner(self.dirty_items, (1, self.flush))
+        young = [number for number, item in self.dirty_items.items() if item.row is not None]
+        if young and random.random() < 0.1:
+            self.dirty_items.set_unreadable(random.choice(young))
         for row in random.sample(sorted(self.truth.values(), key=lambda row: row.id), len(self.truth) // 3):
             self._change(row, planner)
         for _ in range(random.randint(0, 3)):
@@ -110,7 +113,6 @@ class JournalShard:
         current = {entry for entry in self.timers if entry[1] not in dirty_items}
         assert sorted(current.union(dirty_items.dues_after((0, 0), 1_000, len(dirty_items)))) == sorted(true)
         assert dirty_items.next_due_ms() == min((due for due, n in true if n in dirty_items), default=None)
-        assert dirty_items.oldest(1_000) == sorted(
-            (number for number, _ in dirty_items.items()),
-            key=lambda number: dirty_items.oldest(1_000).index(number),
-        )
+        oldest = dirty_items.oldest(1_000)
+        assert {*oldest, *dirty_items.unreadable} == {number for number, _ in dirty_items.items()}
+        assert len(oldest) + len(dirty_items.unreadable) == len(dirty_items)

@@ -25,8 +25,8 @@ _EVENT_BYTES: Final = 128
 
 def rows_in_place(dirty_items: DirtyItems, items_max: int, refused: Container[int] = ()) -> list[int]:
     """Return those of the oldest items that have rows, and the first ended ones. `refused`: their rows are not tried."""
-    found = dict.fromkeys([*dirty_items.oldest(items_max), *dirty_items.ended(items_max)])
-    numbers = [number for number in found if number not in refused and not _is_young(dirty_items.get(number))]
+    found = dict.fromkeys([*dirty_items.oldest(items_max, but=refused), *dirty_items.ended(items_max, refused)])
+    numbers = [number for number in found if not _is_young(dirty_items.get(number))]
     return numbers[:items_max]
 
 
@@ -35,32 +35,33 @@ def items_to_carry(
     positions: JournalPositions,
     items_max: int,
     refused: Container[int] = (),
-    unreadable: Container[int] = (),
 ) -> list[int]:
     """Return the oldest items that hold the floor and are carried forward: as few as pay.
 
     Args:
         refused: items whose rows are not tried, so that they hold the floor like young ones.
-        unreadable: items that cannot be carried: the floor is never above them.
     """
+    held = dirty_items.unreadable.floor() or _END
     numbers = dirty_items.oldest(items_max)
     carried: list[int] = []
     bytes_taken, first = 0, None
     for number in numbers:
         item = dirty_items.get(number)
         assert item is not None
-        if first is not None and item.first != first and _pays(bytes_taken, positions.bytes_to_trim(item.first)):
+        if (
+            first is not None
+            and item.first != first
+            and _pays(bytes_taken, positions.bytes_to_trim(min(item.first, held)))
+        ):
             return carried
         first = item.first
-        if number in unreadable:
-            return []
         if _is_young(item) or number in refused:
             carried.append(number)
             bytes_taken += _size_of(item)
             if bytes_taken > WRITE_BACK_BYTES_MAX:
                 return []
-    is_whole = len(numbers) == len(dirty_items)
-    return carried if is_whole and _pays(bytes_taken, positions.bytes_to_trim(_END)) else []
+    is_whole = len(numbers) == len(dirty_items) - len(dirty_items.unreadable)
+    return carried if is_whole and _pays(bytes_taken, positions.bytes_to_trim(held)) else []
 
 
 def _pays(bytes_taken: int, bytes_trimmed: int) -> bool:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import Final
 
 from foqs.core.flush.fence import Position
 from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, TopicName, order_key_number, pack_order_key
 from foqs.core.journal.dirty_keys import NO_DUE, DirtyKeys, ItemKeys, pack_due, unpack_due
 from foqs.core.journal.journal_events import Base, ItemChange, apply_change
+from foqs.core.journal.unreadable_items import UnreadableItems
 
 YOUNG_ITEM_BYTES: Final = 550
 """The size of a young item in memory, without payload, metadata and trace context."""
@@ -124,6 +125,8 @@ class DirtyItems:
         self._keys = DirtyKeys()
         self._ended: dict[int, None] = {}
         """The ended items, in the order in which they ended."""
+        self.unreadable: Final = UnreadableItems()
+        """They are in no block, so none of them is among the oldest."""
         self.memory_bytes = 0
         """The size of all items in memory."""
 
@@ -168,30 +171,46 @@ class DirtyItems:
 
     # -------------------------------------------------------------- write-back
 
-    def oldest(self, rows_max: int, up_to: Position | None = None) -> list[int]:
-        """Return the numbers of the oldest items, at most `rows_max`, with first events up to `up_to`."""
+    def oldest(self, rows_max: int, up_to: Position | None = None, but: Container[int] = ()) -> list[int]:
+        """Return the numbers of the oldest readable items, at most `rows_max`, with first events up to `up_to`.
+
+        Args:
+            but: items that are left out.
+        """
         found: list[int] = []
         for first, numbers in self._blocks.items():
             if len(found) >= rows_max or (up_to is not None and first > up_to):
                 break
-            found += islice(numbers, rows_max - len(found))
+            left = filterfalse(but.__contains__, numbers) if but else numbers
+            found += islice(left, rows_max - len(found))
         return found
 
     @property
     def first(self) -> Position | None:
-        """The first event of the oldest item; None if none is dirty."""
+        """The first event of the oldest readable item; None: there is none."""
         return next(iter(self._blocks), None)
 
-    def ended(self, rows_max: int) -> list[int]:
-        """Return the numbers of the items that ended first, in this order, at most `rows_max`."""
-        return [*islice(self._ended, rows_max)]
+    def ended(self, rows_max: int, but: Container[int] = ()) -> list[int]:
+        """Return the numbers of the items that ended first, in this order, at most `rows_max`; see `oldest`."""
+        return [*islice(filterfalse(but.__contains__, self._ended), rows_max)]
 
     def floor(self, clean: Container[int], position: Position) -> Position:
         """Return the floor of a flush at `position` after which the items in `clean` are not dirty."""
+        if self.unreadable:
+            position = min(position, self.unreadable.floor(clean) or position)
         for first, numbers in self._blocks.items():
             if any(number not in clean for number in numbers):
-                return first
+                return min(first, position)
         return position
+
+    def set_unreadable(self, number: int) -> bool:
+        """Note that the journal lacks the payload of a young item. Returns whether that is new."""
+        item = self._items.get(number)
+        if number in self.unreadable or item is None or item.row is None:
+            return False
+        self._leave_block(number, item.first)
+        self.unreadable.add(number, item.first, item.row.state)
+        return True
 
     # ------------------------------------------------------------------ timers
 
@@ -209,7 +228,7 @@ class DirtyItems:
 
     def apply(self, changed: Mapping[int, DirtyItem], clean: Collection[int]) -> None:
         """Add or replace items, in the order of their first events, and remove those in `clean`."""
-        items, keys, memory_bytes = self._items, self._keys, self.memory_bytes
+        items, keys, memory_bytes, unreadable = self._items, self._keys, self.memory_bytes, self.unreadable
         for number in clean:
             former = items.pop(number, None)
             if former is not None:
@@ -235,6 +254,8 @@ class DirtyItems:
                     self._leave_block(number, former.first)
                     self._enter_block(number, item.first)
                     self._ended.pop(number, None)
+                elif unreadable and number in unreadable and item.row is not None:
+                    unreadable.set_state(number, item.row.state)
             if item_keys is None:
                 self._ended[number] = None
         self.memory_bytes = memory_bytes
@@ -250,6 +271,9 @@ class DirtyItems:
         numbers[number] = None
 
     def _leave_block(self, number: int, first: Position) -> None:
+        if number in self.unreadable:
+            self.unreadable.remove(number)
+            return
         numbers = self._blocks[first]
         del numbers[number]
         if not numbers:
@@ -264,7 +288,11 @@ class DirtyItems:
     def check(self) -> None:
         """Assert what is always true of the parts."""
         in_blocks = {number: first for first, numbers in self._blocks.items() for number in numbers}
-        firsts = {number: item.first for number, item in self._items.items()}
+        unreadable = {number: self._items[number] for number in self.unreadable}
+        assert self.unreadable.floor() == min((item.first for item in unreadable.values()), default=None)
+        ready = [number for number, item in unreadable.items() if item.state is State.READY]
+        assert sorted(self.unreadable.ready(len(ready) + 1)) == sorted(ready), "a READY item is not known as such"
+        firsts = {number: item.first for number, item in self._items.items() if number not in unreadable}
         assert in_blocks == firsts, "invariant 20: a dirty item is not in the block of its first event"
         assert all(self._blocks.values()) and [*self._blocks] == sorted(self._blocks), "the blocks are not in order"
         self._keys.check({number: item.keys(number) for number, item in self._items.items()})

@@ -20,6 +20,8 @@ class JournalStatus:
         given_up: those of them that the shard must make DEAD, because that stays so.
         may_be_handed_over: whether the next owner replays what is left, rather than wait until it is written back.
         next_flush_ms: in how many milliseconds the journal needs a flush, if none is written anyway.
+        steps: how often a flush has written rows back, found out which row is refused, or trimmed the journal. If it
+            stays, further flushes at once do not help.
     """
 
     dirty_items: int
@@ -33,3 +35,4 @@ class JournalStatus:
     given_up: tuple[int, ...]
     may_be_handed_over: bool
     next_flush_ms: int
+    steps: int

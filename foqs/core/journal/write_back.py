@@ -8,6 +8,7 @@ part of a flush only. Always true: the oldest come first, so the floor of the jo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from typing import Final
 
 from foqs.core.flush.fence import Position
@@ -45,25 +46,39 @@ class WriteBackChoice:
         """Note that a flush was committed."""
         self._positions.append((now_ms, position))
 
-    def numbers(self, dirty_items: DirtyItems, now_ms: int, flush_items_max: int, fullness_percent: int) -> list[int]:
+    def numbers(
+        self,
+        dirty_items: DirtyItems,
+        now_ms: int,
+        flush_items_max: int,
+        fullness_percent: int,
+        but: Container[int] = (),
+    ) -> list[int]:
         """Return the numbers of the items to write back in a flush of at most `flush_items_max` entries.
 
         Args:
             fullness_percent: the largest part of a bound that is used; 100 or more in a hand-over.
+            but: items that are left out, so that others have their place.
         """
-        return within_bytes(dirty_items, self._due_numbers(dirty_items, now_ms, flush_items_max, fullness_percent))
+        numbers = self._due_numbers(dirty_items, now_ms, flush_items_max, fullness_percent, but)
+        return within_bytes(dirty_items, numbers)
 
     def _due_numbers(
-        self, dirty_items: DirtyItems, now_ms: int, flush_items_max: int, fullness_percent: int
+        self,
+        dirty_items: DirtyItems,
+        now_ms: int,
+        flush_items_max: int,
+        fullness_percent: int,
+        but: Container[int],
     ) -> list[int]:
         least, most = flush_items_max * LEAST_PERCENT // 100, flush_items_max * MOST_PERCENT // 100
         self._advance(now_ms)
         if fullness_percent >= URGENT_PERCENT:
-            return dirty_items.oldest(most)
-        found = [] if self._due_position is None else dirty_items.oldest(most, self._due_position)
+            return dirty_items.oldest(most, but=but)
+        found = [] if self._due_position is None else dirty_items.oldest(most, self._due_position, but)
         if len(found) < least:
             known = set(found)
-            ended = [number for number in dirty_items.ended(least) if number not in known]
+            ended = [number for number in dirty_items.ended(least, but) if number not in known]
             found += ended[: least - len(found)]
         return found
 

@@ -62,6 +62,8 @@ class ExtraWriter:
         self.refused: Final = RefusedRows()
         self._memory = memory
         self._settings = settings
+        self.steps = 0
+        """See `JournalStatus.steps`."""
         self._has_reserve = False
         """The table is known to have the reserve."""
         self._next_reserve_ms = 0
@@ -80,7 +82,9 @@ class ExtraWriter:
         memory, now_ms = self._memory, self._settings.now_ms()
         if journals and not self._has_reserve and now_ms >= self._next_reserve_ms:
             return ExtraWrites(reserve_bytes=self._settings.reserve_bytes)
-        numbers = memory.choice.numbers(memory.dirty_items, now_ms, self._settings.flush_items_max, fullness_percent)
+        numbers = memory.choice.numbers(
+            memory.dirty_items, now_ms, self._settings.flush_items_max, fullness_percent, self.refused.alone
+        )
         carried = self.refused.to_carry(memory.dirty_items, memory.choice)
         return ExtraWrites(self.refused.choose(numbers), carried)
 
@@ -88,7 +92,7 @@ class ExtraWriter:
         memory, items_max, refused = self._memory, self._settings.flush_items_max, self.refused
         return ExtraWrites(
             rows_in_place(memory.dirty_items, items_max, refused.alone),
-            items_to_carry(memory.dirty_items, memory.positions, items_max, refused.alone, refused.unreadable()),
+            items_to_carry(memory.dirty_items, memory.positions, items_max, refused.alone),
             reserve_bytes=None if self._has_reserve else 0,
             full_reason=self._full_reason,
         )
@@ -109,7 +113,8 @@ class ExtraWriter:
     def on_lacking(self, lacking: Mapping[int, str]) -> None:
         """Note items whose payloads the journal lacks: their rows cannot be written, and their events not be carried."""
         for number, sentence in lacking.items():
-            if self.refused.on_unreadable(number):
+            self.refused.forget(number)
+            if self._memory.dirty_items.set_unreadable(number):
                 log.warning("%s", sentence)
 
     def on_written(self, extra: ExtraWrites) -> None:
@@ -118,6 +123,7 @@ class ExtraWriter:
             self.refused.on_written(extra.written_back)
             return
         numbers, refusal = extra.refused
+        self.steps += 1
         if not numbers:
             self._next_reserve_ms = self._settings.now_ms() + _RESERVE_PAUSE_MS
             log.warning("the database refuses the reserve of the journal: %s", refusal)
@@ -129,5 +135,6 @@ class ExtraWriter:
 
     def on_committed(self, planned: PlannedFlush) -> None:
         """Note that a flush is committed, also one whose outcome was unknown at first."""
+        self.steps += planned.written_back > 0 or planned.writes.journal_trimmed is not None
         if planned.writes.journal_reserve_bytes is not None:
             self._has_reserve = planned.writes.journal_reserve_bytes > 0

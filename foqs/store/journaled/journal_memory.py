@@ -22,6 +22,8 @@ from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.refused_rows import RefusedRows
 from foqs.store.port import DueRow, LeaseEnd
 
+_GIVEN_UP_MAX: Final = 1_000
+"""How many unreadable items are given up at once."""
 _TOUCHED_NUMBERS_MAX: Final = 100_000
 """The numbers that the records of all reads of a shard have together: some seconds of write-backs."""
 
@@ -97,7 +99,7 @@ class JournalMemory:
         live_percent = 100 * self.positions.live_bytes // self._settings.live_bytes_max
         return max(live_percent, self._settings.budget.fullness_percent(self))
 
-    def status(self, refused: RefusedRows) -> JournalStatus:
+    def status(self, refused: RefusedRows, steps: int) -> JournalStatus:
         """Return the figures of this moment."""
         dirty_items, positions, after_ms = self.dirty_items, self.positions, self._settings.write_back_after_ms
         due_ms = self.choice.next_due_ms(dirty_items)
@@ -113,10 +115,11 @@ class JournalMemory:
             written_back=self._written_back,
             lag_ms=max(0, -wait_ms),
             replay_ms=self._replay_ms,
-            refused=len(refused),
-            given_up=tuple(refused.given_up(dirty_items)),
+            refused=len(refused) + len(dirty_items.unreadable),
+            given_up=(*refused.given_up(dirty_items), *dirty_items.unreadable.ready(_GIVEN_UP_MAX)),
             may_be_handed_over=len(dirty_items) <= self._settings.handover_items_max,
             next_flush_ms=0 if can_trim or self.fullness_percent >= URGENT_PERCENT else max(0, wait_ms),
+            steps=steps,
         )
 
     def is_known(self, number: int, touched: TouchedNumbers) -> bool:

@@ -95,7 +95,7 @@ class JournaledStore:
     def journal(self) -> JournalStatus | None:
         if self._is_plain or self._memory is None or self._extra is None:
             return None
-        status = self._memory.status(self._extra.refused)
+        status = self._memory.status(self._extra.refused, self._extra.steps)
         pause_ms = self._extra.pause_ms
         return status if pause_ms <= status.next_flush_ms else replace(status, next_flush_ms=pause_ms)
 
@@ -151,13 +151,18 @@ class JournaledStore:
     async def _settle(self, owner: Owner) -> Owner:
         """Write all rows back and empty the journal, in flushes of this owner. Returns its owner row after them.
 
-        An item whose row the database refuses stays in the journal, and the memory with it.
+        An item whose row the database refuses, or whose payload the journal lacks, stays in the journal, and the memory
+        with it.
 
         Raises:
             FencedOut, StoreLost: the shard must be taken over again.
         """
         memory, extra = self.memory, self.extra
-        while len(memory.dirty_items) > len(extra.refused):
+        flushes_max = _SETTLING_RETRIES_MAX + 3 * len(memory.dirty_items)  # one that is refused is divided
+        while len(memory.dirty_items) > len(extra.refused) + len(memory.dirty_items.unreadable):
+            flushes_max -= 1
+            if flushes_max < 0:
+                raise StoreLost("the journal cannot be emptied: its rows are neither written nor refused")
             owner = await self._settle_once(owner, partial(self._flush, fullness_percent=FULL_PERCENT), Writes())
             if extra.pause_ms:
                 raise StoreLost("the database has no room for the rows of the journal; make room")

@@ -33,17 +33,15 @@ class _Refusals:
         bad_values: how often the columns did not hold it.
         is_dead: its item was given up and is DEAD since.
         due_times: how often it was due since it was tried.
-        is_unreadable: the journal lacks its payload.
     """
 
     bad_values: int = 0
     is_dead: bool = False
     due_times: int = 0
-    is_unreadable: bool = False
 
     @property
     def is_given_up(self) -> bool:
-        return self.is_unreadable or self.bad_values >= REFUSALS_MAX
+        return self.bad_values >= REFUSALS_MAX
 
 
 class RefusedRows:
@@ -61,15 +59,9 @@ class RefusedRows:
         """The rows that were refused alone, whether they are tried again or not."""
         return len(self._refusals)
 
-    def unreadable(self) -> set[int]:
-        """Return the items whose payloads the journal lacks."""
-        return {number for number, refusals in self._refusals.items() if refusals.is_unreadable}
-
     def choose(self, numbers: Sequence[int]) -> list[int]:
-        """Return what a flush writes back of these numbers, or a group that is tried by itself."""
-        if self._groups:
-            return list(self._groups[0])
-        return [number for number in numbers if number not in self.alone] if self.alone else list(numbers)
+        """Return what a flush writes back: these numbers, of which none was refused alone, or a group that is tried by itself."""
+        return list(self._groups[0] if self._groups else numbers)
 
     def to_carry(self, dirty_items: DirtyItems, choice: WriteBackChoice) -> list[int]:
         """Return the items that would hold the floor: refused just now, or due again. The latter are tried again."""
@@ -77,11 +69,9 @@ class RefusedRows:
         for number, first in [*self.alone.items()]:
             item, refusals = dirty_items.get(number), self._refusals[number]
             if item is None or (refusals.is_dead and item.state is not State.DEAD):
-                self._forget(number)
+                self.forget(number)
                 continue
             refusals.is_dead = refusals.is_given_up and item.state is State.DEAD
-            if refusals.is_unreadable:
-                continue
             if item.first == first:
                 carried.append(number)
             elif choice.is_due(item.first):
@@ -120,20 +110,17 @@ class RefusedRows:
             return []
         (number,) = numbers
         item = dirty_items.get(number)
-        if item is None:
-            self._forget(number)
+        if item is None or number in dirty_items.unreadable:
+            self.forget(number)
             return []
         self.alone[number] = None if number in carried else item.first
         self._refusals.setdefault(number, _Refusals()).bad_values += is_bad_value
         return [number]
 
-    def on_unreadable(self, number: int) -> bool:
-        """Note that the journal lacks the payload of an item. Returns whether that is new."""
-        refusals = self._refusals.setdefault(number, _Refusals())
-        is_new = not refusals.is_unreadable
-        refusals.is_unreadable = True
-        self.alone[number] = None
-        return is_new
+    def forget(self, number: int) -> None:
+        """Forget an item: it is gone, or the journal lacks its payload."""
+        self.alone.pop(number, None)
+        self._refusals.pop(number, None)
 
     def on_written(self, numbers: Sequence[int]) -> None:
         """Note that rows were written back."""
@@ -141,9 +128,4 @@ class RefusedRows:
             self._groups.popleft()
         if self._refusals:
             for number in numbers:
-                if number not in self.alone:  # else its payload is missing, and its row was not written
-                    self._forget(number)
-
-    def _forget(self, number: int) -> None:
-        self.alone.pop(number, None)
-        self._refusals.pop(number, None)
+                self.forget(number)

@@ -186,6 +186,27 @@ def test_row_whose_deletion_is_refused_for_good_costs_an_idle_shard_a_flush_each
     run_in_world(story)
 
 
+def test_idle_shard_whose_flushes_are_all_refused_asks_for_fewer_of_them() -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        await Caller(world, engine).put(count=10)
+        refusals = 0
+
+        def refuse(writes: Writes) -> WriteRefused:
+            nonlocal refusals
+            refusals += 1
+            return WriteRefused("the tables are read-only")
+
+        world.database.refuse = refuse
+        await world.pass_s(WRITE_BACK_AFTER_S + 100)
+        assert 10 <= refusals <= 100
+        world.database.refuse = lambda writes: None
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        assert len(world.rows()) == 10
+
+    run_in_world(story)
+
+
 def test_item_whose_payload_the_journal_lacks_becomes_dead_and_its_shard_goes_on() -> None:
     async def story(world: World) -> None:
         await Caller(world, await started(world)).put(count=1)
@@ -201,5 +222,8 @@ def test_item_whose_payload_the_journal_lacks_becomes_dead_and_its_shard_goes_on
         assert (await caller.get()).items == []
         assert len((await caller.get("other", count=3)).items) == 3
         assert tables.owner.epoch == epoch, "the shard was acquired again"
+        flush = writer_of(engine.shards[1]).flush_number
+        await world.pass_s(20 * WRITE_BACK_AFTER_S)
+        assert writer_of(engine.shards[1]).flush_number - flush <= 40, "the item costs an idle shard flushes"
 
     run_in_world(story)

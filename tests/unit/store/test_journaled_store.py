@@ -302,6 +302,71 @@ def test_item_whose_payload_the_journal_lacks_is_given_up_and_harms_no_other(dis
     run(story())
 
 
+UNREADABLE = 70
+"""More than one flush of `FullDisk` writes back."""
+
+
+async def with_unreadable_payloads(disk: FullDisk) -> None:
+    """Fill a journal: the oldest items have lost their payloads, and three others have not."""
+    former = await disk.owner(1)
+    await former.write(inserts=[make_row(number) for number in range(1, UNREADABLE + 1)])
+    await former.write(inserts=[make_row(UNREADABLE + i) for i in range(1, 4)])
+    position = min(disk.tables.journal)
+    disk.tables.journal[position] = disk.tables.journal[position]._replace(payloads=(b"",))
+
+
+def test_many_unreadable_payloads_do_not_keep_other_items_from_their_rows(disk: FullDisk) -> None:
+    async def story() -> None:
+        await with_unreadable_payloads(disk)
+        owned, rows = await disk.owner(2), rows_of(disk)
+        for _ in range(5):
+            disk.now_ms += 200
+            await owned.write()
+        assert rows() == {UNREADABLE + 1, UNREADABLE + 2, UNREADABLE + 3}
+        status = owned.store.journal
+        assert status is not None
+        assert (status.refused, status.lag_ms, len(status.given_up)) == (UNREADABLE, 0, UNREADABLE)
+        assert status.next_flush_ms > 0, "what cannot be written needs no flush"
+        await owned.write(deletes=list(range(1, UNREADABLE + 1)))
+        await owned.write()
+        status = owned.store.journal
+        assert status is not None
+        assert (status.dirty_items, status.refused, status.rows) == (0, 0, 1)
+
+    run(story())
+
+
+def test_takeover_that_empties_a_journal_ends_although_many_payloads_are_unreadable(disk: FullDisk) -> None:
+    async def story() -> None:
+        await with_unreadable_payloads(disk)
+        owned, rows = await disk.owner(2, is_on=False), rows_of(disk)
+        assert rows() == {UNREADABLE + 1, UNREADABLE + 2, UNREADABLE + 3}
+        status = owned.store.journal
+        assert status is not None
+        assert (status.dirty_items, status.refused) == (UNREADABLE, UNREADABLE)
+
+    run(story())
+
+
+def test_many_rows_that_are_refused_do_not_keep_other_items_from_their_rows_in_a_hand_over(disk: FullDisk) -> None:
+    async def story() -> None:
+        owned, rows = await disk.owner(1), rows_of(disk)
+        await owned.write(inserts=[make_row(number) for number in range(1, UNREADABLE + 1)])
+        disk.database.refuse = lambda writes: (
+            WriteRefused("no") if any(row.id <= UNREADABLE for row in writes.inserts) else None
+        )
+        disk.now_ms += 100
+        for _ in range(3 * UNREADABLE):
+            await owned.write()
+        await owned.write(inserts=[make_row(UNREADABLE + 1)])
+        owned.store.begin_hand_over()
+        for _ in range(3):
+            await owned.write()
+        assert rows() == {UNREADABLE + 1}
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     "change",
     [{"priority": 1 << 63}, {"topic": "\ud800"}, pytest.param({"metadata": None}, marks=pytest.mark.takes_source)],
