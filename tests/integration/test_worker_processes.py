@@ -17,7 +17,7 @@ import pytest
 
 from foqs.testing import FakeHost
 from foqs_client import Delivery, Item
-from foqs_client.consumer import Consumer, Job
+from foqs_client.consumer import Consumer, Job, NotBegun
 from foqs_client.consumer.handler_outcome import RELEASED, HandlerOutcome, outcome_of
 from foqs_client.consumer.process_runner import ProcessDied, ProcessRunner
 from tests.support.aio import run
@@ -138,6 +138,18 @@ def test_a_stop_does_not_wait_for_a_process_that_never_becomes_ready() -> None:
             with frozen(consumer.process_ids[0]):
                 consumer.stop()
                 await running
+
+    run(story(), 120)
+
+
+def test_a_process_says_that_its_handler_has_not_begun() -> None:
+    async def story() -> None:
+        runner = ProcessRunner(work, 1, lambda text: None)
+        await runner.start()
+        error = await ended(runner, job(metadata=b"not begun"))
+        await runner.close()
+        assert outcome_of(error, b"") == RELEASED
+        assert isinstance(error, NotBegun) and str(error) == "no database"
 
     run(story(), 120)
 

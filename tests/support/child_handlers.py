@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from foqs_client.consumer import Dead, Job, Retry
+from foqs_client.consumer import Dead, Job, NotBegun, Retry
 from tests.support.poison import POISON
 
 
@@ -23,6 +23,8 @@ def work(job: Job) -> None:
     """Does what the metadata says; without any, nothing."""
     if job.metadata == b"unreadable exception":
         raise Retry(metadata=OfOneProcess())  # type: ignore[arg-type]
+    if job.metadata == b"not begun":
+        raise NotBegun("no database")
     if job.metadata == b"unreadable extension":
         job.extend(OfOneProcess())  # type: ignore[arg-type]
 

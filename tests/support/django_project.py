@@ -8,6 +8,8 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +89,23 @@ def created_tables() -> None:
     """Create the tables of both databases, once for a process."""
     call_command("migrate", verbosity=0)
     call_command("migrate", "foqs", database="other", verbosity=0)
+
+
+@contextmanager
+def databases_away() -> Iterator[Callable[[], None]]:
+    """Take the files of both databases away until the end of the block, or until the function that it gives is called."""
+    elsewhere = _FOLDER.with_suffix(".away")
+
+    def bring_back() -> None:
+        if elsewhere.exists():
+            elsewhere.rename(_FOLDER)
+
+    connections.close_all()
+    _FOLDER.rename(elsewhere)
+    try:
+        yield bring_back
+    finally:
+        bring_back()
 
 
 def query(statement: str, database: str = "default") -> list[tuple[Any, ...]]:

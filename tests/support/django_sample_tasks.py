@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from foqs_client.django.task_classes import task
 from tests.support import django_project
@@ -94,6 +95,30 @@ def save_and_raise(raises: bool) -> None:
 def save_and_roll_back() -> None:
     note.enqueue("of the effects")
     transaction.set_rollback(True)
+
+
+lose_databases: Callable[[], object] = connections.close_all
+"""What the next two tasks call. A test sets it."""
+
+
+@task
+def note_and_lose_the_databases() -> str:
+    calls.append("noted")
+    lose_databases()
+    return "noted"
+
+
+@task
+def use_a_lost_database() -> None:
+    calls.append("begun")
+    lose_databases()
+    connections["default"].ensure_connection()
+
+
+@task
+def run_wrong_sql() -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT * FROM no_such_table")
 
 
 @task

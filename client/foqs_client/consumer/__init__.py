@@ -10,7 +10,7 @@ worker.run("foqs://127.0.0.1:7411")
 
 from foqs_client.consumer.consumer import Consumer
 from foqs_client.consumer.handler_outcome import Counts
-from foqs_client.consumer.job import Dead, Discard, Job, Retry
+from foqs_client.consumer.job import Dead, Discard, Job, NotBegun, Retry
 from foqs_client.consumer.process_runner import CannotStart
 from foqs_client.consumer.topic_selection import prefix_pattern
 from foqs_client.consumer.worker import Worker, run_all
@@ -22,6 +22,7 @@ __all__ = [
     "Dead",
     "Discard",
     "Job",
+    "NotBegun",
     "Retry",
     "Worker",
     "prefix_pattern",

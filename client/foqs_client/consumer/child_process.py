@@ -27,7 +27,8 @@ from typing import Final
 
 from foqs_client.consumer.handler_outcome import describe_error
 from foqs_client.consumer.handler_runners import call_sync
-from foqs_client.consumer.job import Dead, Discard, Job, RemoteError, Retry
+from foqs_client.consumer.job import Dead, Discard, Job, NotBegun, RemoteError, Retry
+from foqs_client.safe_text import safe_text
 
 READY: Final = "ready"
 _PARENT_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -124,6 +125,8 @@ def _portable_exception(error: BaseException) -> BaseException:
     try:
         if isinstance(error, Dead):
             return Dead(error.reason)
+        if isinstance(error, NotBegun):
+            return NotBegun(safe_text(error))
         if isinstance(error, Retry):
             return Retry(error.delay_ms, error.metadata)
     except Exception as unusable:

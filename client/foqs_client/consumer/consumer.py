@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
+from foqs_client.consumer.begin_pauses import BeginPauses
 from foqs_client.consumer.failure_backoff import FailureBackoff
 from foqs_client.consumer.handler_outcome import (
     RELEASED,
@@ -38,7 +39,7 @@ from foqs_client.consumer.handler_runners import (
 )
 from foqs_client.consumer.handler_spans import HandlerSpans
 from foqs_client.consumer.in_flight_set import HandlingState, InFlightItem, InFlightSet
-from foqs_client.consumer.job import Job
+from foqs_client.consumer.job import Job, NotBegun
 from foqs_client.consumer.lease_renewal import LeaseRenewal
 from foqs_client.consumer.process_runner import ProcessRunner
 from foqs_client.consumer.settler import Settler
@@ -77,7 +78,7 @@ class Consumer:
         client: gives the hosts and the namespace. The caller closes it.
         handler: an `async def` runs in the event loop, a plain function in a thread or, with
             `processes`, in a worker process. If it returns, the item is acked. It may raise
-            `Retry`, `Dead` or `Discard`. After any other exception the item is nacked, and is
+            `Retry`, `Dead`, `Discard` or `NotBegun`. After any other exception the item is nacked, and is
             delivered again after the namespace's backoff.
         topics: topics, and patterns such as `email.*`; `*` is all topics. The consumer finds
             new topics that match while it runs.
@@ -141,6 +142,7 @@ class Consumer:
         self._is_outage_logged = False
         self._dequeue_backoff = FailureBackoff("dequeue", _log_failure, rng)
         backoff = FailureBackoff("topic discovery", _log_failure, rng)
+        self._begin_pauses = BeginPauses(_log_failure, rng)
         self._discovery = TopicDiscovery(client, selection.prefixes, self._on_topics_listed, backoff, discover_s, rng)
         self._wake = asyncio.Event()
         self._settler = Settler(client, self._in_flight, self._wake.set, self._fail, rng)
@@ -235,6 +237,8 @@ class Consumer:
 
     def _start_dequeues(self) -> None:
         """Start dequeues without a wait for hot topics; if there are none, start one long poll."""
+        if self._begin_pauses.is_paused:
+            return
         in_flight, scheduler = self._in_flight, self._scheduler
         if scheduler.hot_count:
             while self._fetch_count < self._fetch_count_max and in_flight.should_dequeue(
@@ -363,8 +367,21 @@ class Consumer:
         if not stopping:
             self._start_handlers()
         self._wake.set()
+        if not stopping:
+            self._pause_if_not_begun(error)
         if outcome.error is not None:  # last, because a handler of the log may raise
             _log_failed_handler(item.delivery, outcome, error)
+
+    def _pause_if_not_begun(self, error: BaseException | None) -> None:
+        if not isinstance(error, NotBegun):
+            self._begin_pauses.on_begun()
+        elif (pause_s := self._begin_pauses.on_not_begun(error)) is not None:
+            self._spawn(self._end_pause_after(pause_s))
+
+    async def _end_pause_after(self, pause_s: float) -> None:
+        await self._sleep_unless_stopped(pause_s)
+        self._begin_pauses.on_pause_over()
+        self._wake.set()
 
     def _outcome_of(self, error: BaseException | None, item: InFlightItem, *, stopping: bool) -> HandlerOutcome:
         if stopping and isinstance(error, asyncio.CancelledError):

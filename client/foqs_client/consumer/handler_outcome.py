@@ -11,17 +11,13 @@ import enum
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from foqs_client.consumer.job import Dead, Discard, RemoteError, Retry
+from foqs_client.consumer.job import Dead, Discard, NotBegun, RemoteError, Retry
 from foqs_client.safe_text import safe_text
 from foqs_client.types import Delivery
 
 REASON_PREFIX: Final = b"failed: "
 """The beginning of metadata that is the reason of an earlier failure. The next failure may replace such metadata."""
 REASON_CHARACTERS_MAX: Final = 200
-
-
-class NotBegun(Exception):
-    """The handler of an item was not started, because no worker process can be started."""
 
 
 class OutcomeKind(enum.Enum):
@@ -66,7 +62,7 @@ class Counts:
         dead: given up by their handlers, or failed in the last of their attempts: dead, or deleted if they were delivered
             at most once or had expired.
         discarded: deleted because their handlers raised `Discard`.
-        released: returned without a handler, or interrupted by a stop.
+        released: returned before a handler began its work, or interrupted by a stop.
         lost: the lease ended before the item was settled.
         running: the items in flight with a running handler.
         waiting: the items in flight whose handler does not run yet.

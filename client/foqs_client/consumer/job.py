@@ -1,6 +1,6 @@
 """The argument of a handler, and the exceptions that it can raise.
 
-Holds `Job`, `Retry`, `Dead` and `Discard`. Always true: if a handler returns, its
+Holds `Job`, `Retry`, `Dead`, `Discard` and `NotBegun`. Always true: if a handler returns, its
 item is done; if it raises, it is not. A value that no call can send is refused in the
 handler that gives it. Knows nothing of how handlers are run.
 """
@@ -51,6 +51,14 @@ class Dead(Exception):
 
 class Discard(Exception):
     """A handler raises it to delete its item without having done it."""
+
+
+class NotBegun(Exception):
+    """A handler raises it before it has begun its work, as when its database does not answer.
+
+    The item is released: it can be delivered again at once, and no attempt counts. The consumer dequeues nothing more for a
+    while, 0.1 s at first and at most 5 s. The text is the reason in the log.
+    """
 
 
 class RemoteError(Exception):

@@ -26,9 +26,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from foqs_client.consumer.child_process import READY, FunctionReference, main
-from foqs_client.consumer.handler_outcome import NotBegun, describe_error
+from foqs_client.consumer.handler_outcome import describe_error
 from foqs_client.consumer.handler_runners import Handler, OnDone, report_end
-from foqs_client.consumer.job import Job
+from foqs_client.consumer.job import Job, NotBegun
 from foqs_client.errors import InvalidArgument
 
 REPLACE_S: Final = 1.0
@@ -145,7 +145,7 @@ class ProcessRunner:
                 self._jobs.put(None)
                 return
             job, on_done = work
-            self._call_in_loop(report_end, on_done, job, NotBegun())
+            self._call_in_loop(report_end, on_done, job, NotBegun("no worker process can be started"))
 
     def _call_in_loop(self, call: Callable[..., object], *args: Any) -> None:
         """Make a call in the event loop, from a thread. Does nothing if the loop is closed."""
@@ -244,7 +244,7 @@ class _WorkerProcess:
                 self._jobs.put(work)
             else:
                 job, on_done = work
-                self._call_in_loop(report_end, on_done, job, NotBegun())
+                self._call_in_loop(report_end, on_done, job, NotBegun("a worker process ends before it reads an item"))
                 self._stopping.wait(REPLACE_S)
         self._end_process()
 

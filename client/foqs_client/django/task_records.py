@@ -66,6 +66,11 @@ class BegunRun:
             return_value=json.dumps(return_value),
         )
 
+    def withdraw(self) -> None:
+        """Record that the run did not begin."""
+        earlier = json.dumps(self.all_worker_ids()[:-1])
+        self._update(status=TaskResultStatus.READY.value, lease_ends_at=None, worker_ids=earlier)
+
     def fail_unread(self, errors: Sequence[TaskError], status: TaskResultStatus) -> None:
         """Record the errors of a run whose task could not be imported."""
         is_over = status == TaskResultStatus.FAILED

@@ -1,7 +1,8 @@
 """One delivery of a task: runs it, records how it ended, and says what becomes of its item.
 
 Always true: the item of a task whose run was recorded as successful is acked, and the task does not run again; an exception
-of a task counts against its retries, the death of a worker does not; the signals of Django are sent as its own backends do.
+of a task counts against its retries, the death of a worker or the loss of a database does not; a task that does not begin
+because a database fails is charged nothing; the signals of Django are sent as its own backends do.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
-from django.db import close_old_connections, connections, transaction
+from django.db import Error, connections, transaction
 from django.utils import timezone
 
-from foqs_client.consumer import Dead, Job, Retry
+from foqs_client.consumer import Dead, Job, NotBegun, Retry
 from foqs_client.django.backend import FoqsBackend
 from foqs_client.django.running_tasks import LEASE_S_MIN, RUNNING_TASKS
 from foqs_client.django.task_call import TaskCall, read_call
@@ -35,6 +37,12 @@ from foqs_client.django.task_classes import (
     task_backends,
     task_finished,
     task_started,
+)
+from foqs_client.django.task_databases import (
+    close_stale_connections,
+    lost_databases,
+    open_database,
+    write_when_it_answers,
 )
 from foqs_client.django.task_records import AlreadyDone, BegunRun, begin_run
 from foqs_client.django.time_limits import process_limit, run_coroutine
@@ -65,6 +73,7 @@ def run_task(job: Job, limit_of_function: LimitOfFunction | None = None) -> Task
     Raises:
         Retry: it runs again.
         Dead: it has failed for good, or the item is no task.
+        NotBegun: a database failed before its function was called.
         Exception: it could not be tried. The item is delivered again as after any failure.
     """
     try:
@@ -97,9 +106,12 @@ class _TaskRun:
         self._record: BegunRun | None = None
         self._raised: BaseException | None = None
         """What the task has raised. Another error is of the database in which its effects are."""
+        self._has_begun = False
+        """The function of the task was called."""
 
     def run(self) -> TaskResult | None:
         try:
+            open_database(self._backend.foqs.database)
             if self._backend.supports_get_result:
                 self._record = self._begin_record()
             if self._record is None:
@@ -108,6 +120,16 @@ class _TaskRun:
                 return self._run_task()
         except AlreadyDone:
             return None
+        except Error as error:
+            if self._has_begun:
+                raise
+            self._withdraw_record()
+            raise NotBegun(f"a database failed before a task began: {type(error).__name__}: {error}") from error
+
+    def _withdraw_record(self) -> None:
+        if self._record is not None:
+            with suppress(Error):  # without it, the record says RUNNING for as long as after the death of a worker
+                self._record.withdraw()
 
     def _begin_record(self) -> BegunRun | None:
         return begin_run(
@@ -121,6 +143,8 @@ class _TaskRun:
     def _run_task(self) -> TaskResult:
         try:
             task = self._call.task()
+        except Error:  # while its module was imported
+            raise
         except Exception as error:
             self._fail_unread(error)
             raise
@@ -154,6 +178,7 @@ class _TaskRun:
 
     def _succeed(self, task: Task, result: TaskResult) -> None:
         """Run the task and record its success. Raises what the task raises, which `_raised` then is."""
+        self._has_begun = True
         try:
             return_value = normalize_json(self._call_function(task, result))
             self._check_transaction()
@@ -209,16 +234,18 @@ class _TaskRun:
         """Record an exception of the task. Raises Retry or Dead, and the error itself if the lease was lost."""
         if self._job.lost:  # the item is delivered again whatever is raised here
             raise error
-        failures = failures_of(self._job.metadata) + 1
+        lost = lost_databases()
+        failures = failures_of(self._job.metadata) + (not lost)
         is_over = self._is_last_attempt or failures > self._backend.foqs.limits_of(task).retries
         result.errors.append(_task_error(error))
         if not is_over:
             self._end(result, TaskResultStatus.READY)
             log.warning(
-                "the task %s of %s raised in attempt %d, and runs again",
+                "the task %s of %s raised in attempt %d, and runs again%s",
                 result.id,
                 self._call.path,
                 self._job.attempt,
+                f"; no retry is counted, because the database {lost[0]!r} was lost" if lost else "",
                 exc_info=error,
             )
             raise Retry(metadata=_RAISED + str(failures).encode()) from error
@@ -236,9 +263,15 @@ class _TaskRun:
         object.__setattr__(result, "status", status)
         if status != TaskResultStatus.READY:
             object.__setattr__(result, "finished_at", timezone.now())
-        if self._record is not None:
-            is_committed_with_effects = status == TaskResultStatus.SUCCESSFUL and self._backend.foqs.atomic
-            self._record.end(result, return_value, counts_always=is_committed_with_effects)
+        if self._record is None:
+            return
+        foqs = self._backend.foqs
+        is_committed_with_effects = status == TaskResultStatus.SUCCESSFUL and foqs.atomic
+        write = partial(self._record.end, result, return_value, counts_always=is_committed_with_effects)
+        if is_committed_with_effects:
+            write()
+        else:
+            write_when_it_answers(foqs.database, write, lambda: self._job.lost)
 
 
 def _may_be_from_keyboard() -> bool:
@@ -256,11 +289,11 @@ def _task_error(error: BaseException) -> TaskError:
 
 
 def _run_with_fresh_connections(job: Job, limit_of_function: LimitOfFunction) -> None:
-    close_old_connections()
+    close_stale_connections()
     try:
         run_task(job, limit_of_function)
     finally:
-        close_old_connections()
+        close_stale_connections()
 
 
 def _no_limit(_timeout_s: float) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ import pytest
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.testing import FakeHost
 from foqs_client import Client, Deliveries, InvalidArgument, Item, Nack, Outcome, UnknownOutcome, Unreachable
-from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
+from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, NotBegun, Retry
 from foqs_client.consumer.handler_outcome import HandlerOutcome
 from foqs_client.consumer.handler_runners import TaskRunner
 from tests.support.aio import run
@@ -52,6 +52,39 @@ def test_return_acks_the_item_and_each_exception_has_its_outcome() -> None:
         assert (dead.state, dead.payload, dead.metadata) == ("dead", b"dead", b"nobody can do this")
 
     play(story)
+
+
+def test_item_whose_handler_cannot_begin_is_released_without_an_attempt_and_pauses_grow(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        back_s = loop.time() + 15
+        begun: list[int] = []
+        refused_count = 0
+
+        def handle(job: Job) -> None:
+            nonlocal refused_count
+            if loop.time() < back_s:
+                refused_count += 1
+                raise NotBegun(ConnectionError("the database is away"))
+            begun.append(job.attempt)
+
+        async def handle_async(job: Job) -> None:
+            handle(job)
+
+        await client.enqueue([Item("t", attempts_max=1)] * 3)
+        counts = await worked(client, handle_async, ["t"], lambda: len(begun) == 3)
+        assert begun == [1, 1, 1]
+        assert counts == Counts(done=3, released=refused_count)
+        assert 3 * 4 <= refused_count <= 3 * 12
+
+    with caplog.at_level(logging.INFO, "foqs.consumer"):
+        play(story)
+    assert [record.getMessage() for record in caplog.records] == [
+        "handlers cannot begin: the database is away; their items are released until they can",
+        "handlers begin again",
+    ]
 
 
 def test_item_that_fails_in_its_last_attempt_is_counted_and_logged_as_dead(caplog: pytest.LogCaptureFixture) -> None:

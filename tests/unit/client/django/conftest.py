@@ -36,4 +36,5 @@ def committing_project() -> Iterator[None]:
     for database in ("default", "other"):
         for model in (OutboxEntry, TaskRecord):
             model.objects.using(database).all().delete()
+        django_project.query("DELETE FROM foqs_inbox", database)
     connections.close_all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +12,7 @@ import pytest
 from django.db import OperationalError, connections
 from django.utils import timezone
 
-from foqs_client import Delivery
-from foqs_client.consumer import Dead, Job, Retry
+from foqs_client.consumer import Dead, Retry
 from foqs_client.django.running_tasks import LEASE_S_MIN, RunningTasks
 from foqs_client.django.task_classes import TaskResultStatus, task_finished, task_started
 from foqs_client.django.task_records import AlreadyDone, begin_run
@@ -22,24 +20,9 @@ from foqs_client.django.task_runs import failures_of, run_task
 from foqs_client.django.time_limits import TimeLimitExceeded
 from foqs_client.inbox import once
 from tests.support import django_sample_tasks as tasks
+from tests.support.django_jobs import delivered
 from tests.support.django_project import query
 from tests.support.django_sample_tasks import calls
-
-
-def delivered(attempt: int = 1, metadata: bytes = b"", **changes: Any) -> Job:
-    """Return the job of the only row of the outbox."""
-    [(id, topic, payload, attempts_max)] = query("SELECT event_id, topic, payload, attempts_max FROM foqs_outbox")
-    delivery = Delivery(
-        id=id,
-        topic=topic,
-        payload=bytes(payload),
-        attempt=attempt,
-        attempts_max=attempts_max,
-        metadata=metadata,
-        lease_remaining_ms=30_000,
-        incarnation=1,
-    )
-    return Job(replace(delivery, **changes), lambda _job, _lease_ms: None)
 
 
 def query_nothing(statement: str) -> None:
