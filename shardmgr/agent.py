@@ -310,6 +310,7 @@ class Agent:
         reading = await read_cluster(self._registry)
         own = self._member.nonce
         mine = {number: each for number, each in sorted(reading.plan.assignments.items()) if each.nonce == own}
+        # A shard of a database whose entry cannot be read is not served anew; one that is served goes on.
         primaries = await read_primaries(self._registry, (each.database for each in mine.values() if each.term))
         self._check_session()
         if self._session != session or not self._is_registry_reachable():
@@ -323,7 +324,7 @@ class Agent:
         known, self.view = self.view, ClusterView(layout, reading.plan, reading.members)
         if known is None or (known.layout, known.plan) != (layout, reading.plan):
             self._on_view_changed()
-        self._follow_plan(layout, mine, primaries)
+        self._follow_plan(layout, mine, primaries.entries)
         self._advance(SessionEvent.PLAN_FOLLOWED)
         self._check_departed()
 

@@ -1,28 +1,54 @@
 """The first entry of a database that has hosts already.
 
-Always true: the entry is written only after its server was made read-only and its position
-was read, while no host of an older version is announced: such a host knows no entries. If
-it is not written, the server is opened again. Knows nothing of SQL.
+Always true: it is written before any server is changed, and only if there is none. It is
+written only after the named server was proven to be the one that hosts use, while no host
+of an older version is announced: such a host knows no entries. Knows nothing of SQL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
-from shardmgr.cluster_reader import read_cluster
-from shardmgr.primary import DatabaseServer, LossPolicy
+from shardmgr.cluster_reader import ClusterReading, read_cluster
+from shardmgr.model import Layout
+from shardmgr.ownership import OwnershipState
+from shardmgr.primary import DatabaseServer, LossPolicy, ServerReport
 from shardmgr.primary_changes import PromotionRefused, first_entry
 from shardmgr.primary_document import replace_primary
-from shardmgr.promotion import SendCommand, ServerCommand
-from shardmgr.registry.port import Registry, RegistryOutcomeUnknown
+from shardmgr.promotion import unfit_for_adoption
+from shardmgr.registry.port import Registry
 from shardmgr.server_port import DatabaseServers, ServerConnection
 from shardmgr.versions import older_hosts, read_versions
+
+
+@dataclass(slots=True, frozen=True)
+class SeenByHosts:
+    """A named server, as hosts without an entry see it.
+
+    Attributes:
+        is_their_server: their configuration leads to this server.
+        epochs: by shard, the epoch in its owner row there. A shard without tables is missing.
+    """
+
+    is_their_server: bool
+    epochs: Mapping[int, int]
+
+
+class ServerOfHosts(Protocol):
+    """The server that hosts use as long as the database has no entry."""
+
+    async def look(self, name: str, shards: Collection[int]) -> SeenByHosts:
+        """Compare a named server with it, and read the owner rows of shards there. Raises ServerFailed."""
+        ...
 
 
 async def make_first_entry(
     registry: Registry,
     database: str,
     servers: DatabaseServers,
+    server_of_hosts: ServerOfHosts,
     regions: Mapping[str, str],
     primary: str,
     policy: LossPolicy,
@@ -36,7 +62,8 @@ async def make_first_entry(
         schema: the version of the tables of this program.
 
     Raises:
-        PromotionRefused: a name is wrong, or hosts of an older version are members of the cluster.
+        PromotionRefused: a name is wrong, the server is not the one that hosts use, another server is not its replica,
+            or hosts of an older version are members of the cluster.
         ServerFailed: a server is not reached.
         RegistryConflict: there is an entry already.
         RegistryFailed, RegistryOutcomeUnknown
@@ -45,21 +72,28 @@ async def make_first_entry(
         raise PromotionRefused(
             f"name the region of each of {', '.join(sorted(servers.names))}, and one of these servers as the primary"
         )
-    await _check_hosts(registry, database, schema)
+    reading = await read_cluster(registry)
+    await _check_hosts(registry, database, reading, schema)
     connections: dict[str, ServerConnection] = {}
     try:
         for name in regions:
             connections[name] = await servers.connect(name)
-        named = {name: DatabaseServer(region, connections[name].server_id) for name, region in regions.items()}
-        await _fence_and_write(registry, database, connections[primary], named, primary, policy)
+        numbers = {name: connection.server_id for name, connection in connections.items()}
+        # The primary comes last: its replicas receive all the time.
+        reports: dict[str, ServerReport] = {}
+        for name in sorted(connections, key=lambda each: each == primary):
+            reports[name] = await connections[name].report(await connections[name].standing())
     finally:
         for connection in connections.values():
             connection.close()
+    _check_servers(primary, numbers, reports)
+    await _check_is_used(server_of_hosts, primary, database, reading)
+    named = {name: DatabaseServer(region, numbers[name]) for name, region in regions.items()}
+    await replace_primary(registry, database, first_entry(primary, policy, named, reports[primary].term + 1), None)
 
 
-async def _check_hosts(registry: Registry, database: str, schema: int) -> None:
-    reading = await read_cluster(registry)
-    if reading.layout is None or all(spec.database != database for spec in reading.layout.shards.values()):
+async def _check_hosts(registry: Registry, database: str, reading: ClusterReading, schema: int) -> None:
+    if not _shards_of(reading.layout, database):
         raise PromotionRefused(
             f"the cluster has no shard in the database {database!r}; foqs shard list names its databases"
         )
@@ -70,25 +104,39 @@ async def _check_hosts(registry: Registry, database: str, schema: int) -> None:
         )
 
 
-async def _fence_and_write(
-    registry: Registry,
-    database: str,
-    connection: ServerConnection,
-    servers: Mapping[str, DatabaseServer],
-    primary: str,
-    policy: LossPolicy,
-) -> None:
-    may_be_written = False
-    try:
-        await connection.carry_out(SendCommand(primary, ServerCommand.MAKE_READ_ONLY))
-        report = await connection.report(await connection.standing())
-        entry = first_entry(primary, policy, servers, report.applied)
-        try:
-            await replace_primary(registry, database, entry, None)
-        except RegistryOutcomeUnknown:
-            may_be_written = True
-            raise
-        may_be_written = True
-    finally:
-        if not may_be_written:
-            await connection.carry_out(SendCommand(primary, ServerCommand.OPEN))
+def _check_servers(primary: str, numbers: Mapping[str, int], reports: Mapping[str, ServerReport]) -> None:
+    """Raise `PromotionRefused` if two servers have one number, or if they are not a primary and its replicas."""
+    names: dict[int, str] = {}
+    for name, number in numbers.items():
+        if (other := names.setdefault(number, name)) != name:
+            raise PromotionRefused(f"{name} and {other} both have server_id {number}; give each its own")
+    problems = unfit_for_adoption(primary, reports)
+    if not problems and reports[primary].is_read_only:
+        problems = (f"{primary} is read-only, so hosts do not write there; name the server that hosts use",)
+    if problems:
+        raise PromotionRefused("; ".join(problems))
+
+
+async def _check_is_used(server_of_hosts: ServerOfHosts, primary: str, database: str, reading: ClusterReading) -> None:
+    """Raise `PromotionRefused` if hosts use another server, or own shards that this one does not know as theirs."""
+    seen = await server_of_hosts.look(primary, _shards_of(reading.layout, database))
+    if not seen.is_their_server:
+        raise PromotionRefused(
+            f"{primary} is not the server of databases.{database}.url, which hosts use; name that one as the primary"
+        )
+    for number in _shards_of(reading.layout, database):
+        for member in reading.members:
+            held = member.held_shards.get(number)
+            if held is None or held.state != OwnershipState.OWNED.value:
+                continue
+            # The entry of the host was read before the row, and epochs only rise.
+            if seen.epochs.get(number, 0) < held.epoch:
+                raise PromotionRefused(
+                    f"{member.name} owns shard {number} in epoch {held.epoch}, and {primary} does not have that: the host "
+                    "uses another server; name that one as the primary"
+                )
+
+
+def _shards_of(layout: Layout | None, database: str) -> list[int]:
+    shards = {} if layout is None else layout.shards
+    return sorted(number for number, spec in shards.items() if spec.database == database)

@@ -8,7 +8,8 @@ that follow the plan bring it to rest. Knows neither the registry nor the time; 
 caller says which handovers are overdue.
 
 A database with an entry gives its shards the region and the term of its primary. While the
-entry does not serve, its shards leave their owners, and none gets another one.
+entry does not serve, its shards leave their owners, and none gets another one. While the entry cannot be read, its
+shards stay with their owners, and none gets another one.
 
     unassigned ──▶ assigned(A, e) ──▶ leaving(A, e) ──handed over, A gone, or overdue──▶ assigned(B, e+1)
 
@@ -22,16 +23,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from shardmgr.model import EPOCH_MAX, Assignment, Layout, Member, Plan, ShardSpec
 from shardmgr.ownership import OwnershipState
-from shardmgr.primary import Primary, usable_term
+from shardmgr.primary import Primaries, Primary, usable_term
 
 _PlacementKey: TypeAlias = tuple[str, str, str | None, int]
 """A shard's tier, region, pinned host and weight."""
-_NO_PRIMARIES: Final[Mapping[str, Primary]] = MappingProxyType({})
+_NO_PRIMARIES: Final = Primaries()
 
 
 def next_plan(
@@ -40,7 +40,7 @@ def next_plan(
     members: Sequence[Member],
     overdue: frozenset[int],
     moves_max: int,
-    primaries: Mapping[str, Primary] = _NO_PRIMARIES,
+    primaries: Primaries = _NO_PRIMARIES,
 ) -> Plan:
     """Return the plan that should replace `plan`; an equal one if nothing changes.
 
@@ -48,16 +48,18 @@ def next_plan(
         members: the running members, in any order.
         overdue: the shards whose handover takes too long.
         moves_max: the number of shards that may leave at once for balance or region only.
-        primaries: by database, the entries of those that have one.
+        primaries: the entries of the databases that have one.
     """
-    layout = _at_primaries(layout, primaries)
+    layout = _at_primaries(layout, primaries.entries)
     draft = PlanDraft(layout, plan, members, primaries)
     for number, assignment in sorted(plan.assignments.items()):
         owner = draft.member(assignment)
         if owner is None or _may_reassign(number, assignment, owner, overdue):
             continue
         spec = layout.shards.get(number)
-        if spec is None or assignment.leaving or not draft.may_stay(spec, assignment):
+        if spec is not None and spec.database in primaries.malformed and not (assignment.leaving or owner.leaving):
+            draft.keep_assignment(spec, assignment)
+        elif spec is None or assignment.leaving or not draft.may_stay(spec, assignment):
             draft.mark_leaving(number, assignment)
         elif owner.taken_epochs.get(number, 0) >= assignment.epoch:
             draft.assign(spec, owner)
@@ -98,7 +100,7 @@ class PlanDraft:
     """A plan under construction."""
 
     def __init__(
-        self, layout: Layout, plan: Plan, members: Sequence[Member], primaries: Mapping[str, Primary] = _NO_PRIMARIES
+        self, layout: Layout, plan: Plan, members: Sequence[Member], primaries: Primaries = _NO_PRIMARIES
     ) -> None:
         self._layout = layout
         self._primaries = primaries
@@ -127,13 +129,15 @@ class PlanDraft:
         return same and self._hosts.fits(owner, spec) and self._hosts.pinned_host(spec) in (None, owner.name)
 
     def _usable_term(self, database: str) -> int | None:
-        return usable_term(self._primaries.get(database))
+        if database in self._primaries.malformed:
+            return None
+        return usable_term(self._primaries.entries.get(database))
 
     def keep_assignment(self, spec: ShardSpec, assignment: Assignment) -> None:
         owner = self._members[assignment.nonce]
         self._assignments[spec.number] = assignment
         self._hosts.add_load(owner, spec.weight)
-        if self._epochs[spec.number] < EPOCH_MAX:
+        if self._epochs[spec.number] < EPOCH_MAX and spec.database not in self._primaries.malformed:
             self._movable[spec.number] = spec, owner
 
     def mark_leaving(self, number: int, assignment: Assignment) -> None:

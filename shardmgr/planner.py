@@ -76,6 +76,7 @@ class Planner:
         self._leaving: dict[int, tuple[int, int]] = {}
         """By shard that is leaving: its epoch, and when that was first seen."""
         self._malformed: Mapping[str, str] = {}
+        self._unreadable: Mapping[str, str] = {}
         registry.subscribe(self._changed.set)
 
     @property
@@ -117,6 +118,7 @@ class Planner:
         overdue = self._overdue_shards(reading.plan)
         databases = {spec.database for spec in layout.shards.values()}
         primaries = await read_primaries(self._registry, databases)
+        self._log_unreadable(primaries.malformed)
         plan = next_plan(layout, reading.plan, reading.members, overdue, self._pace.moves_max, primaries)
         if plan != reading.plan:
             await self._registry.replace(PLAN, render_plan(plan), reading.plan_version)
@@ -176,6 +178,15 @@ class Planner:
                     extra={"entry": nonce, "reason": reason},
                 )
         self._malformed = malformed
+
+    def _log_unreadable(self, unreadable: Mapping[str, str]) -> None:
+        for database, reason in unreadable.items():
+            if self._unreadable.get(database) != reason:
+                log.error(
+                    "the entry of a database's primary cannot be read; its shards stay where they are until it is corrected",
+                    extra={"database": database, "reason": reason},
+                )
+        self._unreadable = unreadable
 
     def _log_plan_changes(self, before: Plan, after: Plan) -> None:
         for number in sorted(before.assignments.keys() | after.assignments.keys()):

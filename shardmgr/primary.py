@@ -104,6 +104,20 @@ class Primary:
     unknown: Unknown = field(default_factory=dict, hash=False)
 
 
+@dataclass(slots=True, frozen=True)
+class Primaries:
+    """The entries of databases.
+
+    Attributes:
+        entries: by database. One without an entry is missing, and one whose entry is malformed too.
+        malformed: what is wrong with an entry that cannot be read, by database. Its server is not known, so nothing of the
+            database may be changed.
+    """
+
+    entries: Mapping[str, Primary] = field(default_factory=dict)
+    malformed: Mapping[str, str] = field(default_factory=dict)
+
+
 def usable_term(entry: Primary | None) -> int | None:
     """Return the term in which hosts may use a database, 0 if it has no entry; None if they may not use it now."""
     if entry is None:

@@ -9,30 +9,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 
 
 class PromotionRefused(Exception):
     """The entry cannot be changed so: the text says why and what to do."""
 
 
-def first_entry(
-    server: str, policy: LossPolicy, servers: Mapping[str, DatabaseServer], position: ReplicationPosition
-) -> Primary:
-    """Return the entry of a database that has none yet: the server becomes the primary of term 1, the others its ackers.
+def first_entry(server: str, policy: LossPolicy, servers: Mapping[str, DatabaseServer], term: int = 1) -> Primary:
+    """Return the entry of a database that has none yet: its server, which hosts use, is drained to itself.
 
-    Args:
-        position: all that the server has, read after it was made read-only. If it is lost before it serves, only a
-            server that has this takes its place.
+    The hosts give the shards back, the server becomes read-only, and the entry gets its position then. If it is lost
+    before it serves, only a server that has this position takes its place.
 
     Raises:
         PromotionRefused: it is none of the servers.
     """
     _check_name(server, servers, "server of the database")
     ackers = {name: "" for name in servers if name != server}
-    return Primary(
-        1, server, policy, ackers, PrimaryState.PROMOTING, position=position, has_served=False, servers=servers
-    )
+    return Primary(term, server, policy, ackers, PrimaryState.DRAINING, has_served=False, servers=servers)
 
 
 def start_drain(entry: Primary, target: str) -> Primary:
@@ -71,7 +66,7 @@ def accept_loss(entry: Primary, target: str = "") -> Primary:
 def abort(entry: Primary) -> Primary:
     """Return the entry with which the primary goes on in its term. Raises `PromotionRefused`."""
     if entry.state is PrimaryState.PROMOTING or not entry.has_served:
-        raise PromotionRefused("the next term has begun; wait until it serves, and drain it then")
+        raise PromotionRefused("its next term has begun; wait until it serves, and drain it then")
     return replace(entry, state=PrimaryState.SERVING, target="", position=None, loss_accepted=False)
 
 

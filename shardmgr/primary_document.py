@@ -20,7 +20,7 @@ from pydantic import Field
 
 from shardmgr.documents import DATABASE_BYTES_MAX
 from shardmgr.model import TERM_MAX, MalformedDocument
-from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
+from shardmgr.primary import DatabaseServer, LossPolicy, Primaries, Primary, PrimaryState, ReplicationPosition
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 from shardmgr.strict_json import Form, Name, build_with_unknown, parse_document, printable
 
@@ -54,10 +54,19 @@ async def read_primary(registry: Registry, database: str) -> StoredPrimary | Non
     return None if document is None else StoredPrimary(_parse_named(database, document.data), document.version)
 
 
-async def read_primaries(registry: Registry, databases: Iterable[str]) -> dict[str, Primary]:
-    """Return the entries of those of these databases that have one."""
-    found = {name: await read_primary(registry, name) for name in sorted(set(databases))}
-    return {name: stored.entry for name, stored in found.items() if stored is not None}
+async def read_primaries(registry: Registry, databases: Iterable[str]) -> Primaries:
+    """Return the entries of those of these databases that have one. Raises RegistryFailed, but no MalformedDocument."""
+    entries: dict[str, Primary] = {}
+    malformed: dict[str, str] = {}
+    for name in sorted(set(databases)):
+        try:
+            found = await read_primary(registry, name)
+        except MalformedDocument as error:
+            malformed[name] = str(error)
+        else:
+            if found is not None:
+                entries[name] = found.entry
+    return Primaries(entries, malformed)
 
 
 async def replace_primary(registry: Registry, database: str, entry: Primary, version: int | None) -> int:

@@ -176,6 +176,8 @@ class Promotion:
             return AwaitChange(("shards of the database are still owned",))
         if primary is None:
             return AwaitChange((f"{entry.server} is not reached",))
+        if not entry.has_served:
+            return self._adopt(primary)
         if not primary.is_read_only:
             # It waits for commits in progress, and these for an acker.
             return self._follow_if_needed() or SendCommand(entry.server, ServerCommand.MAKE_READ_ONLY)
@@ -183,6 +185,17 @@ class Promotion:
         if position is None:
             return ReplaceEntry(replace(entry, state=PrimaryState.REVOKING))
         return ReplaceEntry(replace(entry, state=PrimaryState.FENCED, position=position))
+
+    def _adopt(self, primary: ServerReport) -> PromotionStep:
+        """Draining before the first term: its server becomes read-only, and its position is what hosts have written."""
+        entry = self._entry
+        if not primary.is_read_only:
+            return SendCommand(entry.server, ServerCommand.MAKE_READ_ONLY)
+        # It was asked before the entry was written, and somebody may have changed a server since.
+        problems = unfit_for_adoption(entry.server, self._reports)
+        if problems:
+            return AwaitChange(problems)
+        return ReplaceEntry(replace(entry, state=PrimaryState.PROMOTING, position=primary.applied))
 
     def _revoke(self) -> PromotionStep:
         """Revoking: stop the ackers, and find what the term has acknowledged."""
@@ -369,3 +382,27 @@ class Promotion:
         lag = sum(max(0, number - last.get(origin, 0)) for origin, number in position.last.items())
         complaint = f"; {report.complaint}" if report.complaint else ""
         return f"{target} has not applied the position of the term: it lacks {lag} transactions{complaint}"
+
+
+def unfit_for_adoption(server: str, reports: Mapping[str, ServerReport]) -> tuple[str, ...]:
+    """Return why a server cannot become the first primary of a database, one sentence each.
+
+    Its report must be the newest: a replica receives all the time.
+    """
+    primary = reports[server]
+    found = []
+    if primary.source:
+        found.append(f"{server} is a replica, it receives from {primary.source}; name the server that hosts use")
+    for name, report in sorted(reports.items()):
+        if name == server:
+            continue
+        held = report.applied if report.received is None else report.received
+        if not report.is_read_only:
+            found.append(f"{name} accepts commits, which only the primary may; set read_only = 1 there")
+        if report.source not in ("", server):
+            found.append(f"{name} receives from {report.source}, not from {server}; let it follow {server}")
+        if not primary.applied.covers(held):
+            found.append(
+                f"{name} has transactions that {server} lacks; name the server that hosts use, or rebuild {name}"
+            )
+    return tuple(found)

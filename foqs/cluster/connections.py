@@ -17,6 +17,8 @@ from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.errors import InvalidArgument
 from shardmgr.cluster_reader import ClusterReading, read_cluster
+from shardmgr.primary import Primaries
+from shardmgr.primary_document import read_primaries
 from shardmgr.registry.port import Registry
 
 REGISTRY_FORMAT: Final = "v1"
@@ -60,11 +62,13 @@ def registry_from_config(config: Config, clock: Clock, session_timeout_ms: int |
     )
 
 
-async def read_registry(config: Config) -> ClusterReading:
-    """Read the cluster without a host, in a session of its own. Raises `RegistryError`, `MalformedDocument`."""
+async def read_registry(config: Config) -> tuple[ClusterReading, Primaries]:
+    """Read the cluster and the entries of its databases, in a session of its own. Raises `RegistryError`, `MalformedDocument`."""
     registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
     try:
         await registry.open()
-        return await read_cluster(registry)
+        reading = await read_cluster(registry)
+        shards = {} if reading.layout is None else reading.layout.shards
+        return reading, await read_primaries(registry, (spec.database for spec in shards.values()))
     finally:
         await registry.close()

@@ -60,12 +60,21 @@ class Site:
 
     async def foqs(self, *arguments: str) -> str:
         """Run a command to its end. Return what it said."""
-        command = self.command(*arguments)
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=120, check=False
-        )
+        done = await self._run(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stderr + done.stdout
+
+    async def foqs_refused(self, *arguments: str) -> str:
+        """Run a command that refuses. Return why."""
+        done = await self._run(*arguments)
+        assert done.returncode == 2, done.stderr
+        return done.stderr
+
+    async def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(*arguments)
+        return await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=120, check=False
+        )
 
     async def foqs_killed(self, word: str, *arguments: str) -> None:
         """Run a command, and kill it when it says a word."""
@@ -125,7 +134,9 @@ async def load(client: Client) -> AsyncIterator[Load]:
 def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain_is_killed(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         regions = [f"--region={name}=r-{name}" for name in "abc"]
-        said = await site.foqs("database", "adopt", "main", "--primary", "a", *regions, "--yes")
+        adopt = ("database", "adopt", "main", *regions, "--yes")
+        assert "a accepts commits, which only the primary may" in await site.foqs_refused(*adopt, "--primary", "b")
+        said = await site.foqs(*adopt, "--primary", "a")
         assert "a in r-a is the primary in term 1" in said
         await site.served_by("one")
         async with Client(site.address) as client:

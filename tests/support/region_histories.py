@@ -306,22 +306,33 @@ class RegionHistory:
 
 
 class ExistingDatabase(RegionHistory):
-    """A database that has data, and gets its first entry now. Its servers were not replicated all the time."""
+    """A database that has data, and whose entry was just made: hosts without an entry still write to its server.
+
+    Its servers were not replicated all the time.
+    """
 
     policies = (LossPolicy.SEMI_SYNC,)
-    knows_position = True
 
     def first_world(self, policy: LossPolicy) -> World:
         servers = {name: PlainServer(name) for name in REGIONS}
         first = servers["r1"]
+        first.is_read_only = False
         for flush in range(1, 4):
             first.append(flush=flush)
         first.freed = len(first.log)
         servers["r2"].log = first.log[: self.random.randrange(len(first.log))]
         servers["r3"].log = first.log[: self.random.randrange(len(first.log) + 1)]
-        position = position_of(first.log if self.knows_position else [])
-        entry = first_entry("r1", policy, SERVERS, position)
-        return World(entry, servers=servers, told=first.flushes, last_flush=len(first.log))
+        return World(first_entry("r1", policy, SERVERS), servers=servers, told=first.flushes, last_flush=len(first.log))
+
+    def run_host(self) -> None:
+        """Let a host write that knows no entry, as long as the server accepts it."""
+        first, world = self.world.servers["r1"], self.world
+        if world.entry.term == 1 and not first.is_read_only and first.alive and not world.entry.has_served:
+            world.last_flush += 1
+            first.append(flush=world.last_flush)
+            first.freed = len(first.log)
+            world.told.add(world.last_flush)
+        super().run_host()
 
 
 def play(seed: int, history_type: type[RegionHistory] = RegionHistory, *, rests: bool = True) -> str | None:

@@ -17,7 +17,7 @@ import pymysql
 from foqs.store.mysql.expected_server import ExpectedServer
 from foqs.store.mysql.mysql_driver import MysqlLink
 from foqs.store.mysql.mysql_server import MysqlServers, ServerAccess
-from shardmgr.primary import DatabaseServer, LossPolicy, Primary, ReplicationPosition
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 from shardmgr.primary_changes import first_entry
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import KINDS
@@ -108,7 +108,7 @@ class RegionServers:
     def first_entry(self) -> Primary:
         """The first entry of the database: `a` becomes its primary."""
         servers = {name: DatabaseServer(f"r-{name}", number) for name, number in self._server_ids.items()}
-        return first_entry("a", LossPolicy.SEMI_SYNC, servers, ReplicationPosition())
+        return first_entry("a", LossPolicy.SEMI_SYNC, servers)
 
     def for_promoter(self) -> MysqlServers:
         """Return how a promoter reaches the servers."""

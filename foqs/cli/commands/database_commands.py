@@ -6,6 +6,7 @@ aborted until the next term has begun.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ def database() -> None:
 def adopt(name: str, file: Path, primary: str, regions: tuple[str, ...], policy: str, yes: bool) -> None:
     """Let the cluster steer which server of DATABASE is the primary. Safe to repeat.
 
-    All other servers begin to follow the primary. Calls to the shards wait for some seconds.
+    The primary is the server that hosts use now; another one is refused. All other servers are read-only, have nothing that
+    it lacks, and begin to follow it. Calls to the shards wait for some seconds.
     """
     by_server = dict(_pair(text) for text in regions)
     if not yes:
@@ -52,11 +54,22 @@ def adopt(name: str, file: Path, primary: str, regions: tuple[str, ...], policy:
         from foqs.cluster.membership import own_versions
         from shardmgr.first_entry import make_first_entry
         from shardmgr.primary import LossPolicy
+        from shardmgr.primary_changes import PromotionRefused
         from shardmgr.primary_document import read_primary
+        from shardmgr.registry.port import RegistryConflict
 
         if await read_primary(session.registry, name) is None:
-            servers, schema = session.servers(name), own_versions().schema
-            await make_first_entry(session.registry, name, servers, by_server, primary, LossPolicy(policy), schema)
+            servers, hosts_use, schema = session.servers(name), session.server_of_hosts(name), own_versions().schema
+            # A conflict: another process has adopted it meanwhile.
+            with suppress(RegistryConflict):
+                await make_first_entry(
+                    session.registry, name, servers, hosts_use, by_server, primary, LossPolicy(policy), schema
+                )
+        entry = await session.entry(name)
+        if entry.server != primary:
+            raise PromotionRefused(
+                f"{name} has an entry already, and {entry.server} is its primary; move it with foqs database move"
+            )
         await session.run_until_serving(name)
         return await session.entry(name)
 
@@ -84,7 +97,8 @@ def move(name: str, file: Path, region: str, dry_run: bool) -> None:
         entry = await session.entry(name)
         if dry_run:
             move_to(entry, region)
-            show_move(*await session.primaries(), name, region)
+            reading, primaries = await session.primaries()
+            show_move(reading, primaries.entries, name, region)
             return entry
         await session.move(name, lambda entry: region)
         return await session.entry(name)

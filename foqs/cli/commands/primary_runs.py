@@ -22,8 +22,9 @@ from foqs.cli.output import print_message
 if TYPE_CHECKING:
     from foqs.options.config import Config
     from foqs.store.mysql.mysql_server import MysqlServers
+    from foqs.store.mysql.server_of_hosts import MysqlServerOfHosts
     from shardmgr.cluster_reader import ClusterReading
-    from shardmgr.primary import Primary
+    from shardmgr.primary import Primaries, Primary
     from shardmgr.promoter import PromoterRound
     from shardmgr.registry.port import Registry
 
@@ -54,6 +55,14 @@ class PrimarySession:
             )
         return promoter_servers(self.config, database, mysql_settings(self.config, database))
 
+    def server_of_hosts(self, database: str) -> MysqlServerOfHosts:
+        """Return the server that hosts use without an entry."""
+        from foqs.store.factories import mysql_settings
+        from foqs.store.mysql.server_of_hosts import MysqlServerOfHosts
+
+        addresses = self.config.databases[database].server_addresses
+        return MysqlServerOfHosts(mysql_settings(self.config, database), addresses)
+
     async def entry(self, database: str) -> Primary:
         """Return the entry of a database. Raises CommandFailed."""
         from shardmgr.primary_document import read_primary
@@ -65,30 +74,44 @@ class PrimarySession:
             )
         return found.entry
 
-    async def primaries(self) -> tuple[ClusterReading, Mapping[str, Primary]]:
-        """Return the cluster, and the entries of its databases."""
+    async def primaries(self) -> tuple[ClusterReading, Primaries]:
+        """Return the cluster, and the entries of its databases. Say which of them cannot be read."""
         from shardmgr.cluster_reader import read_cluster
         from shardmgr.primary_document import read_primaries
 
         reading = await read_cluster(self.registry)
         shards = {} if reading.layout is None else reading.layout.shards
-        return reading, await read_primaries(self.registry, (spec.database for spec in shards.values()))
+        found = await read_primaries(self.registry, (spec.database for spec in shards.values()))
+        for database, problem in found.malformed.items():
+            print_message(f"{database}: its entry cannot be read, so it is left out: {problem}")
+        return reading, found
 
     async def move(self, database: str, choose: Callable[[Primary], str]) -> None:
         """Move the primary of a database to another region, or go on with that; show the progress.
 
         Args:
             choose: returns the region. Raises PromotionRefused.
+
+        Raises:
+            CommandFailed: the move has ended, and the primary is in another region: somebody has aborted it, for example.
         """
         from shardmgr.primary import PrimaryState
-        from shardmgr.primary_moves import has_moved, is_at_rest, start_move
+        from shardmgr.primary_moves import has_moved, is_at_rest, serves_outside, start_move
 
         async with self._promoter(database) as run:
             # The standings of ackers are recorded first: a target without one is refused.
             await run(lambda done: done.entry.state is not PrimaryState.SERVING or is_at_rest(done))
             region = choose(await self.entry(database))
             await start_move(self.registry, database, region)
-            await run(lambda done: has_moved(done.entry, region) and is_at_rest(done))
+            await run(
+                lambda done: serves_outside(done.entry, region) or (has_moved(done.entry, region) and is_at_rest(done))
+            )
+        entry = await self.entry(database)
+        if serves_outside(entry, region):
+            raise CommandFailed(
+                f"{database} was not moved to {region}, because the move was aborted or has ended elsewhere: {entry.server} in "
+                f"{entry.servers[entry.server].region} serves in term {entry.term}"
+            )
 
     async def run_until_serving(self, database: str) -> None:
         """Run a promoter until the database serves and its ackers have their standings; show the progress."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foqs.cli.commands.primary_runs import PrimarySession, config_option, run_in_session, show_move
+from foqs.cli.host_session import CommandFailed
 from foqs.cli.output import Column, Format, Row, output_option, print_message, show_rows
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def region_list(file: Path, form: Format) -> None:
     """List the databases with a server in each region, by the region of the primary."""
 
     async def work(session: PrimarySession) -> list[Row]:
-        rows = [_row(name, entry) for name, entry in (await session.primaries())[1].items()]
+        rows = [_row(name, entry) for name, entry in (await session.primaries())[1].entries.items()]
         return sorted(rows, key=lambda row: (row["region"], row["database"]))
 
     show_rows(run_in_session(file, work), _COLUMNS, form)
@@ -63,12 +64,17 @@ def drain(name: str, file: Path, dry_run: bool) -> None:
         from shardmgr.primary_moves import drained_to, serves_outside
 
         reading, primaries = await session.primaries()
-        found = {database: entry for database, entry in sorted(primaries.items()) if not serves_outside(entry, name)}
+        entries = primaries.entries
+        found = {database: entry for database, entry in sorted(entries.items()) if not serves_outside(entry, name)}
         for database, entry in found.items():
             if dry_run:
-                show_move(reading, primaries, database, drained_to(entry, name))
+                show_move(reading, entries, database, drained_to(entry, name))
             else:
                 await session.move(database, lambda entry: drained_to(entry, name))
+        if primaries.malformed:
+            raise CommandFailed(
+                f"{', '.join(primaries.malformed)} may be in {name}: correct the entry, and start this again"
+            )
         return len(found)
 
     if not run_in_session(file, work):

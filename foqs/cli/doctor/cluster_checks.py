@@ -24,6 +24,7 @@ from foqs.store.factories import mysql_settings
 from foqs.telemetry.findings import Finding
 from foqs_contract.plurals import counted
 from shardmgr.model import Layout, MalformedDocument, Member
+from shardmgr.primary import Primaries
 from shardmgr.registry.port import RegistryError
 
 _SHOWN_MAX: Final = 5
@@ -33,7 +34,7 @@ async def check_cluster(config: Config) -> list[Finding]:
     """Run all checks of the cluster."""
     findings = [await _check_advertised_address(config)]
     try:
-        reading = await read_registry(config)
+        reading, primaries = await read_registry(config)
     except RegistryError as error:
         remedy = "start it, or correct cluster.zookeeper, and check that this machine reaches it"
         findings.append(Finding("ZooKeeper", "bad", str(error), remedy))
@@ -50,6 +51,7 @@ async def check_cluster(config: Config) -> list[Finding]:
         findings.append(Finding("Layout", "bad", f"there is no cluster at {config.cluster.root}", remedy))
         return [*findings, *await _check_databases(config, Layout())]
     findings.append(_check_layout(config, reading.layout))
+    findings += _check_primaries(primaries)
     return [*findings, *await _check_databases(config, reading.layout)]
 
 
@@ -130,6 +132,16 @@ def _check_layout(config: Config, layout: Layout) -> Finding:
         "ok",
         f"{counted(len(mine), 'shard')} of tier {config.server.tier} in {counted(len(config.databases), 'database')}",
     )
+
+
+def _check_primaries(primaries: Primaries) -> Iterator[Finding]:
+    """Check whether the entries of databases with a server in each region can be read."""
+    for database, problem in primaries.malformed.items():
+        remedy = (
+            "correct this document in ZooKeeper, or restore it from a backup (docs/cluster.md); until then the database's "
+            "shards stay where they are"
+        )
+        yield Finding(f"Primary {database}", "bad", f"its entry cannot be read: {problem}", remedy)
 
 
 async def _check_databases(config: Config, layout: Layout) -> list[Finding]:

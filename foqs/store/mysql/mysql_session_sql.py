@@ -83,3 +83,13 @@ them for information_schema.PROCESSLIST.
 def kill(connection_id: int) -> bytes:
     """End a connection, roll its transaction back and free its locks."""
     return b"KILL CONNECTION %d" % connection_id
+
+
+def take_lock(name: str) -> bytes:
+    """Take a lock of this name for the connection, if nobody has it. Reads the connection's number, and 1 if it was taken."""
+    return b"SELECT CONNECTION_ID(), GET_LOCK('%s', 0)" % name.encode()
+
+
+def lock_owner(name: str) -> bytes:
+    """Read the number of the connection that has the lock of this name; NULL if none has."""
+    return b"SELECT IS_USED_LOCK('%s')" % name.encode()

@@ -9,7 +9,7 @@ import pytest
 from shardmgr.documents import render_plan
 from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.plan import has_no_owner, next_plan
-from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
+from shardmgr.primary import DatabaseServer, LossPolicy, Primaries, Primary, PrimaryState
 from tests.support.plan_following import (
     NONE_OVERDUE,
     follow_plan,
@@ -374,7 +374,7 @@ IN_R1, IN_R2 = make_member("a", region="r1"), make_member("b", region="r2")
 
 
 def plan_with(entry: Primary, plan: Plan, *members: Member, overdue: frozenset[int] = NONE_OVERDUE) -> Plan:
-    return next_plan(make_layout(2), plan, members, overdue, 1, {"db": entry})
+    return next_plan(make_layout(2), plan, members, overdue, 1, Primaries({"db": entry}))
 
 
 def in_term(member: Member, term: int, epoch: int = 1, *, leaving: bool = False) -> Assignment:
@@ -413,7 +413,7 @@ def test_plan_without_entries_is_written_as_hosts_without_entries_know_it() -> N
 def test_shards_of_other_databases_stay_while_one_is_drained() -> None:
     other = Layout({3: ShardSpec(3, "other")})
     plan = next_plan(other, Plan(), [IN_R1], NONE_OVERDUE, 1)
-    drained = {"db": replace(SERVING, state=PrimaryState.DRAINING)}
+    drained = Primaries({"db": replace(SERVING, state=PrimaryState.DRAINING)})
     assert next_plan(other, plan, follow_plan([IN_R1], plan), NONE_OVERDUE, 1, drained) == plan
     assert has_no_owner(plan, "db")
 
@@ -435,3 +435,27 @@ def test_assignment_of_an_earlier_term_leaves_although_the_entry_serves_again() 
 def test_first_entry_of_a_database_takes_its_shards_from_owners_without_a_term() -> None:
     plan = plan_of(s1=assigned(IN_R1), s2=assigned(IN_R1))
     assert all(each.leaving for each in plan_with(SERVING, plan, IN_R1).assignments.values())
+
+
+MALFORMED = Primaries(malformed={"db": "primaries/db: term: Field required"})
+
+
+def test_shards_of_a_database_whose_entry_cannot_be_read_stay_and_no_other_shard_waits_for_them() -> None:
+    layout = Layout({**make_layout(2).shards, 3: ShardSpec(3, "other"), 4: ShardSpec(4, "other")})
+    other = replace(assigned(IN_R1), database="other")
+    plan = plan_of(s1=in_term(IN_R1, 2), s3=other, s4=other)
+    after = next_plan(layout, plan, [IN_R1], NONE_OVERDUE, 1, MALFORMED)
+    assert after == plan, "shard 2 has no owner, and gets none"
+    joined = next_plan(layout, plan, [IN_R1, IN_R2], NONE_OVERDUE, 1, MALFORMED)
+    assert [number for number, each in joined.assignments.items() if each.leaving] == [3]
+    gone = next_plan(layout, plan, [IN_R2], NONE_OVERDUE, 1, MALFORMED)
+    assert owner_names(gone) == {3: "b", 4: "b"}
+
+
+def test_host_that_stops_gives_up_shards_of_a_database_whose_entry_cannot_be_read() -> None:
+    plan = plan_of(s1=in_term(IN_R1, 2))
+    stopping = replace(IN_R1, leaving=True)
+    leaving = next_plan(make_layout(2), plan, [stopping, IN_R2], NONE_OVERDUE, 1, MALFORMED)
+    assert leaving.assignments[1].leaving
+    after = next_plan(make_layout(2), leaving, follow_plan([stopping, IN_R2], leaving), NONE_OVERDUE, 1, MALFORMED)
+    assert owner_names(after) == {}

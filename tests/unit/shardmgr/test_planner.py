@@ -19,7 +19,7 @@ from shardmgr.plan import has_no_owner
 from shardmgr.planner import ELECTION_FOLDER, LEADER_ENTRY, Planner, PlannerPace
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 from shardmgr.primary_changes import start_drain
-from shardmgr.primary_document import change_primary, replace_primary
+from shardmgr.primary_document import FOLDER, change_primary, render_primary, replace_primary
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plan_following import follow_plan, make_member, owner_names
@@ -176,6 +176,26 @@ def test_shards_are_handed_over_for_a_drain_and_follow_their_primary_to_its_regi
         assert {(assignment.term, assignment.epoch) for assignment in plan.assignments.values()} == {(2, 2)}
 
     run_story(story)
+
+
+def test_malformed_entry_leaves_its_database_alone_and_others_are_planned(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await registry.replace(f"{FOLDER}/db", b"{}", None)
+        await add_shard(registry, ShardSpec(5, "other"))
+        planner, _ = await site.planner("p")
+        await site.obedient(make_member("a"))
+        await until(registry, lambda plan: owner_names(plan) == {5: "a"})
+        assert planner.problem is None
+        found = await registry.read(f"{FOLDER}/db")
+        assert found is not None
+        servers = {"s1": DatabaseServer("r1", 11)}
+        entry = Primary(1, "s1", LossPolicy.ASYNC, servers=servers)
+        await registry.replace(f"{FOLDER}/db", render_primary(entry), found.version)
+        await until(registry, lambda plan: owner_names(plan) == dict.fromkeys((1, 2, 3, 4, 5), "a"))
+
+    run_story(story)
+    [record] = [each for each in caplog.records if "cannot be read" in each.message]
+    assert vars(record)["database"] == "db"
 
 
 def test_unchanged_plan_is_not_written() -> None:

@@ -145,11 +145,15 @@ def test_databases_have_entries_of_their_own() -> None:
         version = await replace_primary(one, "main", ENTRY, None)
         await replace_primary(two, "other", replace(ENTRY, term=1), None)
         await replace_primary(one, "main", replace(ENTRY, term=8), version)
-        found = await read_primary(one, "other")
-        assert found is not None
-        assert found.entry.term == 1
+        other = await read_primary(one, "other")
+        assert other is not None
+        assert other.entry.term == 1
         assert await read_primary(one, "third") is None
-        assert (await read_primaries(two, ["third", "main", "other", "main"])).keys() == {"main", "other"}
+        await one.replace(f"{FOLDER}/fourth", b"{}", None)
+        found = await read_primaries(two, ["third", "main", "other", "main", "fourth"])
+        assert found.entries.keys() == {"main", "other"}
+        assert found.malformed.keys() == {"fourth"}
+        assert found.malformed["fourth"].startswith("primaries/fourth: ")
 
     with_registries(story)
 

@@ -99,7 +99,7 @@ class Site:
 
     def __init__(self, one: Registry, two: Registry) -> None:
         self.one, self.two = one, two
-        self.world = World(first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS, ReplicationPosition()))
+        self.world = World(first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS))
         self.lines: list[str] = []
 
     def promoter(self, registry: Registry) -> Promoter:
@@ -183,7 +183,7 @@ def test_promoter_that_is_not_elected_does_nothing_until_the_other_one_has_ended
         waiting = asyncio.ensure_future(site.run(site.one, "n1", is_at_rest))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert set(site.lines) == {"promoting: waits: another process promotes it"}
+        assert set(site.lines) == {"draining: waits: another process promotes it"}
         await site.two.withdraw(ELECTION_FOLDER, "main")
         await waiting
         assert has_moved(await site.entry(), "region-r1")

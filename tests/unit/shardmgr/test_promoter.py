@@ -9,7 +9,7 @@ from typing import Final
 
 from shardmgr.documents import PLAN, render_plan
 from shardmgr.model import Assignment, Plan
-from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import abort, first_entry, start_drain
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
 from shardmgr.promoter import Promoter, PromoterRound, shards_free_by_plan
@@ -21,7 +21,7 @@ from tests.support.plain_regions import REGIONS, World
 
 ROUNDS_MAX: Final = 200
 SERVERS: Final = {name: DatabaseServer(name, number) for name, number in SERVER_IDS.items()}
-FIRST: Final = first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS, ReplicationPosition())
+FIRST: Final = first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS)
 
 
 class Site:

@@ -26,7 +26,15 @@ from shardmgr.primary_changes import (
     start_drain,
     start_revoking,
 )
-from shardmgr.promotion import AwaitChange, Promotion, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
+from shardmgr.promotion import (
+    AwaitChange,
+    Promotion,
+    PromotionStep,
+    ReplaceEntry,
+    SendCommand,
+    ServerCommand,
+    unfit_for_adoption,
+)
 
 
 def position(number: int, origin: str = "r1") -> ReplicationPosition:
@@ -219,8 +227,41 @@ def test_acker_without_a_standing_in_entry_and_report_proves_nothing() -> None:
     assert found.startswith("r3 may have lost what it acknowledged")
 
 
+EMPTY = replace(STOPPED, source="", term=0, received=ReplicationPosition(), applied=ReplicationPosition())
+FIRST = first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS)
+
+
+def test_first_entry_gets_its_position_when_the_shards_are_free_and_its_server_is_read_only() -> None:
+    used = replace(PRIMARY, term=0, waits_for_acks=False)
+    assert missing(FIRST, False, r1=used) == ("shards of the database are still owned",)
+    assert step(FIRST, r1=used) == SendCommand("r1", ServerCommand.MAKE_READ_ONLY)
+    begun = next_entry(FIRST, r1=replace(used, is_read_only=True), r2=EMPTY)
+    assert (begun.state, begun.term, begun.position) == (PrimaryState.PROMOTING, 1, used.applied)
+    assert missing(FIRST, r2=EMPTY) == ("r1 is not reached",)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"r2": {"is_read_only": False}}, "r2 accepts commits, which only the primary may"),
+        ({"r2": {"source": "r3"}}, "r2 receives from r3, not from r1"),
+        ({"r2": {"applied": position(1, "r2"), "received": position(1, "r2")}}, "r2 has transactions that r1 lacks"),
+        ({"r2": {"received": position(99)}}, "r2 has transactions that r1 lacks"),
+        ({"r1": {"source": "r9"}}, "r1 is a replica, it receives from r9"),
+    ],
+)
+def test_server_is_no_first_primary_beside_a_server_with_its_own_data(
+    change: Mapping[str, Mapping[str, Any]], reason: str
+) -> None:
+    reports = {"r1": replace(PRIMARY, term=0, is_read_only=True), "r2": EMPTY}
+    changed = {name: replace(report, **change.get(name, {})) for name, report in reports.items()}
+    assert unfit_for_adoption("r1", reports) == ()
+    [found] = missing(FIRST, **changed)
+    assert found.startswith(reason)
+
+
 def test_first_entry_makes_its_server_the_primary_of_term_one_and_the_others_its_ackers() -> None:
-    entry = first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS, position(9))
+    entry = replace(FIRST, state=PrimaryState.PROMOTING, position=position(9))
     fresh = replace(PRIMARY, term=0, is_read_only=True, waits_for_acks=False)
     assert step(entry, r1=fresh) == SendCommand("r1", ServerCommand.BECOME_PRIMARY, waits_for_acks=True)
     served = next_entry(entry, r1=PRIMARY)
@@ -229,7 +270,7 @@ def test_first_entry_makes_its_server_the_primary_of_term_one_and_the_others_its
 
 
 def test_only_a_server_that_has_what_was_there_before_becomes_the_first_primary_of_an_existing_database() -> None:
-    entry = start_revoking(first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS, position(9)))
+    entry = start_revoking(replace(FIRST, state=PrimaryState.PROMOTING, position=position(9)))
     empty = replace(STOPPED, received=position(0), applied=position(0))
     fenced = next_entry(entry, r2=empty, r3=empty)
     assert missing(fenced, r2=empty, r3=empty) == ("no server that is reached has received the position of the term",)
@@ -378,7 +419,7 @@ def test_lost_target_is_replaced_by_a_server_that_has_the_position_in_another_te
         lambda: admit_acker(REVOKING, "r1"),
         lambda: admit_acker(ENTRY, "r9"),
         lambda: accept_loss(REVOKING, "r4"),
-        lambda: first_entry("r9", LossPolicy.SEMI_SYNC, SERVERS, position(9)),
+        lambda: first_entry("r9", LossPolicy.SEMI_SYNC, SERVERS),
     ],
 )
 def test_change_that_does_not_fit_the_state_is_refused(change: Callable[[], Primary]) -> None:

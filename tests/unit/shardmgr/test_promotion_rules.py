@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from shardmgr.primary import LossPolicy, Primary, ReplicationPosition, ServerReport, greatest
+from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
 from shardmgr.primary_changes import start_drain
-from shardmgr.promotion import Promotion, PromotionStep, SendCommand, ServerCommand
+from shardmgr.promotion import Promotion, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
 from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
 from tests.support.region_histories import ExistingDatabase, PromiseBroken, RegionHistory, play
 
@@ -163,10 +163,14 @@ class ServesWithoutSession(PlainHost):
         self.in_session = False
 
 
-class EmptyFirstEntry(ExistingDatabase):
-    """The first entry of a database does not know what its server has."""
+class EmptyFirstPosition(Promotion):
+    """The first term of a database does not know what its server has."""
 
-    knows_position = False
+    def next_step(self) -> PromotionStep:
+        step = super().next_step()
+        if isinstance(step, ReplaceEntry) and self._entry.state is PrimaryState.DRAINING and not self._entry.has_served:
+            return ReplaceEntry(replace(step.entry, position=ReplicationPosition()))
+        return step
 
 
 class UnlistedAcker(RegionHistory):
@@ -184,12 +188,13 @@ def history_with(
     *,
     host: type[PlainHost] = PlainHost,
     policy: LossPolicy = LossPolicy.SEMI_SYNC,
+    base: type[RegionHistory] = RegionHistory,
 ) -> type[RegionHistory]:
     class Promoter(PlainPromoter):
         def rules(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> Promotion:
             return rules(entry, reports, shards_free=shards_free)
 
-    class History(RegionHistory):
+    class History(base):  # type: ignore[misc, valid-type]
         policies = (policy,)
         host_type = host
         promoter_type = Promoter
@@ -318,7 +323,8 @@ PLANTED: Final[Mapping[str, tuple[type[RegionHistory], int]]] = {
     "no acks, and nobody looks": (history_with(ForgetsAcks, host=IgnoresSettings), 865),
     "an acker that the entry does not name": (UnlistedAcker, 20),
     "a named server that is not awaited": (history_with(PassesNamedOver, policy=LossPolicy.ASYNC), 3),
-    "a first entry without a position": (EmptyFirstEntry, 9),
+    "a first term without a position": (history_with(EmptyFirstPosition, base=ExistingDatabase), 3),
+    "a first position of an open server": (history_with(SkipsFence, base=ExistingDatabase), 158),
 }
 """By what is missing: the histories with the mistake, and one that is known to show it."""
 

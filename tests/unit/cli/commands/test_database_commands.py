@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import pytest
 from click.testing import Result
 
+from foqs.cli.commands.primary_runs import PrimarySession, RunUntil
+from foqs.cli.host_session import CommandFailed
+from foqs.options.config import Config
 from shardmgr.documents import MEMBERS, render_member
 from shardmgr.layout_changes import create_layout
 from shardmgr.model import Member, ShardSpec
-from shardmgr.primary import DatabaseServer, LossPolicy, Primary
-from shardmgr.primary_document import replace_primary
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
+from shardmgr.primary_changes import abort
+from shardmgr.primary_document import FOLDER, change_primary, replace_primary
+from shardmgr.promoter import PromoterRound
+from shardmgr.promotion import AwaitChange
 from shardmgr.registry.port import Registry
 from tests.unit.cli.commands.test_cluster_init import Place, place
 from tests.unit.cli.commands.test_item_commands import client, run
@@ -93,3 +100,48 @@ def test_commands_need_a_cluster(run: Run, place: Place) -> None:
     place.write("")
     result = run("region", "list", "--config", str(place.file))
     assert (result.exit_code, "cluster.zookeeper: it is not set" in result.stderr) == (2, True)
+
+
+def test_move_that_is_aborted_ends_with_a_sentence(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def promoter(session: PrimarySession, database: str) -> AsyncIterator[RunUntil]:
+        async def run(is_done: Callable[[PromoterRound], bool]) -> None:
+            entry = await session.entry(database)
+            if entry.state is PrimaryState.DRAINING:
+                assert not is_done(PromoterRound(entry, AwaitChange(("shards of the database are still owned",))))
+                entry = await change_primary(session.registry, database, abort)
+            assert is_done(PromoterRound(entry, AwaitChange()))
+
+        yield run
+
+    async def story() -> None:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        await replace_primary(registry, "db1", ENTRY, None)
+        aborted = "db1 was not moved to r-b, because the move was aborted .* a in r-a serves in term 3"
+        with pytest.raises(CommandFailed, match=aborted) as found:
+            await PrimarySession(Config(), registry).move("db1", lambda entry: "r-b")
+        assert found.value.code == 1
+
+    monkeypatch.setattr(PrimarySession, "_promoter", promoter)
+    asyncio.run(story())
+
+
+def test_entry_that_cannot_be_read_is_left_out_and_named(in_cluster: Callable[..., Result], place: Place) -> None:
+    async def damage() -> None:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        await registry.replace(f"{FOLDER}/db2", b"{}", None)
+
+    asyncio.run(damage())
+    result = in_cluster("region", "list", "-o", "json")
+    assert [row["database"] for row in json.loads(result.stdout)] == ["db1"]
+    assert "db2: its entry cannot be read, so it is left out: primaries/db2" in result.stderr
+    result = in_cluster("region", "drain", "r-b")
+    assert (result.exit_code, "db2 may be in r-b: correct the entry" in result.stderr) == (1, True)
+
+
+def test_database_that_has_an_entry_is_not_adopted_with_another_primary(in_cluster: Callable[..., Result]) -> None:
+    result = in_cluster("database", "adopt", "db1", "--primary", "b", "--region", "b=r-b", "--yes")
+    assert result.exit_code == 2
+    assert "db1 has an entry already, and a is its primary; move it with foqs database move" in result.stderr

@@ -16,23 +16,27 @@ from foqs.options.config import Config, load
 from foqs.telemetry.findings import Finding
 from shardmgr.cluster_reader import ClusterReading
 from shardmgr.model import Layout, MalformedDocument, Member, Plan, ShardSpec
+from shardmgr.primary import Primaries
 from shardmgr.registry.port import RegistryFailed
 from tests.support.certificates import secret_file
 
 HERE: Final = Member("host1", "n1", "127.0.0.1:7411")
 LAYOUT: Final = Layout({0: ShardSpec(0, "one"), 1: ShardSpec(1, "two"), 9: ShardSpec(9, "theirs", "gold")})
 WELL: Final = ClusterReading(LAYOUT, Plan(), None, [HERE], {})
+NO_ENTRIES: Final = Primaries()
 
 Examine = Callable[..., dict[str, Finding]]
 
 
 @pytest.fixture
 def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
-    def look(reading: ClusterReading | Exception = WELL, **options: object) -> dict[str, Finding]:
-        async def read(config: Config) -> ClusterReading:
+    def look(
+        reading: ClusterReading | Exception = WELL, primaries: Primaries = NO_ENTRIES, **options: object
+    ) -> dict[str, Finding]:
+        async def read(config: Config) -> tuple[ClusterReading, Primaries]:
             if isinstance(reading, Exception):
                 raise reading
-            return reading
+            return reading, primaries
 
         monkeypatch.setattr(cluster_checks, "read_registry", read)
         text = (
@@ -136,3 +140,11 @@ def test_address_that_others_cannot_call_is_reported(examine: Examine) -> None:
     assert examine(**there, server__advertise="192.0.2.1:7411")["Address"].state == "ok"
     nowhere = examine(**there, server__advertise="no-such-host.invalid:7411")["Address"]
     assert (nowhere.state, "server.advertise" in nowhere.remedy) == ("bad", True)
+
+
+def test_entry_that_cannot_be_read_is_bad_and_other_checks_go_on(examine: Examine) -> None:
+    found = examine(primaries=Primaries(malformed={"one": "primaries/one: term: Field required"}))
+    assert found["Primary one"].state == "bad"
+    assert "primaries/one: term" in found["Primary one"].detail
+    assert "restore it from a backup" in found["Primary one"].remedy
+    assert found["Store one"].state == "ok"

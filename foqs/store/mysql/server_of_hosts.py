@@ -1,0 +1,81 @@
+"""The server that hosts use as long as their database has no entry, compared with one of the named servers.
+
+Always true: two connections lead to one server exactly if a lock of a random name that one
+of them has is held by its number for the other one. Numbers and uids of servers prove
+nothing: a copy of a server may have the same. Nothing is written. Knows nothing of entries.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
+from foqs.store.mysql.mysql_session_sql import lock_owner, take_lock
+from foqs.store.mysql.mysql_sql import Statements
+from foqs.store.mysql.schema_upgrade import NO_SUCH_TABLE_CODE
+from foqs.store.sql_rows import OWNER_COLUMNS
+from shardmgr.first_entry import SeenByHosts
+from shardmgr.server_port import ServerFailed
+
+
+class MysqlServerOfHosts:
+    """Implements `shardmgr.first_entry.ServerOfHosts`.
+
+    Args:
+        settings: those of hosts, by `databases.NAME.url`.
+        addresses: host and port of each server of the database, by its name.
+    """
+
+    def __init__(self, settings: MysqlSettings, addresses: Mapping[str, tuple[str, int]]) -> None:
+        self._settings = settings
+        self._addresses = addresses
+
+    async def look(self, name: str, shards: Collection[int]) -> SeenByHosts:
+        host, port = self._addresses[name]
+        named_settings = replace(self._settings, host=host, port=port, unix_socket=None)
+        async with (
+            _connected("the url of the database", self._settings) as theirs,
+            _connected(name, named_settings) as named,
+        ):
+            try:
+                return SeenByHosts(await _is_one_server(theirs, named), await _epochs(named, shards))
+            except (ServerError, MysqlLinkLost) as error:
+                raise ServerFailed(f"{name}: {error}") from error
+
+
+@asynccontextmanager
+async def _connected(name: str, settings: MysqlSettings) -> AsyncIterator[MysqlLink]:
+    try:
+        link = await MysqlLink.connect(settings)
+    except (ServerError, MysqlLinkLost) as error:
+        raise ServerFailed(f"{name}: {error}") from error
+    try:
+        yield link
+    finally:
+        link.abort()
+
+
+async def _is_one_server(one: MysqlLink, other: MysqlLink) -> bool:
+    lock = f"foqs-{secrets.token_hex(16)}"
+    (taken,) = await one.run(take_lock(lock))
+    (found,) = await other.run(lock_owner(lock))
+    number, is_taken = taken.rows[0]
+    return bool(is_taken) and found.rows[0][0] == number
+
+
+async def _epochs(link: MysqlLink, shards: Collection[int]) -> dict[int, int]:
+    """Return the epochs in the owner rows of the shards that have tables."""
+    found: dict[int, int] = {}
+    for shard in shards:
+        try:
+            (result,) = await link.run(Statements(shard).read_owner())
+        except ServerError as error:
+            if error.code != NO_SUCH_TABLE_CODE:
+                raise
+            continue
+        if result.rows:
+            found[shard] = int(result.rows[0][OWNER_COLUMNS.index("epoch")])
+    return found

@@ -1,0 +1,42 @@
+"""The server that hosts use is told from another one, whatever names and numbers the two have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from foqs.store.mysql.server_of_hosts import MysqlServerOfHosts
+from foqs.store.sql_rows import OWNER_COLUMNS
+from shardmgr.first_entry import SeenByHosts
+from shardmgr.server_port import ServerFailed
+from tests.support.aio import run
+from tests.support.region_servers import SCHEMA, RegionServers
+
+pytestmark = [pytest.mark.mysql, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+def servers(request: pytest.FixtureRequest) -> Iterator[RegionServers]:
+    with RegionServers(request.param, 2) as started:
+        yield started
+
+
+def test_server_of_hosts_is_the_one_to_which_their_url_leads(servers: RegionServers) -> None:
+    first = servers.servers["a"]
+    first.query("SET GLOBAL read_only = 0")
+    columns = ", ".join(f"{name} BIGINT NOT NULL DEFAULT 7" for name in OWNER_COLUMNS)
+    first.query(f"CREATE TABLE {SCHEMA}.foqs_3_owner (one INT, {columns})")
+    first.query(f"INSERT INTO {SCHEMA}.foqs_3_owner (one) VALUES (1)")
+    addresses = {name: ("127.0.0.1", server.port) for name, server in servers.servers.items()}
+
+    async def story() -> None:
+        by_port = first.settings(SCHEMA, user="hosts", unix_socket=None, port=first.port)
+        hosts = MysqlServerOfHosts(by_port, addresses)
+        assert await hosts.look("a", [3, 4]) == SeenByHosts(True, {3: 7})
+        assert await hosts.look("b", [3, 4]) == SeenByHosts(False, {})
+        servers.servers["b"].kill9()
+        with pytest.raises(ServerFailed, match="b"):
+            await hosts.look("b", [4])
+
+    run(story(), timeout=60)
