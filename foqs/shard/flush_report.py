@@ -36,8 +36,8 @@ class FlushReport:
     def add(self, plan: FlushPlan, seconds: float) -> None:
         """Report a committed flush, which took `seconds`."""
         observer = self._observer
-        self.keys_repeated += plan.key_repeat_count
-        self.keys_in_conflict += plan.key_conflict_count
+        self.keys_repeated += plan.keys.repeat_count
+        self.keys_in_conflict += plan.keys.conflict_count
         self.rows_purged += len(plan.purged)
         if plan.inserted:
             observer.items_enqueued(len(plan.inserted))

@@ -170,7 +170,7 @@ def _plan_flush(original: Callable[..., FlushPlan]) -> Callable[..., FlushPlan]:
         COUNTS["keys in conflict"] += sum(type(result) is KeyConflict for result in insert_results)
         COUNTS["keys ended"] += sum(type(result) is KeyEnded for result in insert_results)
         moved = {new.id for _, new in plan.moved}
-        replaced = [record for records in plan.idempotency_keys_replaced.values() for record in records.values()]
+        replaced = plan.keys.records_replaced()
         COUNTS["keys used again"] += sum(record.item_id not in moved for record in replaced)
         COUNTS["purged before the insert"] += insert_results.count(None) - len(plan.inserted)
         COUNTS["items moved"] += len(plan.moved)

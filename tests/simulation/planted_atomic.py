@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from foqs.core.flush import flush_plan
+from foqs.core.flush import flush_keys
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.flush_keys import FlushKeys
 from foqs.core.flush.operation import Operation
 from foqs.shard import shard
 from tests.simulation.planted import Bug
@@ -58,12 +59,12 @@ def atomic_repeats_by_ordinal() -> None:
         found = original(records, digests)
         return [found[0] + place for place in range(len(found))] if isinstance(found, list) else found
 
-    original = plant(flush_plan, "repeat_of_all", repeat)
+    original = plant(flush_keys, "repeat_of_all", repeat)
 
 
 def atomic_repeats_completed() -> None:
     """Of a call some of whose keys are remembered, the other items are written."""
-    plant(flush_plan, "_add_all_idempotency_keys", flush_plan._add_idempotency_keys)
+    plant(FlushKeys, "add_all_or_none", FlushKeys.add_free)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

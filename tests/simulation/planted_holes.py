@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from foqs.core.flush import flush_plan
+from foqs.core.flush import flush_keys, flush_plan
 from foqs.core.flush.batch import Part
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.flush.flush_plan import FindRow, FlushPlan
@@ -114,10 +114,10 @@ def acks_of_other_namespaces() -> None:
 def key_window_at_the_retry() -> None:
     """The end of a key's window is compared with the time of the attempt that is written, not of the first one."""
 
-    def counts(record: IdempotencyKey, context: FlushContext, incarnation: bytes) -> bool:
-        return original(record, replace(context, first_attempt_ms=context.now_ms), incarnation)
+    def counts(record: IdempotencyKey, context: FlushContext) -> bool:
+        return original(record, replace(context, first_attempt_ms=context.now_ms))
 
-    original: Callable[..., bool] = plant(flush_plan, "_is_in_use", counts)
+    original: Callable[..., bool] = plant(flush_keys, "_is_in_use", counts)
 
 
 def key_ends_ignored() -> None:

@@ -209,12 +209,12 @@ def table_after(plan: FlushPlan, table: Mapping[int, Row]) -> dict[int, Row]:
 def keys_after(plan: FlushPlan, keys: Mapping[KeyName, IdempotencyKey]) -> dict[KeyName, IdempotencyKey]:
     """Return the key records after a plan is written. Checks that new ones do not exist and replaced ones do."""
     records = dict(keys)
-    for namespace, new in plan.idempotency_keys.items():
+    for namespace, new in plan.keys.added.items():
         for key, record in new.items():
             assert (namespace, key) == (record.namespace, record.key)
             assert (namespace, key) not in records
             records[namespace, key] = record
-    for namespace, replaced in plan.idempotency_keys_replaced.items():
+    for namespace, replaced in plan.keys.replaced.items():
         for key, record in replaced.items():
             assert (namespace, key) in keys
             records[namespace, key] = record

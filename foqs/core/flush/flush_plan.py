@@ -15,24 +15,19 @@ from itertools import repeat
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.flush_keys import NO_KEYS, FlushKeys
 from foqs.core.flush.moves import Moves
-from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Inserts, Leases
+from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.flush.whole_keys import repeat_of_all
 from foqs.core.flush.writes import LeaseUpdate, RowChanges, Writes
-from foqs.core.items.atomic_items import error_of_item
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation, move_digest, move_key
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
 from foqs.core.items.item_with_history import restored_row
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs.core.timing.due_timers import DueTimers, TimerEntry, timer_entry
-from foqs_contract.errors import FoqsError, InvalidArgument, KeyConflict, KeyEnded
 
 FindRow = Callable[[int], Row | None]
-
-NO_KEYS: Final[Mapping[KeyName, IdempotencyKey]] = {}
-"""No keys are in use: all keys count as new."""
 
 EQUAL_CHANGES_MIN: Final = 4
 """Fewer rows with equal changes do not get a statement of their own."""
@@ -47,6 +42,7 @@ class FlushPlan:
 
     Attributes:
         batch: the operations that it carries out.
+        keys: the idempotency keys: which are in use, and the records that it adds.
         deleted: old rows to delete, by kind of event.
         changed: (kind, old row, new row).
         moved: (old row, row of the new item). The payload is there if the old row had it; the store copies it.
@@ -66,13 +62,10 @@ class FlushPlan:
         markers_set, markers_cleared: purge markers to set and to clear.
         topics: topics of the inserted and moved items, by namespace.
         topics_added, topics_removed: changes of the topics table.
-        idempotency_keys: new records of keys, by namespace and key.
-        idempotency_keys_replaced: records in place of ones whose key window has ended.
-        key_repeat_count: the number of repeats: new items that were not inserted, because their key names the same item.
-        key_conflict_count: the number of new items that were not inserted, because their key names a different item.
     """
 
     batch: Batch = field(compare=False)
+    keys: FlushKeys = field(compare=False)
     deleted: dict[EventKind, list[Row]] = field(default_factory=dict)
     changed: list[tuple[EventKind, Row, Row]] = field(default_factory=list)
     moved: list[tuple[Row, Row]] = field(default_factory=list)
@@ -92,10 +85,6 @@ class FlushPlan:
     topics: dict[str, set[str]] = field(default_factory=dict)
     topics_added: list[TopicName] = field(default_factory=list)
     topics_removed: list[TopicName] = field(default_factory=list)
-    idempotency_keys: dict[str, dict[bytes, IdempotencyKey]] = field(default_factory=dict)
-    idempotency_keys_replaced: dict[str, dict[bytes, IdempotencyKey]] = field(default_factory=dict)
-    key_repeat_count: int = field(default=0, compare=False)
-    key_conflict_count: int = field(default=0, compare=False)
 
     def writes(self) -> Writes:
         """Return the changes of the tables."""
@@ -114,8 +103,8 @@ class FlushPlan:
             ],
             topics_added=self.topics_added,
             topics_removed=self.topics_removed,
-            idempotency_keys_added=_idempotency_key_rows(self.idempotency_keys),
-            idempotency_keys_replaced=_idempotency_key_rows(self.idempotency_keys_replaced),
+            idempotency_keys_added=self.keys.records_added(),
+            idempotency_keys_replaced=self.keys.records_replaced(),
             key_slots_added=self.batch.key_slots,
             purge_markers_added=self.markers_set,
             purge_markers_removed=self.markers_cleared,
@@ -169,7 +158,7 @@ def plan_flush(
     A new item whose key is in `idempotency_keys`, and in use, is not inserted. Items that `purge_markers` cover count as
     gone. A marker that this batch sets counts from the next batch on.
     """
-    plan = FlushPlan(batch)
+    plan = FlushPlan(batch, FlushKeys(context, idempotency_keys))
     if purge_markers:
         find_row = purge_markers.hide_purged(find_row)
     if batch.acks:
@@ -183,17 +172,17 @@ def plan_flush(
             (part, [entry_result(_decide_event(event, find_row(event.id), context, timers, plan)) for event in events])
         )
     if batch.moves:
-        _decide_moves(batch.moves, find_row, context, timers, idempotency_keys, plan)
+        _decide_moves(batch.moves, find_row, context, timers, plan)
     if batch.dues:
         _remove_stale_timers(batch.dues, find_row, plan)
     if batch.leases:
         _decide_leases(batch.leases, find_row, context, timers, plan)
     if batch.inserts:
-        _decide_inserts(batch, context, timers, idempotency_keys, purge_markers, plan)
+        _decide_inserts(batch, context, timers, purge_markers, plan)
     if batch.direct_deliveries:
         _decide_direct_deliveries(batch.direct_deliveries, context, timers, plan)
     if batch.replay_lookups:
-        _decide_replay_lookups(batch.replay_lookups, context, idempotency_keys, plan)
+        _decide_replay_lookups(batch.replay_lookups, plan)
     if batch.purges:
         _decide_purges(batch, plan)
     return plan
@@ -254,21 +243,21 @@ def _decide_moves(
     find_row: FindRow,
     context: FlushContext,
     timers: DueTimers,
-    idempotency_keys: Mapping[KeyName, IdempotencyKey],
     plan: FlushPlan,
 ) -> None:
+    keys = plan.keys
     for part in parts:
         operation = part.operation
-        namespace, policy = operation.namespace, context.retry_policies[operation.namespace]
-        until_ms = context.now_ms + policy.key_window_ms
+        namespace = operation.namespace
+        incarnation = context.retry_policies[namespace].incarnation
         results: list[Any] = []
         for place in range(part.start, part.stop):
             event = operation.events[place]
             row, key = find_row(event.id), move_key(event.id)
-            digest = move_digest(event.topic, policy.incarnation)
-            record = idempotency_keys.get((namespace, key))
-            if row is None and record is not None and _is_in_use(record, context, policy.incarnation):
-                results.append(_repeat_result(record, digest, plan, "this item was moved to another topic"))
+            digest = move_digest(event.topic, incarnation)
+            record = keys.record_in_use(namespace, key) if row is None else None
+            if record is not None:
+                results.append(keys.repeat_result(record, digest, "this item was moved to another topic"))
                 continue
             transition = apply_event(event, row, context)
             results.append(transition.error)
@@ -280,8 +269,7 @@ def _decide_moves(
                     new.due_ms = timers.raise_to_watermark(new.due_ms)
                 plan.moved.append((row, new))
                 plan.topics.setdefault(namespace, set()).add(new.topic)
-                records = plan.idempotency_keys if record is None else plan.idempotency_keys_replaced
-                records.setdefault(namespace, {})[key] = IdempotencyKey(namespace, key, new.id, digest, until_ms)
+                keys.add(namespace, key, new.id, digest)
                 _change_timer(timer_entry(row), timer_entry(new), plan)
         plan.results.append((part, results))
 
@@ -374,7 +362,6 @@ def _decide_inserts(
     batch: Batch,
     context: FlushContext,
     timers: DueTimers,
-    idempotency_keys: Mapping[KeyName, IdempotencyKey],
     purge_markers: PurgeMarkers,
     plan: FlushPlan,
 ) -> None:
@@ -382,16 +369,14 @@ def _decide_inserts(
     numbers: list[int] = []
     accepted: list[int] = []
     restored: list[Row] = []
+    keys = plan.keys
     for part in batch.inserts:
         operation = part.operation
         part_items = operation.items if part.count == len(operation.items) else operation.items[part.start : part.stop]
         part_numbers = part.numbers
         results: list[Any] = [None] * part.count
-        if operation.has_idempotency_keys and not _add_idempotency_keys_if_all_new(
-            part, context, idempotency_keys, plan
-        ):
-            add_keys = _add_all_idempotency_keys if operation.is_whole else _add_idempotency_keys
-            results = add_keys(part, context, idempotency_keys, plan)
+        if operation.has_idempotency_keys and not keys.add_if_all_new(part):
+            results = keys.add_all_or_none(part) if operation.is_whole else keys.add_free(part)
             part_items = [item for item, result in zip(part_items, results, strict=True) if result is None]
             part_numbers = [number for number, result in zip(part_numbers, results, strict=True) if result is None]
         plan.results.append((part, results))
@@ -430,158 +415,23 @@ def _not_purged(
     return [item for item, _ in kept], [number for _, number in kept]
 
 
-def _add_idempotency_keys_if_all_new(
-    part: Part[Inserts], context: FlushContext, idempotency_keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
-) -> bool:
-    """Add all keys of a part at once if each is new and occurs in the flush once; else do nothing and return False."""
-    operation = part.operation
-    namespace = operation.namespace
-    new = plan.idempotency_keys.setdefault(namespace, {})
-    names = operation.idempotency_keys(part.start, part.stop)
-    distinct = set(names)
-    if idempotency_keys or operation.has_key_ends or len(distinct) < len(names) or not distinct.isdisjoint(new):
-        return False
-    until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
-    digests = operation.digests(part.start, part.stop)
-    records = map(IdempotencyKey, repeat(namespace), names, part.numbers, digests, repeat(until_ms))
-    new.update(zip(names, records, strict=True))
-    return True
-
-
-def _add_idempotency_keys(
-    part: Part[Inserts], context: FlushContext, idempotency_keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
-) -> list[Any]:
-    """Add the keys that are free. Return None for each of them; else the number of the key's first item, or an error."""
-    operation = part.operation
-    namespace = operation.namespace
-    new = plan.idempotency_keys.setdefault(namespace, {})
-    replaced = plan.idempotency_keys_replaced.setdefault(namespace, {})
-    policy = context.retry_policies[namespace]
-    until_ms = context.now_ms + policy.key_window_ms
-    names, digests = operation.idempotency_keys(part.start, part.stop), operation.digests(part.start, part.stop)
-    ends = operation.key_ends(part.start, part.stop)
-    results: list[Any] = []
-    for key, number, digest, end_ms in zip(names, part.numbers, digests, ends, strict=True):
-        record = _record_in_use(namespace, key, context, idempotency_keys, plan)
-        if record is None and end_ms is not None and not context.now_ms < end_ms <= until_ms:
-            results.append(_key_end_error(end_ms, context.now_ms, until_ms))
-        elif record is None:
-            added = replaced if (namespace, key) in idempotency_keys else new
-            added[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
-            results.append(None)
-        else:
-            results.append(_repeat_result(record, digest, plan))
-    return results
-
-
-def _add_all_idempotency_keys(
-    part: Part[Inserts], context: FlushContext, idempotency_keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
-) -> list[Any]:
-    """Add the keys of a whole operation, or none of them. Returns what `_add_idempotency_keys` does, or one error for all entries."""
-    operation = part.operation
-    namespace = operation.namespace
-    names, digests = operation.idempotency_keys(part.start, part.stop), operation.digests(part.start, part.stop)
-    repeated = _repeat_of_whole(namespace, names, digests, context, idempotency_keys, plan)
-    if repeated is not None:
-        return repeated
-    until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
-    for place, end_ms in enumerate(operation.key_ends(part.start, part.stop)):
-        if end_ms is not None and not context.now_ms < end_ms <= until_ms:
-            error = error_of_item(place, _key_end_error(end_ms, context.now_ms, until_ms))
-            return [error] * part.count
-    return _add_idempotency_keys(part, context, idempotency_keys, plan)
-
-
-def _repeat_of_whole(
-    namespace: str,
-    names: Sequence[bytes],
-    digests: Sequence[bytes],
-    context: FlushContext,
-    idempotency_keys: Mapping[KeyName, IdempotencyKey],
-    plan: FlushPlan,
-) -> list[Any] | None:
-    """Return the results of a whole operation whose keys are not all free: the numbers of the first items, or one conflict."""
-    records = [_record_in_use(namespace, name, context, idempotency_keys, plan) for name in names]
-    repeated = repeat_of_all(records, digests)
-    if isinstance(repeated, FoqsError):
-        plan.key_conflict_count += len(names)
-        return [repeated] * len(names)
-    if repeated is not None:
-        plan.key_repeat_count += len(names)
-    return repeated
-
-
-def _record_in_use(
-    namespace: str,
-    key: bytes,
-    context: FlushContext,
-    idempotency_keys: Mapping[KeyName, IdempotencyKey],
-    plan: FlushPlan,
-) -> IdempotencyKey | None:
-    """Return the record of a key that this flush has added, or that was read and is in use; None if the key is free."""
-    for added in (plan.idempotency_keys, plan.idempotency_keys_replaced):
-        record = added.get(namespace, {}).get(key)
-        if record is not None:
-            return record
-    old = idempotency_keys.get((namespace, key))
-    incarnation = context.retry_policies[namespace].incarnation
-    return old if old is not None and _is_in_use(old, context, incarnation) else None
-
-
-def _key_end_error(end_ms: int, now_ms: int, until_ms: int) -> FoqsError:
-    """Return the error of a new key with this end. Else its record could end before it, and a second item be written."""
-    if end_ms > until_ms:
-        return InvalidArgument(
-            f"this is {end_ms - now_ms} ms ahead; the namespace's key window is {until_ms - now_ms} ms; give an earlier end",
-            field="key_until_ms",
-        )
-    return KeyEnded(
-        f"the end of this key passed {now_ms - end_ms} ms ago, and the key is not remembered; "
-        "an earlier enqueue may have made an item, this one did not"
-    )
-
-
-def _is_in_use(record: IdempotencyKey, context: FlushContext, incarnation: bytes) -> bool:
-    """Return whether a key is in use: its window has not ended, and its namespace was not deleted since."""
-    return record.until_ms > context.first_attempt_ms and is_of_incarnation(record, incarnation)
-
-
-def _repeat_result(
-    record: IdempotencyKey,
-    digest: bytes,
-    plan: FlushPlan,
-    conflict: str = "this key was used for a different item; give each item its own key",
-) -> Any:
-    """Return the result of an entry whose key is in use: the number of the key's first item, or a conflict."""
-    if record.digest == digest:
-        plan.key_repeat_count += 1
-        return record.item_id
-    plan.key_conflict_count += 1
-    return KeyConflict(conflict)
-
-
-def _decide_replay_lookups(
-    parts: Sequence[Part[ReplayLookup]],
-    context: FlushContext,
-    idempotency_keys: Mapping[KeyName, IdempotencyKey],
-    plan: FlushPlan,
-) -> None:
+def _decide_replay_lookups(parts: Sequence[Part[ReplayLookup]], plan: FlushPlan) -> None:
     # Called after the inserts, because their keys count as in use.
+    keys = plan.keys
     for part in parts:
         operation = part.operation
         namespace = operation.namespace
         if operation.is_whole:
-            keys, digests = operation.idempotency_keys, operation.digests
-            repeated = _repeat_of_whole(namespace, keys, digests, context, idempotency_keys, plan)
+            repeated = keys.repeat_of_whole(namespace, operation.idempotency_keys, operation.digests)
             plan.results.append((part, operation.refusals if repeated is None else repeated))
             continue
         results: list[Any] = []
         for place in range(part.start, part.stop):
-            record = _record_in_use(namespace, operation.idempotency_keys[place], context, idempotency_keys, plan)
+            record = keys.record_in_use(namespace, operation.idempotency_keys[place])
             if record is None:
                 results.append(operation.refusals[place])
             else:
-                results.append(_repeat_result(record, operation.digests[place], plan))
+                results.append(keys.repeat_result(record, operation.digests[place]))
         plan.results.append((part, results))
 
 
@@ -663,7 +513,3 @@ def _group_equal_changes(changed: Sequence[tuple[EventKind, Row, Row]]) -> tuple
         else:
             leases.append(LeaseUpdate(due_ms, token, attempt, [row.id for row in rows], state, first_ms))
     return leases, updates
-
-
-def _idempotency_key_rows(idempotency_keys: Mapping[str, Mapping[bytes, IdempotencyKey]]) -> list[IdempotencyKey]:
-    return [row for found in idempotency_keys.values() for row in found.values()]

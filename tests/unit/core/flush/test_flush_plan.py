@@ -438,7 +438,7 @@ def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> N
     operations = keyed(make_keyed_item(b"a"), make_keyed_item(b"b", b"two")), keyed(make_keyed_item(b"c"), first=200)
     plan = decide(batch_of(*operations), [])
     until_ms = NOW + POLICIES["n"].key_window_ms
-    assert plan.idempotency_keys["n"] == {
+    assert plan.keys.added["n"] == {
         b"a": IdempotencyKey("n", b"a", FIRST_NEW, b"one", until_ms),
         b"b": IdempotencyKey("n", b"b", FIRST_NEW + 1, b"two", until_ms),
         b"c": IdempotencyKey("n", b"c", 200, b"one", until_ms),
@@ -472,8 +472,8 @@ def test_a_key_record_counts_until_its_time() -> None:
     ((_, results),) = plan.results
     assert results[:3] == [7, None, None]
     assert isinstance(results[3], KeyConflict)
-    assert (list(plan.idempotency_keys["n"]), list(plan.idempotency_keys_replaced["n"])) == ([b"new"], [b"over"])
-    assert plan.idempotency_keys_replaced["n"][b"over"].item_id == FIRST_NEW + 1
+    assert (list(plan.keys.added["n"]), list(plan.keys.replaced["n"])) == ([b"new"], [b"over"])
+    assert plan.keys.replaced["n"][b"over"].item_id == FIRST_NEW + 1
 
 
 def test_a_new_key_with_an_end_is_written_only_before_it_and_a_remembered_one_is_a_repeat_after_it() -> None:
@@ -492,7 +492,7 @@ def test_a_new_key_with_an_end_is_written_only_before_it_and_a_remembered_one_is
     assert isinstance(over, KeyEnded)
     assert isinstance(late, InvalidArgument)
     assert late.field == "key_until_ms"
-    assert list(plan.idempotency_keys["n"]) == [b"next", b"last"]
+    assert list(plan.keys.added["n"]) == [b"next", b"last"]
 
 
 def test_keys_without_ends_are_not_read() -> None:

@@ -113,7 +113,7 @@ def test_a_covered_new_item_is_not_inserted_but_its_key_is_used() -> None:
     plan, results = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), operation)
     assert results[0] == [None] * 3
     assert [(new.id, new.topic) for new in plan.inserted] == [(4, "u"), (5, "t")]
-    assert set(plan.idempotency_keys["default"]) == {b"a", b"b", b"c"}
+    assert set(plan.keys.added["default"]) == {b"a", b"b", b"c"}
     plan, _ = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Inserts("default", [new_item()], 4, 0, None))
     assert (plan.inserted, plan.topics) == ([], {"default": set()})
 
