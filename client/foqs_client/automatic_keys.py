@@ -16,7 +16,7 @@ from typing import Final
 from foqs_client.errors import FoqsError, KeyConflict, UnknownOutcome
 from foqs_client.retried_calls import RetriedCall
 from foqs_client.types import Enqueued, Item
-from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 _UNIQUE_BITS: Final = 64
 MISSING_RESULT: Final = Enqueued(
@@ -47,16 +47,11 @@ class AutomaticKeys:
         self.was_slot_chosen = False
         self._slot = rng.randrange(KEY_SLOT_COUNT)
 
-    def with_keys(self, items: Iterable[Item], slot: int | None = None) -> list[Item]:
-        """Return the items with keys. A key consists of slot, time, random bits and index.
-
-        Args:
-            slot: the slot of the keys; None: that of the next call.
-        """
-        chosen = self._next_slot() if slot is None else None
+    def with_keys(self, items: Iterable[Item]) -> list[Item]:
+        """Return the items with keys. A key consists of slot, time, random bits and index."""
+        chosen = self._next_slot()
         self.was_slot_chosen = chosen is not None
-        if slot is None:
-            slot = self._slot = (self._slot + 1) % KEY_SLOT_COUNT if chosen is None else chosen
+        slot = self._slot = (self._slot + 1) % KEY_SLOT_COUNT if chosen is None else chosen
         call = f"~{slot:03x}{time.time_ns() // 1_000_000:012x}{self._rng.getrandbits(_UNIQUE_BITS):016x}-"
         return [
             Item(
@@ -79,10 +74,12 @@ class AutomaticKeys:
             for place, item in enumerate(items)
         ]
 
-    def with_joint_keys(self, items: Sequence[Item]) -> list[Item]:
-        """Return the items of an atomic call with keys. Those of the caller choose the slot, if there are any."""
-        given = next((item.idempotency_key for item in items if isinstance(item.idempotency_key, str)), None)
-        return self.with_keys(items, None if given is None else key_slot_of(given.encode(errors="surrogatepass")))
+    def with_joint_keys(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Return the items of an atomic call with keys, or as they are if the caller gave one.
+
+        A key beside the caller's would be another one when the caller repeats the call, which would then be a conflict.
+        """
+        return items if any(item.idempotency_key is not None for item in items) else self.with_keys(items)
 
 
 class RetriedEnqueue(RetriedCall[Item, Enqueued]):

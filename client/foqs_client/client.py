@@ -211,8 +211,8 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, Bul
 
         Args:
             atomic: all items are written in one transaction of one shard, or none is. Each result has an id, or the
-                call raises; after `UnknownOutcome` either all items are written or none. Idempotency keys of the items
-                must belong to one shard.
+                call raises; after `UnknownOutcome` either all items are written or none. Either all items have an
+                idempotency key or none, and the keys must belong to one shard.
         """
         if not items:
             return []

@@ -174,13 +174,36 @@ def test_an_atomic_call_is_repeated_as_a_whole_with_keys_of_one_slot() -> None:
     async def story() -> None:
         queue = Scripted(UNAVAILABLE, UNKNOWN, None, ["3-9", "3-10", "3-11"])
         async with asked(queue) as client:
-            results = await client.enqueue([Item("t"), Item("u", idempotency_key="mine"), Item("v")], atomic=True)
+            results = await client.enqueue([Item("t"), Item("u"), Item("v")], atomic=True)
         assert [result.id for result in results] == ["3-9", "3-10", "3-11"]
         _, first, second, third = queue.keys_sent
         assert first == second == third
         for keys in queue.keys_sent:
-            assert {key_slot_of(key) for key in keys if key is not None} == {key_slot_of(b"mine")}
+            assert len({key_slot_of(key) for key in keys if key is not None}) == 1
             assert len(keys) == 3
+
+    run_story(story)
+
+
+def test_an_atomic_call_with_keys_of_the_caller_is_repeated_with_them() -> None:
+    async def story() -> None:
+        items = [Item("t", idempotency_key="~000a"), Item("u", idempotency_key="~000b")]
+        queue = Scripted(UNKNOWN, ["3-9", "3-10"], ["3-9", "3-10"])
+        async with asked(queue) as client:
+            for _ in range(2):
+                await client.enqueue(items, atomic=True)
+        assert [list(keys) for keys in queue.keys_sent] == [[b"~000a", b"~000b"]] * 3
+
+    run_story(story)
+
+
+def test_an_atomic_call_of_which_some_items_have_keys_gets_no_others_and_is_refused() -> None:
+    async def story() -> None:
+        queue = Scripted()
+        async with asked(queue) as client:
+            with pytest.raises(errors.InvalidArgument, match="give each item a key, or none"):
+                await client.enqueue([Item("t", idempotency_key="mine"), Item("u")], atomic=True)
+        assert queue.keys_sent == []
 
     run_story(story)
 
