@@ -27,6 +27,7 @@ from foqs_client.django.task_classes import (
     Task,
     TaskResult,
     TaskResultStatus,
+    task_backends,
     task_enqueued,
 )
 from foqs_client.django.task_records import add_record, read_result
@@ -124,6 +125,7 @@ class FoqsBackend(BaseTaskBackend):
                 id="foqs.E001",
             )
         yield from self._check_database(place)
+        yield from self._check_shared_outbox(place)
         for queue in sorted(self.queues):
             try:
                 check_name(self.topic_of(queue), "topic")
@@ -149,6 +151,25 @@ class FoqsBackend(BaseTaskBackend):
                 hint=f"Use one of {', '.join(each.value for each in Dialect)}.",
                 id="foqs.E003",
             )
+        if not connections.settings[database]["AUTOCOMMIT"]:
+            yield checks.Error(
+                f"{place}: the database {database!r} has AUTOCOMMIT False, so no result would be committed.",
+                hint="Leave AUTOCOMMIT True, and use transaction.atomic().",
+                id="foqs.E006",
+            )
+
+    def _check_shared_outbox(self, place: str) -> Iterable[checks.CheckMessage]:
+        """A relay sends all rows of a database to one namespace."""
+        for other in task_backends.all():
+            if not isinstance(other, FoqsBackend) or other.alias >= self.alias:
+                continue
+            if other.foqs.database == self.foqs.database and other.foqs.namespace != self.foqs.namespace:
+                yield checks.Error(
+                    f"{place} and TASKS[{other.alias!r}] have one database, {self.foqs.database!r}, and two namespaces. The "
+                    "relay of a database sends all of its rows to one namespace.",
+                    hint="Give them the same 'url' and 'client', or each its own 'database'.",
+                    id="foqs.E007",
+                )
 
     def _new_result(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         return TaskResult(

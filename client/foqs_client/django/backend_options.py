@@ -5,10 +5,12 @@ Always true: each value has its type and range; an unknown name is refused. Pure
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from foqs_client.client import Client
 from foqs_client.django.task_classes import InvalidTaskBackend, Task
 from foqs_client.outbox.new_rows import I32_MAX, PAYLOAD_BYTES_MAX, TIME_MS_MAX
 
@@ -27,6 +29,7 @@ _NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
 _TEXTS: Final = ("url", "database", "prefix")
 _MAPPINGS: Final = ("client", "queues")
 _FLAGS: Final = ("results", "notify", "atomic")
+_CLIENT_ARGUMENTS: Final = tuple(inspect.signature(Client).parameters)[1:]
 _MAY_BE_NONE: Final = ("timeout_s", "lease_ms")
 
 
@@ -77,6 +80,11 @@ class BackendOptions:
     notify: bool = False
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    @property
+    def namespace(self) -> tuple[str, str]:
+        """The addresses of the hosts, and the name of the namespace."""
+        return self.url, self.client.get("namespace", "default")
+
     def limits_of(self, task: Task) -> TaskLimits:
         """Return the limits of a task: its own, else those of its queue, else those of the backend."""
         queue = self.queues.get(task.queue_name, {})
@@ -96,6 +104,7 @@ def read_options(alias: str, options: Mapping[str, Any]) -> BackendOptions:
     known = [each.name for each in fields(BackendOptions)]
     _check(alias, options, "OPTIONS", known)
     found = BackendOptions(**options)
+    _check_names(alias, found.client, "OPTIONS['client']", _CLIENT_ARGUMENTS)
     for queue, limits in found.queues.items():
         _check(alias, limits, f"OPTIONS['queues'][{queue!r}]", _LIMITS)
     return found
@@ -107,17 +116,26 @@ def check_limit(name: str, value: object) -> str | None:
 
 
 def _check(alias: str, options: object, path: str, known: list[str] | tuple[str, ...]) -> None:
-    place = f"TASKS[{alias!r}][{path!r}]" if path == "OPTIONS" else f"TASKS[{alias!r}] {path}"
+    place = _place(alias, path)
     if not isinstance(options, Mapping):
         raise InvalidTaskBackend(f"{place} is {options!r}; give a dict of options")
+    _check_names(alias, options, path, known)
     for name, value in options.items():
-        if name not in known:
-            raise InvalidTaskBackend(f"{place} has no option {name!r}; there are: {', '.join(known)}")
         if value is None and name in _MAY_BE_NONE:
             continue
         fault = _fault(name, value)
         if fault is not None:
             raise InvalidTaskBackend(f"{place}: {name} {fault}")
+
+
+def _check_names(alias: str, options: Iterable[str], path: str, known: Iterable[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise InvalidTaskBackend(f"{_place(alias, path)} has no option {name!r}; there are: {', '.join(known)}")
+
+
+def _place(alias: str, path: str) -> str:
+    return f"TASKS[{alias!r}][{path!r}]" if path == "OPTIONS" else f"TASKS[{alias!r}] {path}"
 
 
 def _fault(name: str, value: object) -> str | None:

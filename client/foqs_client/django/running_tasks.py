@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from django.db import close_old_connections
-
 from foqs_client.consumer import Job
+from foqs_client.django.task_databases import close_stale_connections
 from foqs_client.django.task_records import BegunRun
 
 BEAT_S: Final = 5.0
@@ -56,14 +55,19 @@ class RunningTasks:
                 run.extend(lease_s)
 
     def _beat_for_ever(self) -> None:
-        pause = threading.Event()
+        pause, is_failing = threading.Event(), False
         while not pause.wait(BEAT_S):
-            close_old_connections()
+            close_stale_connections()
             try:
                 self.beat()
-            except Exception:
-                log.warning("the records of running tasks were not extended", exc_info=True)
-            close_old_connections()
+            except Exception as error:
+                (log.debug if is_failing else log.warning)(
+                    "the records of running tasks are not extended now: %s", error
+                )
+                is_failing = True
+            else:
+                is_failing = False
+            close_stale_connections()
 
 
 RUNNING_TASKS: Final = RunningTasks()

@@ -87,6 +87,7 @@ class InboxPruner:
                 except (FoqsError, TablesUnavailable) as error:
                     (log.debug if is_failing else log.warning)("the inbox is not pruned now: %s", error)
                     is_failing = True
+                await self._in_thread(self._tables.close)  # the server would end it during the pause
                 await asyncio.sleep(pause_s)
         finally:
             await self._in_thread(self._tables.close)
@@ -99,18 +100,20 @@ class InboxPruner:
             if not self._is_owner():
                 return False
             rows = await self._in_thread(walk.read_page, self._tables)
-            outcomes = await self._client.ack([(row.id, row.token) for row in rows]) if rows else []
+            acked = [(row.id, row.token) for row in rows]
+            outcomes = await self._client.ack(acked, timeout_ms=_ACK_TIMEOUT_MS) if rows else []
             before = walk.found.deleted
             await self._in_thread(walk.settle_page, self._tables, rows, outcomes)
             self.pruned_rows += walk.found.deleted - before
             await asyncio.sleep(self._pauses.page_s)
         self.waiting_rows, self.other_rows = walk.found.waiting, walk.found.others
-        await self._in_thread(self._tables.close)  # the server would end it during the pause
         return True
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
+_ACK_TIMEOUT_MS: Final = 5_000
+"""Less than a session of the database may say nothing."""
 _ALL: Final = 1 << 62
 """A walk is bounded by its pauses."""

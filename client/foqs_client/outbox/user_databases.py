@@ -15,8 +15,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from foqs_client.errors import InvalidArgument
 from foqs_client.outbox.outbox_sql import Dialect, dialect_named
 
-_CONNECT_TIMEOUT_S: Final = 10
-_ANSWER_TIMEOUT_S: Final = 60
+CONNECT_TIMEOUT_S: Final = 10
+ANSWER_TIMEOUT_S: Final = 60
 """More than a session of a relay waits for a lock."""
 _LOCK_TIMEOUT_S: Final = 5.0
 _MYSQL_OPTIONS: Final = ("unix_socket", "charset", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity")
@@ -87,7 +87,7 @@ def _connect_sqlite(url: SplitResult) -> Any:
 def _connect_postgres(url: SplitResult) -> Any:
     import psycopg
 
-    timeouts = {"connect_timeout": _CONNECT_TIMEOUT_S, "tcp_user_timeout": _ANSWER_TIMEOUT_S * 1_000}
+    timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, "tcp_user_timeout": ANSWER_TIMEOUT_S * 1_000}
     return psycopg.connect(url.geturl(), autocommit=True, **timeouts)
 
 
@@ -104,9 +104,9 @@ def _connect_mysql(url: SplitResult) -> Any:
         password=unquote(url.password or ""),
         database=unquote(url.path.strip("/")),
         autocommit=True,
-        connect_timeout=_CONNECT_TIMEOUT_S,
-        read_timeout=_ANSWER_TIMEOUT_S,
-        write_timeout=_ANSWER_TIMEOUT_S,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=ANSWER_TIMEOUT_S,
+        write_timeout=ANSWER_TIMEOUT_S,
         **options,
     )
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -155,7 +156,7 @@ class AsyncScriptedClient:
     async def incarnation(self) -> int:
         return self._scripted.incarnation()
 
-    async def ack(self, leases: Sequence[tuple[str, int]]) -> list[Outcome]:
+    async def ack(self, leases: Sequence[tuple[str, int]], timeout_ms: int = 0) -> list[Outcome]:
         return self._scripted.ack(leases)
 
 
@@ -274,3 +275,28 @@ def test_a_relay_prunes_while_it_owns_the_outbox_and_outlasts_a_failure(
     assert (pruner.pruned_rows, pruner.waiting_rows, pruner.other_rows) == (3, 2, 1)
     assert names(place) == LEFT
     assert caplog.text.count("the inbox is not pruned now") == 1
+
+
+def test_a_pruner_keeps_no_connection_while_it_waits_after_a_failure(make_place: MakePlace) -> None:
+    place = make_place("sqlite").prepare()
+    add_old(place)
+    connections: list[Any] = []
+    acks: list[int] = []
+
+    def connect(commits: bool) -> Any:
+        connections.append(place.connect(commits))
+        return connections[-1]
+
+    class Client(AsyncScriptedClient):
+        async def ack(self, leases: Sequence[tuple[str, int]], timeout_ms: int = 0) -> list[Outcome]:
+            acks.append(timeout_ms)
+            if len(acks) == 1:
+                raise Unavailable("no host answers")
+            return await super().ack(leases)
+
+    pruner = run_pruner(
+        replace(place, connect=connect), Client(ScriptedClient({})), lambda: True, lambda each: each.pruned_rows > 0
+    )
+
+    assert pruner.pruned_rows == 5 and len(connections) >= 2
+    assert 0 < acks[0] < 10_000, "a database ends a session that says nothing for 10 s"

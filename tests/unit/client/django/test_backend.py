@@ -294,6 +294,7 @@ def test_a_backend_without_results_says_so(project: None) -> None:
         ({"processes": 1.5}, "processes is 1.5"),
         ({"results": 1}, "give True or False"),
         ({"prefix": None}, "give a text"),
+        ({"client": {"namespaces": "shop"}}, r"\['client'\] has no option 'namespaces'; there are: namespace, "),
         ({"queues": []}, "give a dict"),
         ({"queues": {"mail": {"lease_ms": 3}}}, r"\['queues'\]\['mail'\] has no option 'lease_ms'"),
         ({"queues": {"mail": 3}}, "give a dict of options"),
@@ -332,6 +333,27 @@ def test_topics_are_those_of_the_queues_or_a_pattern() -> None:
 def test_the_check_names_what_is_wrong_with_the_settings(params: dict[str, Any], ids: list[str]) -> None:
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, **params}}):
         assert [each.id for each in task_backends["default"].check()] == ids
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({}, []),
+        ({"client": {"namespace": "default", "token_file": "/run/token"}}, []),
+        ({"url": "foqs://elsewhere", "database": "other"}, []),
+        ({"url": "foqs://elsewhere"}, ["foqs.E007"]),
+        ({"client": {"namespace": "shop"}}, ["foqs.E007"]),
+    ],
+)
+def test_the_check_finds_two_namespaces_in_one_outbox(options: dict[str, Any], ids: list[str]) -> None:
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND}, "mail": {"BACKEND": BACKEND, "OPTIONS": options}}):
+        assert [each.id for alias in ("default", "mail") for each in task_backends[alias].check()] == ids
+
+
+def test_the_check_finds_a_database_that_commits_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["other"], "AUTOCOMMIT", False)
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"database": "other"}}}):
+        assert [each.id for each in task_backends["default"].check()] == ["foqs.E006"]
 
 
 def test_the_check_misses_the_application() -> None:

@@ -16,6 +16,7 @@ from foqs_client import Client, FoqsError
 from foqs_client.django.backend import FoqsBackend
 from foqs_client.django.command_backend import add_backend_argument, named_backend
 from foqs_client.django.driver_connections import connect, dialect_of, outbox_connection
+from foqs_client.django.task_classes import task_backends
 from foqs_client.inbox.inbox_pruner import InboxPruner
 from foqs_client.outbox.outbox_connection import TablesUnavailable
 from foqs_client.outbox.outbox_sql import DEFAULT_PREFIX, Dialect, outbox_table
@@ -70,7 +71,12 @@ async def _relay(backend: FoqsBackend, stop_timeout_s: float) -> None:
         if dialect_of(database) is Dialect.POSTGRES:
             wakeups = listen_for_wakeups(partial(connect, database), outbox_table(DEFAULT_PREFIX), relay.wake)
             await beside.enter_async_context(running(wakeups))
-        if backend.foqs.atomic:
+        if any(_has_inbox(each, database) for each in task_backends.all()):
             pruner = InboxPruner(outbox_connection(database), client, lambda: relay.is_owner)
             await beside.enter_async_context(running(pruner.run()))
         await run_until_signal(relay, database)
+
+
+def _has_inbox(backend: Any, database: str) -> bool:
+    """Return whether tasks of a backend write into the inbox of a database."""
+    return isinstance(backend, FoqsBackend) and backend.foqs.atomic and backend.foqs.database == database

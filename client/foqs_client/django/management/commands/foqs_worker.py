@@ -17,6 +17,7 @@ from foqs_client import Client, FoqsError
 from foqs_client.consumer import CannotStart, Consumer, Counts, run_all
 from foqs_client.consumer.handler_runners import Handler
 from foqs_client.django.backend import FoqsBackend
+from foqs_client.django.backend_options import check_limit
 from foqs_client.django.command_backend import add_backend_argument, named_backend
 from foqs_client.django.task_runs import run_in_thread
 
@@ -46,6 +47,14 @@ class Command(BaseCommand):
         """Run the worker. Raises CommandError."""
         try:
             found = named_backend(backend)
+            unknown = sorted(set(queue) - found.queues) if found.queues else []
+            if unknown:
+                raise CommandError(
+                    f"TASKS[{backend!r}] has no queue {unknown[0]!r}; it has: {', '.join(sorted(found.queues))}."
+                )
+            fault = check_limit("concurrency", concurrency)
+            if fault is not None:
+                raise CommandError(f"--concurrency {fault}.")
             counts = asyncio.run(_work(found, queue, concurrency or found.foqs.concurrency, stop_timeout))
         except CannotStart as error:
             raise CommandError(f"No process can be started: {error}.") from None
