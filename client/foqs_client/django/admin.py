@@ -1,7 +1,8 @@
 """The admin: rows of the outbox, parked rows with their decisions, and results.
 
 Always true: rows of the outbox and results are only read here; a decision about a parked row is one of `parked_rows`, and
-needs the permission to change or to delete parked rows.
+needs the permission to change or to delete parked rows; a page reads no more of a large table than `_ROWS_MAX` rows, unless
+a user searches it.
 """
 
 from __future__ import annotations
@@ -11,15 +12,57 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.contrib import admin, messages
+from django.core.paginator import Paginator
 from django.db import router
 from django.utils import timezone
+from django.utils.functional import cached_property
 
+from foqs_client.django.backend import FoqsBackend
 from foqs_client.django.models import OutboxEntry, ParkedEntry, TaskRecord
 from foqs_client.django.outbox_statements import DjangoStatements
+from foqs_client.django.task_classes import TaskResultStatus, task_backends
 from foqs_client.errors import FoqsError
 from foqs_client.outbox import parked_rows
 
 _SHOWN_MAX: Final = 200
+_ROWS_MAX: Final = 10_000
+"""The most rows that a list counts and has pages for."""
+
+
+class _BoundedPaginator(Paginator):
+    """Counts up to `_ROWS_MAX` rows: a count of all reads the whole table."""
+
+    @cached_property
+    def count(self) -> int:
+        return int(self.object_list[:_ROWS_MAX].count())
+
+
+class _SettingsFilter(admin.SimpleListFilter):
+    """Filters by a column whose values the settings name: to read them would read the whole table."""
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        return queryset.filter(**{self.parameter_name: self.value()}) if self.value() else queryset
+
+
+class _StatusFilter(_SettingsFilter):
+    title = parameter_name = "status"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        return [(each.value, each.label) for each in TaskResultStatus]
+
+
+class _QueueFilter(_SettingsFilter):
+    title = parameter_name = "queue"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in sorted({name for backend in _backends() for name in backend.queues})]
+
+
+class _BackendFilter(_SettingsFilter):
+    title = parameter_name = "backend"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        return [(backend.alias, backend.alias) for backend in _backends()]
 
 
 class _ReadOnlyAdmin(admin.ModelAdmin):
@@ -27,6 +70,10 @@ class _ReadOnlyAdmin(admin.ModelAdmin):
 
     list_per_page = 50
     show_full_result_count = False
+    paginator = _BoundedPaginator
+
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).using(_database(self.model))
 
     def has_add_permission(self, request: Any) -> bool:
         return False
@@ -41,7 +88,7 @@ class _ReadOnlyAdmin(admin.ModelAdmin):
 class _RowAdmin(_ReadOnlyAdmin):
     """Shows rows of an outbox."""
 
-    search_fields = ("=event_id", "=topic")
+    search_fields = ("event_id__exact", "topic__exact")
     fields: tuple[str, ...] = (
         "id",
         "event_id",
@@ -119,7 +166,7 @@ class ParkedEntryAdmin(_RowAdmin):
         self._decide(request, rows, "dropped", parked_rows.drop)
 
     def _decide(self, request: Any, rows: Any, what: str, decide: Callable[[DjangoStatements, int], None]) -> None:
-        tables, count = DjangoStatements(router.db_for_write(ParkedEntry)), 0
+        tables, count = DjangoStatements(_database(ParkedEntry)), 0
         for row in rows:
             try:
                 decide(tables, row.pk)
@@ -136,8 +183,8 @@ class TaskRecordAdmin(_ReadOnlyAdmin):
     """Results of tasks."""
 
     list_display = ("id", "path", "queue", "shown_status", "enqueued_at", "started_at", "finished_at")
-    list_filter = ("status", "queue", "backend")
-    search_fields = ("=id", "path")
+    list_filter = (_StatusFilter, _QueueFilter, _BackendFilter)
+    search_fields = ("id__exact", "path__exact")
     fields = (
         *("id", "backend", "path", "queue", "call", "shown_status", "enqueued_at", "started_at", "last_attempted_at"),
         *("finished_at", "worker_ids", "return_value", "errors"),
@@ -152,6 +199,16 @@ class TaskRecordAdmin(_ReadOnlyAdmin):
     def shown_status(self, record: Any) -> str:
         """Return the status. One whose worker is silent is not shown as running."""
         return str(record.status_at(timezone.now()).value)
+
+
+def _backends() -> list[FoqsBackend]:
+    return [each for each in task_backends.all() if isinstance(each, FoqsBackend)]
+
+
+def _database(model: Any) -> str:
+    """Return the database that is shown: the router's, unless no backend has it."""
+    routed, used = router.db_for_write(model), sorted({each.foqs.database for each in _backends()})
+    return routed if routed in used or not used else used[0]
 
 
 def _moment(ms: int) -> datetime:

@@ -77,7 +77,7 @@ class TaskRecord(models.Model):
     queue = models.CharField(max_length=NAME_LENGTH_MAX)
     call = models.TextField()
     status = models.CharField(max_length=16)
-    enqueued_at = models.DateTimeField()
+    enqueued_at = models.DateTimeField(db_index=True)
     started_at = models.DateTimeField(null=True)
     last_attempted_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True, db_index=True)

@@ -11,12 +11,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 
 from foqs_client.django.task_call import TaskCall, read_call
 from foqs_client.django.task_classes import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+
+_PRUNED_AT_ONCE: Final = 500
 
 
 class WorkerDied(Exception):
@@ -162,6 +164,22 @@ def read_result(database: str, id: str) -> TaskResult:
     )
     object.__setattr__(result, "_return_value", json.loads(record.return_value))
     return result
+
+
+def prune_results(database: str, before: datetime) -> int:
+    """Delete the records of tasks that have ended before this moment, by parts. Return how many."""
+    records = _records(database)
+    with_last_worker = {"status": TaskResultStatus.RUNNING.value, "is_last_attempt": True, "lease_ends_at__lt": before}
+    old = (
+        records.filter(finished_at__lt=before).order_by("finished_at"),
+        records.filter(enqueued_at__lt=before, **with_last_worker).order_by("enqueued_at"),
+    )
+    deleted = 0
+    for each in old:
+        while ids := list(each.values_list("pk", flat=True)[:_PRUNED_AT_ONCE]):
+            records.filter(pk__in=ids).delete()
+            deleted += len(ids)
+    return deleted
 
 
 def _records(database: str) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 
 from foqs_client.django.table_checks import check_tables
 from foqs_client.django.task_records import begin_run
@@ -104,6 +105,44 @@ def test_results_are_shown_with_their_present_status(log_in: Callable[..., Clien
     assert "worker" in client.get(f"/admin/foqs/taskrecord/{result.id}/change/").content.decode()
     client.post(f"/admin/foqs/taskrecord/{result.id}/delete/", {"post": "yes"})
     assert query("SELECT id FROM foqs_task_result") == []
+
+
+def test_a_list_reads_no_more_than_its_bound_of_a_large_table(
+    log_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foqs_client.django.admin._ROWS_MAX", 2)
+    monkeypatch.setattr("foqs_client.django.admin.TaskRecordAdmin.list_per_page", 1)
+    client = log_in()
+    for queue in ("default", "default", "default", "mail"):
+        tasks.note.using(queue_name=queue).enqueue()
+    with CaptureQueriesContext(connections["default"]) as found:
+        page = client.get("/admin/foqs/taskrecord/").content.decode()
+    reads = [each["sql"] for each in found if "foqs_task_result" in each["sql"]]
+
+    assert "2 task results" in page
+    assert reads and all("LIMIT" in each for each in reads)
+    assert "1 task result" in client.get("/admin/foqs/taskrecord/", {"queue": "mail"}).content.decode()
+    assert "0 task results" in client.get("/admin/foqs/taskrecord/", {"status": "FAILED"}).content.decode()
+    assert "2 task results" in client.get("/admin/foqs/taskrecord/", {"backend": "default"}).content.decode()
+
+
+def test_a_result_is_found_by_its_id(log_in: Callable[..., Client]) -> None:
+    client = log_in()
+    result, other = tasks.note.enqueue(), tasks.note.enqueue()
+    page = client.get("/admin/foqs/taskrecord/", {"q": result.id}).content.decode()
+
+    assert f"/{result.id}/" in page and f"/{other.id}/" not in page
+
+
+def test_the_admin_shows_the_database_of_the_backends(log_in: Callable[..., Client]) -> None:
+    client = log_in()
+    elsewhere = {"default": {"BACKEND": BACKEND, "OPTIONS": {"database": "other", "prefix": "there."}}}
+    with override_settings(TASKS=elsewhere), transaction.atomic("other"):
+        tasks.note.enqueue()
+        page = client.get("/admin/foqs/outboxentry/").content.decode()
+        transaction.set_rollback(True, "other")
+
+    assert "there.default" in page
 
 
 def test_the_check_of_a_database_names_missing_tables(project: None) -> None:
