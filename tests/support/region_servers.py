@@ -75,6 +75,10 @@ class RegionServers:
         """Stop the `IO_THREAD` or the `SQL_THREAD` of a replica by hand, and return when it has ended."""
         self.servers[name].query(f"STOP {'SLAVE' if self._kind == 'mariadb' else 'REPLICA'} {thread}")
 
+    def start_replication(self, name: str, thread: str) -> None:
+        """Start such a thread again."""
+        self.servers[name].query(f"START {'SLAVE' if self._kind == 'mariadb' else 'REPLICA'} {thread}")
+
     def stop_waiting_for_acks(self, name: str) -> None:
         """Weaken a primary by hand: its commits wait for no acker."""
         setting = "rpl_semi_sync_master_enabled" if self._kind == "mariadb" else "rpl_semi_sync_source_enabled"

@@ -37,6 +37,7 @@ class MariadbReplication(ReplicationSql):
     read_only_setting = b"read_only"
     allow_own_writes = ()
     forbid_own_writes = ()
+    bound_stops = ()
 
     def reception(self, rows: Sequence[Sequence[Any]]) -> Reception:
         if not rows:

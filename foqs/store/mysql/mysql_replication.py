@@ -47,6 +47,10 @@ class MysqlReplication(ReplicationSql):
     allow_own_writes = (b"SET GLOBAL super_read_only = 0",)
     forbid_own_writes = (b"SET GLOBAL super_read_only = 1",)
 
+    # A worker that was given a part of a transaction is stopped only after a minute without its end, which a lost primary
+    # never sends. The stop goes on after the statement has given up, and is asked for again.
+    bound_stops = (b"SET GLOBAL rpl_stop_replica_timeout = 5",)
+
     def reception(self, rows: Sequence[Sequence[Any]]) -> Reception:
         if not rows:
             return Reception()

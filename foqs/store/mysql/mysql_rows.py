@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from foqs.core.flush.fence import Owner
 from foqs.core.flush.purge_markers import PurgeMarker
@@ -102,6 +103,10 @@ def decode_purge_markers(result: Result) -> list[PurgeMarker]:
     return [PurgeMarker(_decode_name(namespace), _decode_name(topic), last) for namespace, topic, last in result.rows]
 
 
+WAITS_FOR_ACK: Final = "Waiting for semi-sync ACK"
+"""The beginning of the state of a commit that waits for a replica."""
+
+
 @dataclass(slots=True, frozen=True)
 class Process:
     """A connection to the server. `command` is Sleep while it runs nothing; `state` says what its statement does."""
@@ -110,6 +115,11 @@ class Process:
     database: str
     command: str
     state: str
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether it commits on a MariaDB server, or waits for the ack of a replica on either kind."""
+        return self.state == "Commit" or self.state.startswith(WAITS_FOR_ACK)
 
 
 def decode_processes(result: Result) -> dict[int, Process]:

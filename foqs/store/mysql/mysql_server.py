@@ -16,7 +16,7 @@ from typing import Final
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql.gtids import ServerUnfit, merged
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
-from foqs.store.mysql.mysql_rows import decode_processes
+from foqs.store.mysql.mysql_rows import WAITS_FOR_ACK, decode_processes
 from foqs.store.mysql.replication_kinds import replication_sql_of
 from foqs.store.mysql.replication_sql import (
     IDENTITY,
@@ -40,8 +40,6 @@ _LOCK_WAIT_S: Final = 5
 _ENDING_S: Final = 0.01
 """The pause between two looks at connections that are ending."""
 _ENDING_COUNT_MAX: Final = 200
-_WAITS_FOR_ACK: Final = "Waiting for semi-sync ACK"
-"""The state of a commit that MySQL does not end when its connection is killed. It does nothing more."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -116,7 +114,8 @@ async def _end_others(link: MysqlLink, user: str) -> None:
                 if error.code != _NO_SUCH_CONNECTION_CODE:
                     raise
         killed |= others.keys()
-        if all(process.state.startswith(_WAITS_FOR_ACK) for process in others.values()):
+        # MySQL does not end a commit that waits for its ack when its connection is killed. It does nothing more.
+        if all(process.state.startswith(WAITS_FOR_ACK) for process in others.values()):
             return
         await asyncio.sleep(_ENDING_S)
     raise ServerUnfit(f"connections of another promoter do not end: {sorted(others)}; see SHOW PROCESSLIST")

@@ -413,8 +413,9 @@ class MysqlStore:
         owner = await self._lock_owner(link, self._settings.lock_wait_timeout_s)
         if owner is None:
             raise StoreLost(
-                f"{self._settings.location}: the owner row of shard {self._shard} stays locked; "
-                "end the transaction that holds it (see information_schema.INNODB_TRX)"
+                f"{self._settings.location}: the owner row of shard {self._shard} stays locked; if SHOW PROCESSLIST has a commit "
+                "that waits for an ack, let a replica acknowledge; otherwise end the transaction that holds it (see "
+                "information_schema.INNODB_TRX)"
             )
         return owner
 
@@ -423,15 +424,25 @@ class MysqlStore:
         return decode_owner(found)
 
     async def _write_owner(self, link: MysqlLink, owner: Owner) -> Owner:
-        """Write the locked owner row with this connection, and commit. Raises `StoreLost`, as `_check_server`."""
+        """Write the locked owner row with this connection, and commit. Raises `StoreLost`, as `_check_server`.
+
+        The commit is a barrier, too: with semi-synchronous replication it returns when a replica has it and all before it,
+        also what was read and no replica had acknowledged. A commit that changes nothing returns at once and proves nothing,
+        and the row may have this connection's number since before a restart of the server. So it is written differently first.
+        """
         self._check_server()
         new = replace(owner, connection=self._connection_id)
+        if new == owner:
+            await link.run(self._sql.set_owner(replace(owner, connection=0)))
         await link.run(self._sql.set_owner(new))
         await link.run(session_sql.COMMIT)
         return new
 
     async def _kill(self, link: MysqlLink, connection_id: int, since_ms: int | None = None) -> None:
         """End another connection of this user to this database, if its rights allow it. It may be closed already.
+
+        A commit that waits for the ack of a replica, or behind one that does, is left alone: MariaDB would commit it without
+        an ack. It holds the owner row until a replica acknowledges, and no other commit returns before that either.
 
         `since_ms`: the connection existed then. A server that started later reuses its id for another one.
         """
@@ -445,7 +456,8 @@ class MysqlStore:
             # than one more connect.
             started_ms = now.rows[0][0] - (int(uptime.rows[0][1]) + 1) * 1000
             is_ours = found is not None and (found.user, found.database) == own
-            if is_ours and (since_ms is None or started_ms <= since_ms):
+            is_committing = found is not None and found.is_committing
+            if is_ours and not is_committing and (since_ms is None or started_ms <= since_ms):
                 await link.run(session_sql.kill(connection_id))
         except ServerError:
             return

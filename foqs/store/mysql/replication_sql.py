@@ -99,6 +99,8 @@ class ReplicationSql(ABC):
     """Lets the promoter commit while hosts cannot."""
     forbid_own_writes: tuple[bytes, ...]
     """Takes that back."""
+    bound_stops: tuple[bytes, ...]
+    """Lets a stop of the replication end with an error after some seconds, so that the connection is not lost by it."""
     start_counters: Sequence[str]
     """The names of the counters of starts of the reception."""
     log_status: Sequence[str]
@@ -178,6 +180,7 @@ class ReplicationSql(ABC):
     def follow(self, source: ReplicationLogin) -> tuple[bytes, ...]:
         """Receive from a source, acknowledge, and wait for no ack. What was received and not applied is thrown away."""
         return (
+            *self.bound_stops,
             b"STOP %s" % self._replica,
             *self.forbid_own_writes,
             self._acknowledge(enabled=True),
@@ -193,6 +196,7 @@ class ReplicationSql(ABC):
     def become_primary(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
         """End the replication from another server for good."""
         return (
+            *self.bound_stops,
             b"STOP %s" % self._replica,
             b"RESET %s ALL" % self._replica,
             self._acknowledge(enabled=False),

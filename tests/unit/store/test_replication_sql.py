@@ -176,6 +176,14 @@ def test_acknowledgements_are_switched_before_the_reception_stops_or_starts(sql:
     assert switched < next(number for number, each in enumerate(statements) if each.startswith(b"START"))
 
 
+def test_stop_of_a_replica_of_mysql_is_bounded_before_it_is_asked_for() -> None:
+    for statements in (
+        MYSQL.become_primary(waits_for_acks=True),
+        MYSQL.follow(ReplicationLogin("db", 3306, "replica")),
+    ):
+        assert statements[:2] == (b"SET GLOBAL rpl_stop_replica_timeout = 5", b"STOP REPLICA")
+
+
 @DIALECTS
 def test_server_waits_for_acks_before_it_is_opened(sql: Any) -> None:
     *before, last = sql.open(waits_for_acks=True)
