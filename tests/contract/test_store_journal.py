@@ -113,6 +113,16 @@ def test_payloads_are_read_at_their_places_in_rows_of_any_length(bench: Bench) -
     bench.run(story())
 
 
+def test_empty_payload_of_a_row_without_others_is_read(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(journal_row=journal_row("a", payloads=[b"", b""]))
+        place = PayloadPlace((1, 1), 0, 0)
+        assert await owned.store.journal_payloads([place]) == {place: b""}
+
+    bench.run(story())
+
+
 @pytest.mark.parametrize(("offset", "size"), [(0, 8), (4, 4), (7, 1), (1 << 21, 5)])
 def test_place_beyond_its_row_has_no_payload_and_harms_no_other(bench: Bench, offset: int, size: int) -> None:
     async def story() -> None:
@@ -139,6 +149,23 @@ def test_reserve_is_no_row_of_the_journal_and_goes_when_it_is_given_up_or_the_jo
         await owned.write(journal_row=journal_row("c", (1, 6)), journal_reserve_bytes=5_000)
         await owned.write(journal_trimmed=JournalRange((0, 0), (1, 7)))
         assert (await owned.store.journal_floor(), await journal_of(owned)) == (None, {})
+
+    bench.run(story())
+
+
+def test_emptied_row_keeps_its_events_and_loses_its_payloads(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(journal_row=journal_row("a", payloads=[b"p" * 3_000_000]))
+        await owned.write(journal_row=JournalRow(b"b" * 200_000, [b"q"], (1, 1)))
+        await owned.write(journal_row=journal_row("c", payloads=[b"r"]))
+        await owned.write(journal_row=journal_row("d", payloads=[b"s"]), journal_emptied=[(1, 1), (1, 2), (9, 9)])
+        gone = [PayloadPlace((1, 1), 0, 1), PayloadPlace((1, 1), 2_500_000, 1), PayloadPlace((1, 2), 0, 1)]
+        kept = {PayloadPlace((1, 3), 0, 1): b"r", PayloadPlace((1, 4), 0, 1): b"s"}
+        assert await owned.store.journal_payloads([*gone, *kept]) == kept
+        assert await journal_of(owned) == {(1, 1): "a", (1, 2): "b" * 200_000, (1, 3): "c", (1, 4): "d"}
+        await owned.write(journal_row=journal_row("e", (1, 5)), journal_trimmed=JournalRange((1, 1), (1, 5)))
+        assert await journal_of(owned) == {(1, 5): "e"}
 
     bench.run(story())
 

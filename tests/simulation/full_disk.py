@@ -1,5 +1,7 @@
 """Watches that a full disk refuses no flush that brings no item: acks and leases go on, of young items, too.
 
+Only the last half of the journal's reserve is kept from flushes that begin leases.
+
 Wraps the product's methods once in a process; `DELAYED` is cleared before each run. Does not change what
 it watches.
 """
@@ -11,6 +13,7 @@ from typing import Any, Final
 
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.writes import Writes
+from foqs.store.journaled.extra_writes import is_end
 from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.port import WriteRefused
 from tests.simulation.planting import wrap
@@ -32,7 +35,8 @@ def _flush(original: Callable[..., Any]) -> Callable[..., Any]:
             await original(self, fence, *others, remember)
         except WriteRefused as refused:
             changes = decided[-1].changes if decided else None
-            if refused.is_full and changes is not None and not changes.inserted and not changes.moved:
+            begins = changes is None or changes.inserted or changes.moved
+            if refused.is_full and changes is not None and not begins and (self.extra.has_half or is_end(changes)):
                 DELAYED[f"a full disk refused flush {fence.flush} of epoch {fence.epoch}, which brings no item"] = None
             raise
 

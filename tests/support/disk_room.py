@@ -28,9 +28,13 @@ def growth(tables: ShardTables, writes: Writes) -> int:
     bytes_more = _bytes_of_rows(writes.inserts) - _bytes_of_rows(deleted)
     if writes.journal_row is not None:
         bytes_more += _bytes_of_journal([writes.journal_row])
-    if writes.journal_trimmed is not None:
-        first, end = writes.journal_trimmed
+    trimmed = writes.journal_trimmed
+    if trimmed is not None:
+        first, end = trimmed
         bytes_more -= _bytes_of_journal([row for position, row in tables.journal.items() if first <= position < end])
+    for position in writes.journal_emptied:
+        if position in tables.journal and (trimmed is None or position >= trimmed.end):
+            bytes_more -= sum(map(len, tables.journal[position].payloads))
     if writes.journal_reserve_bytes is not None:
         bytes_more += writes.journal_reserve_bytes - tables.journal_reserve_bytes
     return bytes_more

@@ -21,6 +21,7 @@ from foqs.core.flush.operation import Acks, Dues, Events, Inserts, Leases
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import Row, State, make_number
 from foqs.core.items.life import Event, EventKind, FlushContext, RetryPolicy
+from foqs.core.journal.compaction import Compaction, compaction
 from foqs.core.journal.dirty_items import DirtyItem, DirtyItems
 from foqs.core.journal.flush_journal import plan_journal, write_journal, write_rows
 from foqs.core.journal.journal_plan import JournalPlan
@@ -161,10 +162,14 @@ class JournalOwner:
         fence = Fence(self._epoch, self._nonce, self.last_flush + 1, self.truth.now_ms)
         random = self.truth.random
         written_back = self.dirty_items.oldest(random.choice((0, 0, 3, 6)))
-        carried = self.dirty_items.oldest(3) if not written_back and random.random() < 0.1 else []
+        compacted = Compaction(self.dirty_items.oldest(3), []) if random.random() < 0.1 else Compaction([], [])
+        if random.random() < 0.2:
+            compacted = compaction(self.dirty_items, self.positions, 1_000, gain_percent_min=-100)
+        if written_back:
+            compacted = Compaction([], compaction(self.dirty_items, self.positions, 0).emptied)
         while True:
             try:
-                journal = await self._flush_once(batch, fence, written_back, carried)
+                journal = await self._flush_once(batch, fence, written_back, compacted)
             except StoreLost:
                 if await self.is_committed(fence):
                     journal = self._planned
@@ -189,7 +194,10 @@ class JournalOwner:
             assert outcome is not CommitOutcome.FENCED
             return outcome is CommitOutcome.COMMITTED
 
-    async def _flush_once(self, batch: Batch, fence: Fence, written_back: list[int], carried: list[int]) -> JournalPlan:
+    async def _flush_once(
+        self, batch: Batch, fence: Fence, written_back: list[int], compacted: Compaction
+    ) -> JournalPlan:
+        carried = compacted.carried
         numbers = [*batch.event_numbers, *batch.lease_numbers]
         await self._read_payloads([*numbers, *written_back, *carried])
 
@@ -205,6 +213,7 @@ class JournalOwner:
             writes = plan.writes()
             write_rows(self._planned, self.dirty_items, writes)
             write_journal(self._planned, self.positions, writes)
+            writes.journal_emptied = compacted.emptied
             self._writes = writes
             return writes
 
@@ -234,9 +243,10 @@ class JournalOwner:
     def _apply(self, journal: JournalPlan) -> None:
         row, trimmed = self._writes.journal_row, self._writes.journal_trimmed
         if row is not None:
-            self.positions.add_row(journal.position, len(row.events) + sum(map(len, row.payloads)))
+            self.positions.add_row(journal.position, len(row.events), sum(map(len, row.payloads)))
         if trimmed is not None:
             self.positions.on_trimmed(trimmed)
+        self.positions.on_emptied(self._writes.journal_emptied)
         journal.apply_to(self.dirty_items)
         if self.truth.random.random() < 0.3:
             self._forget_payloads()

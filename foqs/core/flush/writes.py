@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from foqs.core.flush.fence import Position
 from foqs.core.flush.journal_rows import JournalRange, JournalRow
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey
@@ -75,9 +76,9 @@ class Writes:
     - `key_slots_added` may be in the slots table already.
     - `purge_markers_removed` are deleted unless they were raised since;
       `purge_markers_added` replace the former marker of their topic.
-    - First the rows of `journal_trimmed` are deleted, and the reserve of the journal gets `journal_reserve_bytes`; 0: none,
-      None: it stays. So what they free may be used. Then `journal_row` is added at the position of the flush.
-      See `check_journal_writes`.
+    - First the rows of `journal_trimmed` are deleted, those of `journal_emptied` lose their payloads, and the reserve of
+      the journal gets `journal_reserve_bytes`; 0: none, None: it stays. So what they free may be used. Then `journal_row`
+      is added at the position of the flush. See `check_journal_writes`.
     """
 
     deletes: list[int] = field(default_factory=list)
@@ -100,4 +101,5 @@ class Writes:
     changes: RowChanges = field(default_factory=RowChanges)
     journal_row: JournalRow | None = None
     journal_trimmed: JournalRange | None = None
+    journal_emptied: Sequence[Position] = ()
     journal_reserve_bytes: int | None = None

@@ -25,6 +25,8 @@ CHANGED_ITEM_BYTES: Final = 600
 """The size of a changed item in memory, without metadata."""
 ENDED_ITEM_BYTES: Final = 350
 """The size of an ended item in memory."""
+CARRIED_EVENT_BYTES: Final = 32
+"""About what an item takes in the journal if it is carried forward, without payload, metadata and trace context."""
 _PURGED_KEYS_STEP: Final = 1_000
 """How many keys are read at once to find some that are not purged."""
 
@@ -84,16 +86,17 @@ class DirtyItem:
         return None if known is None or known.state is State.LEASED else known.due_ms
 
     @property
-    def memory_bytes(self) -> int:
-        """The size of this item in memory."""
+    def sizes(self) -> tuple[int, int]:
+        """The bytes of this item in memory, and in the journal if it is carried forward."""
         row, change = self.row, self.change
         if row is not None:
-            trace_bytes = 0 if row.trace_context is None else len(row.trace_context)
+            others = len(row.metadata) + (0 if row.trace_context is None else len(row.trace_context))
             payload_bytes = 0 if row.payload is None else len(row.payload)
-            return YOUNG_ITEM_BYTES + len(row.metadata) + trace_bytes + payload_bytes
+            return YOUNG_ITEM_BYTES + others + payload_bytes, CARRIED_EVENT_BYTES + others + row.payload_bytes
         if change is None:
-            return ENDED_ITEM_BYTES
-        return CHANGED_ITEM_BYTES + (0 if change.rewrite is None else len(change.rewrite.metadata))
+            return ENDED_ITEM_BYTES, CARRIED_EVENT_BYTES
+        others = 0 if change.rewrite is None else len(change.rewrite.metadata)
+        return CHANGED_ITEM_BYTES + others, CARRIED_EVENT_BYTES + others
 
     def has_content_of(self, former: DirtyItem) -> bool:
         """Return whether both are young, and their payloads and metadata are the same objects."""
@@ -129,6 +132,8 @@ class DirtyItems:
         """They are in no block, so none of them is among the oldest."""
         self.memory_bytes = 0
         """The size of all items in memory."""
+        self.carried_bytes = 0
+        """What they would take in the journal if all were carried forward."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -212,6 +217,15 @@ class DirtyItems:
         self.unreadable.add(number, item.first, item.row.state)
         return True
 
+    def with_first(self, first: Position) -> Collection[int]:
+        """Return the readable items that have this first event."""
+        return self._blocks.get(first, ())
+
+    def carried_bytes_of(self, number: int) -> int:
+        """Return about what an item takes in the journal if it is carried forward."""
+        item = self._items.get(number)
+        return 0 if item is None else item.sizes[1]
+
     # ------------------------------------------------------------------ timers
 
     def dues_after(self, after: tuple[int, int], last_ms: int, dues_max: int) -> list[tuple[int, int]]:
@@ -228,12 +242,15 @@ class DirtyItems:
 
     def apply(self, changed: Mapping[int, DirtyItem], clean: Collection[int]) -> None:
         """Add or replace items, in the order of their first events, and remove those in `clean`."""
-        items, keys, memory_bytes, unreadable = self._items, self._keys, self.memory_bytes, self.unreadable
+        items, keys, unreadable = self._items, self._keys, self.unreadable
+        memory_bytes, carried_bytes = self.memory_bytes, self.carried_bytes
         for number in clean:
             former = items.pop(number, None)
             if former is not None:
                 self._leave_block(number, former.first)
-                memory_bytes -= former.memory_bytes
+                former_memory_bytes, former_carried_bytes = former.sizes
+                memory_bytes -= former_memory_bytes
+                carried_bytes -= former_carried_bytes
                 former_keys = former.keys(number)
                 keys.remove(number, former_keys)
                 if former_keys is None:
@@ -243,12 +260,17 @@ class DirtyItems:
             items[number] = item
             item_keys = item.keys(number)
             if former is None:
-                memory_bytes += item.memory_bytes
+                item_memory_bytes, item_carried_bytes = item.sizes
+                memory_bytes += item_memory_bytes
+                carried_bytes += item_carried_bytes
                 self._enter_block(number, item.first)
                 keys.add(number, item_keys)
             else:
                 if not item.has_content_of(former):  # most are leased, and stay as large as they were
-                    memory_bytes += item.memory_bytes - former.memory_bytes
+                    former_memory_bytes, former_carried_bytes = former.sizes
+                    item_memory_bytes, item_carried_bytes = item.sizes
+                    memory_bytes += item_memory_bytes - former_memory_bytes
+                    carried_bytes += item_carried_bytes - former_carried_bytes
                 keys.replace(former.keys(number), item_keys)
                 if former.first != item.first:
                     self._leave_block(number, former.first)
@@ -258,7 +280,7 @@ class DirtyItems:
                     unreadable.set_state(number, item.row.state)
             if item_keys is None:
                 self._ended[number] = None
-        self.memory_bytes = memory_bytes
+        self.memory_bytes, self.carried_bytes = memory_bytes, carried_bytes
         keys.commit()
 
     def _enter_block(self, number: int, first: Position) -> None:
@@ -298,7 +320,9 @@ class DirtyItems:
         self._keys.check({number: item.keys(number) for number, item in self._items.items()})
         ended = {number for number, item in self._items.items() if item.is_ended}
         assert self._ended.keys() == ended, "invariant 20: an ended item is not known as such, or another one is"
-        memory_bytes = sum(item.memory_bytes for item in self._items.values())
+        sizes = [item.sizes for item in self._items.values()]
+        memory_bytes, carried_bytes = sum(size for size, _ in sizes), sum(size for _, size in sizes)
         assert memory_bytes == self.memory_bytes, (
             f"invariant 18: dirty items take {memory_bytes} bytes, and {self.memory_bytes} count"
         )
+        assert carried_bytes == self.carried_bytes, f"{self.carried_bytes} bytes to carry are {carried_bytes}"

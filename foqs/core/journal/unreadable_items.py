@@ -60,6 +60,10 @@ class UnreadableItems:
         """Return READY ones, at most `items_max`."""
         return [*islice(self._ready, items_max)]
 
+    def has_first(self, first: Position) -> bool:
+        """Return whether one of them has this first event."""
+        return bool(self._places.first_after(_place(first, 0) - 1, 1, _place(first, NUMBER_MAX)))
+
     def floor(self, clean: Container[int] = ()) -> Position | None:
         """Return the least first event of those that are not in `clean`; None: there are none."""
         after = -1

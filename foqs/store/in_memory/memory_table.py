@@ -56,6 +56,9 @@ class ShardTables:
         check_journal_writes(fence.position, writes.journal_row, writes.journal_trimmed)
         if writes.journal_trimmed is not None:
             self.trim_journal(writes.journal_trimmed)
+        for position in writes.journal_emptied:
+            if position in self.journal:
+                self.journal[position] = self.journal[position]._replace(payloads=(b"",))
         if writes.journal_reserve_bytes is not None:
             self.journal_reserve_bytes = writes.journal_reserve_bytes
         for number in writes.deletes:

@@ -1,7 +1,8 @@
 """What the flushes of one ownership write beside their own changes: rows, carried events, and the reserve of the journal.
 
 The reserve is room for events. Always true: a row or an item is new only in a flush after which the reserve is in
-the table; so on a full disk, which has taken the reserve out, consumers still have its room. Knows no statements.
+the table; so on a full disk, which has taken the reserve out, consumers still have its room. What its last half
+has room for is only what ends leases and items. Knows no statements.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from foqs.core.journal.compaction import items_to_carry, rows_in_place
+from foqs.core.flush.fence import Position
+from foqs.core.flush.writes import RowChanges
+from foqs.core.items.item import State
+from foqs.core.journal.compaction import GAIN_PERCENT_MIN, NEEDED_GAIN_PERCENT_MIN, compaction, rows_in_place
+from foqs.core.journal.write_back import WRITE_BACK_BYTES_MAX
 from foqs.store.journaled.journal_memory import JournalMemory, PlannedFlush
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.refused_rows import RefusedRows
@@ -21,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _FULL_PAUSE_MS: Final = 1_000
 """How long the disk counts as full after it had no room."""
+_CARRY_BYTES_MIN: Final = 16 << 10
 _RESERVE_PAUSE_MS: Final = 60_000
 """How long flushes go on without a reserve that the database refuses, and not for want of room."""
 
@@ -32,16 +38,20 @@ class ExtraWrites:
     Attributes:
         written_back: items whose rows are written or deleted.
         carried: items whose events are written again.
+        emptied: rows of the journal that lose their payloads.
         reserve_bytes: the new length of the reserve; None: it stays.
         full_reason: why the disk is held to be full; None: it is not. If it is, no row and no item is new, and rows
             that are current are changed in place.
+        only_ends: no lease is new either.
         refused: a write-back that the database has refused, if this flush is the repetition without it, and the reason;
             no rows: it has refused the reserve.
     """
 
     written_back: Sequence[int] = ()
     carried: Sequence[int] = ()
+    emptied: Sequence[Position] = ()
     reserve_bytes: int | None = None
+    only_ends: bool = False
     full_reason: str | None = None
     refused: tuple[Sequence[int], WriteRefused] | None = None
 
@@ -64,8 +74,10 @@ class ExtraWriter:
         self._settings = settings
         self.steps = 0
         """See `JournalStatus.steps`."""
-        self._has_reserve = False
-        """The table is known to have the reserve."""
+        self._reserve_bytes: int | None = None
+        """What the table has of the reserve; None: that is not known."""
+        self._carry_bytes_max = WRITE_BACK_BYTES_MAX
+        """About the most bytes that a flush carries on a full disk: what the last ones had room for."""
         self._next_reserve_ms = 0
         self._full_reason = ""
         self._full_until_ms = 0
@@ -80,7 +92,7 @@ class ExtraWriter:
         if self.pause_ms:
             return self._on_full_disk()
         memory, now_ms = self._memory, self._settings.now_ms()
-        if journals and not self._has_reserve and now_ms >= self._next_reserve_ms:
+        if journals and self._reserve_bytes != self._settings.reserve_bytes and now_ms >= self._next_reserve_ms:
             return ExtraWrites(reserve_bytes=self._settings.reserve_bytes)
         numbers = memory.choice.numbers(
             memory.dirty_items, now_ms, self._settings.flush_items_max, fullness_percent, self.refused.alone
@@ -89,19 +101,54 @@ class ExtraWriter:
         return ExtraWrites(self.refused.choose(numbers), carried)
 
     def _on_full_disk(self) -> ExtraWrites:
-        memory, items_max, refused = self._memory, self._settings.flush_items_max, self.refused
+        memory, alone = self._memory, self.refused.alone
+        gain_percent_min = (
+            GAIN_PERCENT_MIN if self._reserve_bytes == self._settings.reserve_bytes else NEEDED_GAIN_PERCENT_MIN
+        )
+        compacted = compaction(memory.dirty_items, memory.positions, self._carry_bytes_max, alone, gain_percent_min)
         return ExtraWrites(
-            rows_in_place(memory.dirty_items, items_max, refused.alone),
-            items_to_carry(memory.dirty_items, memory.positions, items_max, refused.alone),
-            reserve_bytes=None if self._has_reserve else 0,
+            rows_in_place(memory.dirty_items, self._settings.flush_items_max, alone),
+            compacted.carried,
+            compacted.emptied,
+            only_ends=self._reserve_bytes is not None and self._reserve_bytes < self._half_bytes,
             full_reason=self._full_reason,
         )
 
-    def after_refusal(self, extra: ExtraWrites, refusal: WriteRefused) -> ExtraWrites | None:
-        """Return with what a refused flush is repeated; None: its own changes are refused."""
+    @property
+    def has_half(self) -> bool:
+        """Whether the table may have more of the reserve than its last half."""
+        return self._reserve_bytes is None or self._reserve_bytes > self._half_bytes
+
+    @property
+    def _half_bytes(self) -> int:
+        return self._settings.reserve_bytes // 2
+
+    def _bare(self, extra: ExtraWrites, changes: RowChanges | None) -> ExtraWrites | None:
+        """Return with what a refused flush is repeated on a full disk: its own changes alone, then also room of the reserve.
+
+        It takes half of the reserve; then, if it only ends leases and items, the rest. One without changes takes none.
+        """
+        if extra.writes_events or extra.emptied:
+            return ExtraWrites(only_ends=extra.only_ends, full_reason=extra.full_reason)
+        known = self._reserve_bytes if extra.reserve_bytes is None else extra.reserve_bytes
+        if known == 0 or changes is None or not changes.numbers():
+            return None
+        if known is None or known > self._half_bytes:
+            return ExtraWrites(reserve_bytes=self._half_bytes, full_reason=extra.full_reason)
+        return ExtraWrites(reserve_bytes=0, full_reason=extra.full_reason) if is_end(changes) else None
+
+    def after_refusal(
+        self, extra: ExtraWrites, refusal: WriteRefused, changes: RowChanges | None
+    ) -> ExtraWrites | None:
+        """Return with what a refused flush is repeated; None: its own changes are refused.
+
+        Args:
+            changes: what the flush changes; None: it did not come to that.
+        """
         if extra.is_full:
-            is_bare = extra.reserve_bytes == 0 and not extra.writes_events
-            return None if is_bare else ExtraWrites(reserve_bytes=0, full_reason=extra.full_reason)
+            if extra.carried:
+                self._carry_bytes_max = max(self._carry_bytes_max // 4, _CARRY_BYTES_MIN)
+            return self._bare(extra, changes)
         if refusal.is_full:
             self._full_reason = str(refusal)
             self._full_until_ms = self._settings.now_ms() + _FULL_PAUSE_MS
@@ -119,6 +166,8 @@ class ExtraWriter:
 
     def on_written(self, extra: ExtraWrites) -> None:
         """Note that a flush was written with these."""
+        if extra.is_full and extra.carried:
+            self._carry_bytes_max = min(2 * self._carry_bytes_max, WRITE_BACK_BYTES_MAX)
         if extra.refused is None:
             self.refused.on_written(extra.written_back)
             return
@@ -137,4 +186,12 @@ class ExtraWriter:
         """Note that a flush is committed, also one whose outcome was unknown at first."""
         self.steps += planned.written_back > 0 or planned.writes.journal_trimmed is not None
         if planned.writes.journal_reserve_bytes is not None:
-            self._has_reserve = planned.writes.journal_reserve_bytes > 0
+            self._reserve_bytes = planned.writes.journal_reserve_bytes
+
+
+def is_end(changes: RowChanges) -> bool:
+    """Return whether a flush only ends leases, delays and items."""
+    return not (changes.inserted or changes.moved) and all(
+        new.state is not State.LEASED and new.state is not old.state and old.state is not State.DEAD
+        for old, new in (*zip(*changes.leased, strict=True), *((old, new) for _, old, new in changes.changed))
+    )

@@ -70,10 +70,11 @@ class JournalMemory:
         """Bring the memory up to a committed flush."""
         journal, writes = planned.journal, planned.writes
         if writes.journal_row is not None:
-            row_bytes = len(writes.journal_row.events) + sum(map(len, writes.journal_row.payloads))
-            self.positions.add_row(journal.position, row_bytes)
+            events, payloads, _ = writes.journal_row
+            self.positions.add_row(journal.position, len(events), sum(map(len, payloads)))
         if writes.journal_trimmed is not None:
             self.positions.on_trimmed(writes.journal_trimmed)
+        self.positions.on_emptied(writes.journal_emptied)
         journal.apply_to(self.dirty_items)
         self.reads.on_committed(journal.touched)
         self.choice.on_committed(journal.position, self._now_ms())

@@ -42,7 +42,7 @@ async def replay_journal(store: Store) -> tuple[DirtyItems, JournalPositions]:
                 place = f"the journal row of epoch {position[0]}, flush {position[1]}"
                 events = decode_events(content)
                 replay.add(position, events)
-                positions.add_row(position, len(content) + sum([row.payload_bytes for row in events.added]))
+                positions.add_row(position, len(content), sum([row.payload_bytes for row in events.added]))
                 await asyncio.sleep(0)
             first = (position[0], position[1] + 1)
         place = "the journal"

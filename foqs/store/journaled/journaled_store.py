@@ -16,14 +16,14 @@ from typing import Final
 from foqs.core.flush.fence import Fence, Owner, Position
 from foqs.core.flush.journal_rows import JournalRange, PayloadPlace, PositionedEvents
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
-from foqs.core.flush.writes import Writes
+from foqs.core.flush.writes import RowChanges, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row, TopicName
 from foqs.core.journal.flush_journal import plan_journal, write_journal, write_rows
 from foqs.core.journal.journal_bytes import ValueNotHeld
 from foqs.core.journal.journal_status import JournalStatus
 from foqs.core.journal.write_back import FULL_PERCENT
-from foqs.store.journaled.extra_writes import ExtraWriter, ExtraWrites
+from foqs.store.journaled.extra_writes import ExtraWriter, ExtraWrites, is_end
 from foqs.store.journaled.journal_memory import JournalMemory, PlannedFlush
 from foqs.store.journaled.journal_recovery import replay_journal
 from foqs.store.journaled.journal_settings import JournalSettings
@@ -47,8 +47,8 @@ _SETTLING_RETRIES_MAX: Final = 20
 """How often a flush is repeated, after refusals such as a deadlock, that empties the journal of a shard."""
 
 
-class _NewItemRefused(WriteRefused):
-    """The disk is full, and a flush brings new items."""
+class _BeginRefused(WriteRefused):
+    """The disk is full, and a flush brings new items, or new leases when room is left for ends only."""
 
 
 class JournaledStore:
@@ -69,6 +69,8 @@ class JournaledStore:
         """The flush under way, or the last one if its outcome is unknown."""
         self._is_unresolved = False
         """The outcome of the last flush is unknown."""
+        self._changes: RowChanges | None = None
+        """What the flush under way changes; None: that is not decided yet."""
         self._extra: ExtraWriter | None = None
         """Is there whenever the memory is."""
         self._is_handing_over = False
@@ -239,12 +241,13 @@ class JournaledStore:
         writes_through = fullness_percent >= FULL_PERCENT
         extra: ExtraWrites | None = self.extra.choose(fullness_percent, journals=self._journals)
         while extra is not None:
+            self._changes = None
             try:
                 await self._flush_once(fence, row_ids, payload_limits, key_names, decide, extra, writes_through)
             except WriteRefused as refused:
-                if refused.is_retryable or isinstance(refused, IdempotencyKeyExists | _NewItemRefused):
+                if refused.is_retryable or isinstance(refused, IdempotencyKeyExists | _BeginRefused):
                     raise
-                extra = self.extra.after_refusal(extra, refused)
+                extra = self.extra.after_refusal(extra, refused, self._changes)
                 if extra is None:
                     raise
             else:
@@ -279,6 +282,7 @@ class JournaledStore:
             }
             payloads.check(needed)
             writes = decide(found | {n: payloads.row(row, limits[n]) for n, row in young.items()}, keys)
+            self._changes = writes.changes
             missing = [old.id for old, _ in writes.changes.moved if self._lacks_payload(old.id, payloads.found)]
             payloads.check(missing)
             self._missing = missing
@@ -300,7 +304,10 @@ class JournaledStore:
                     write_journal(journal, memory.positions, writes)
                 except ValueNotHeld as error:
                     raise WriteRefused(str(error), is_bad_value=True) from error
-            if extra.reserve_bytes == 0 or writes.journal_row is not None or len(memory.positions):
+            writes.journal_emptied = [
+                place for place in extra.emptied if not memory.dirty_items.unreadable.has_first(place)
+            ]
+            if extra.is_full or writes.journal_row is not None or len(memory.positions):
                 writes.journal_reserve_bytes = extra.reserve_bytes
             self._planned = PlannedFlush(journal, writes, len(written_back))
             return writes
@@ -392,10 +399,12 @@ def _fence_of(owner: Owner) -> Fence:
 
 
 def _check_new(writes: Writes, memory: JournalMemory, extra: ExtraWrites) -> None:
-    """Raise `WriteRefused` if a new item has the number of one that the journal knows, or comes to a full disk."""
+    """Raise `WriteRefused` if a new item has the number of one that the journal knows, or something begins on a full disk."""
     changes = writes.changes
-    if extra.full_reason is not None and (changes.inserted or changes.moved):
-        raise _NewItemRefused(extra.full_reason, is_full=True)
+    if extra.full_reason is not None and (
+        changes.inserted or changes.moved or (extra.only_ends and changes.numbers() and not is_end(changes))
+    ):
+        raise _BeginRefused(extra.full_reason, is_full=True)
     for row in (*changes.inserted, *[new for _, new in changes.moved]):
         if row.id in memory.dirty_items:
             raise WriteRefused(f"an inserted id exists already: {row.id}")

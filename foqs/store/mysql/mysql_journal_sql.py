@@ -29,6 +29,7 @@ from foqs.store.mysql.mysql_values import bind
 EVENTS_PART_BYTES: Final = 64 << 10
 PAYLOADS_PART_BYTES: Final = 1 << 20
 """The lengths of parts. A server with a smaller max_allowed_packet gets shorter ones."""
+RESERVE_PART_BYTES: Final = 1 << 19
 JOINED_BYTES_MAX: Final = 64 << 10
 """Payloads with at most this between them are read at once: each read of a part costs the server the whole part."""
 _PART_OVERHEAD_BYTES: Final = 128
@@ -43,8 +44,10 @@ class JournalStatements:
         self._insert = (
             f"INSERT INTO {journal} (position, part, floor, events, payloads) VALUES (?, ?, ?, ?, ?)".encode()
         )
-        self._add_reserve = f"INSERT INTO {journal} (position, part, floor, events, payloads) VALUES ".encode()
+        # Parts that are there stay.
+        self._add_reserve = f"INSERT IGNORE INTO {journal} (position, part, floor, events, payloads) VALUES ".encode()
         self._trim = f"DELETE {journal} FROM {journal} FORCE INDEX (PRIMARY) WHERE".encode()
+        self._empty = f"UPDATE {journal} FORCE INDEX (PRIMARY) SET payloads = '' WHERE position IN".encode()
         self._from = f"FROM {journal} FORCE INDEX (PRIMARY)"
 
     def add_row(self, position: Position, row: JournalRow, packet_bytes: int) -> Iterator[BoundStatement]:
@@ -65,10 +68,19 @@ class JournalStatements:
         first, end = map(pack_position, trimmed)
         return b"%b position >= %d AND position < %d" % (self._trim, first, end)
 
+    def empty_rows(self, positions: Sequence[Position]) -> Iterator[bytes]:
+        """Delete the payloads of rows. Parts without events go, and the others stay."""
+        numbers = b"(%b)" % b", ".join([b"%d" % pack_position(position) for position in positions])
+        yield b"%b position IN %b AND part > 0" % (self._trim, numbers)
+        yield b"%b %b AND part = 0" % (self._empty, numbers)
+
     def set_reserve(self, size: int, packet_bytes: int) -> Iterator[bytes]:
-        """Delete the reserve, and add one of this length, if it is not 0. The server makes its bytes."""
-        yield self._trim + b" position = 0"
-        part_bytes = min(PAYLOADS_PART_BYTES, packet_bytes)
+        """Give the reserve this length, in whole parts. One that becomes shorter needs no room: its last parts go.
+
+        The server makes its bytes.
+        """
+        yield b"%b position = 0 AND part >= %d" % (self._trim, size)
+        part_bytes = min(RESERVE_PART_BYTES, packet_bytes)
         parts = [(at, min(part_bytes, size - at)) for at in range(0, size, part_bytes)]
         if parts:
             yield self._add_reserve + b", ".join([b"(0, %d, 0, '', REPEAT('0', %d))" % part for part in parts])

@@ -573,6 +573,8 @@ class MysqlStore:
     ) -> Iterator[Statement]:
         if writes.journal_trimmed is not None:
             yield self._journal_sql.trim_rows(writes.journal_trimmed)
+        if writes.journal_emptied:
+            yield from self._journal_sql.empty_rows(writes.journal_emptied)
         if writes.journal_reserve_bytes is not None:
             yield from self._journal_sql.set_reserve(writes.journal_reserve_bytes, packet_bytes)
         if writes.journal_row is not None:

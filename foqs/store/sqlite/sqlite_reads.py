@@ -237,7 +237,7 @@ def read_journal_payloads(db: sqlite3.Connection, places: Sequence[PayloadPlace]
         first, end = wanted[0].offset, max(place.offset + place.payload_bytes for place in wanted)
         values = db.execute(sql.JOURNAL_PAYLOADS, (first + 1, end - first, pack_position(position))).fetchone()
         for place in wanted if values is not None else ():
-            payload = payload_at(place, [(first, values[0])])
+            payload = payload_at(place, [(first, values[0] or b"")])  # a part of an empty blob is NULL
             if payload is not None:
                 found[place] = payload
     return found

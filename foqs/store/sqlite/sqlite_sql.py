@@ -343,6 +343,9 @@ ADD_JOURNAL_ROW: Final = "INSERT INTO journal (position, floor, events, payloads
 TRIM_JOURNAL: Final = "DELETE FROM journal WHERE position >= ? AND position < ?"
 """Deletes the journal rows of a range of positions."""
 
+EMPTY_JOURNAL_ROW: Final = "UPDATE journal SET payloads = x'' WHERE position = ?"
+"""Deletes the payloads of a journal row."""
+
 DELETE_RESERVE: Final = "DELETE FROM journal WHERE position = 0"
 """Deletes the reserve of the journal, if there is one."""
 

@@ -325,6 +325,8 @@ def _write(db: sqlite3.Connection, fence: Fence, writes: Writes) -> None:
     # First what frees room: SQLite uses it in the same transaction.
     if writes.journal_trimmed is not None:
         db.execute(sql.TRIM_JOURNAL, tuple(map(pack_position, writes.journal_trimmed)))
+    if writes.journal_emptied:
+        db.executemany(sql.EMPTY_JOURNAL_ROW, [(pack_position(position),) for position in writes.journal_emptied])
     if writes.journal_reserve_bytes is not None:
         db.execute(sql.DELETE_RESERVE)
         if writes.journal_reserve_bytes:

@@ -24,6 +24,7 @@ class FullFile:
     def __init__(self, folder: Path) -> None:
         self.now_ms = 0
         self.is_full = False
+        self.reserve_bytes = 256 << 10
         self._path = folder / "shard.db"
 
     def store(self) -> JournaledStore:
@@ -34,7 +35,9 @@ class FullFile:
                 db.execute(f"PRAGMA max_page_count = {pages if self.is_full else 1 << 30}")
 
         inner = SqliteStore(self._path, 1, limit)
-        return JournaledStore(inner, JournalSettings(5_000, 2_000, lambda: self.now_ms, reserve_bytes=256 << 10))
+        return JournaledStore(
+            inner, JournalSettings(5_000, 2_000, lambda: self.now_ms, reserve_bytes=self.reserve_bytes)
+        )
 
     async def filled(self) -> tuple[Ownership, int]:
         """Fill the file with young items, and then until it takes no more. Returns the number after the last one."""
@@ -48,6 +51,32 @@ class FullFile:
                 await owned.write(inserts=[make_row(number, payload=b"x" * 1_000)])
                 number += 1
         return owned, number
+
+
+def test_young_items_are_acked_in_a_full_file_while_the_oldest_hundred_rows_of_its_journal_stay(tmp_path: Path) -> None:
+    file = FullFile(tmp_path)
+    file.reserve_bytes = 64 << 10
+
+    async def story() -> None:
+        owned = await opened(file.store())
+        for first in range(1, 501, 5):
+            await owned.write(inserts=[make_row(first + i, payload=b"x" * 1_000) for i in range(5)])
+        for first in range(501, 3_501, PER_FLUSH):
+            await owned.write(inserts=[make_row(first + i, payload=b"x" * 1_000) for i in range(PER_FLUSH)])
+        file.is_full = True
+        for number in range(501, 3_501, 5):
+            file.now_ms += 10
+            numbers = [*range(number, number + 5)]
+            await owned.write(leases=[LeaseUpdate(10**9, 7, 1, numbers)])
+            await owned.write(deletes=numbers)
+        left = {*range(1, 501)}
+        assert set(await contents(owned)) == left
+        await owned.store.close()
+        again = await opened(file.store(), 2)
+        assert set(await contents(again)) == left
+        await again.store.close()
+
+    run(story())
 
 
 @pytest.mark.parametrize("step", [10, -10], ids=["oldest first", "newest first"])

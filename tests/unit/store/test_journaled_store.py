@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -107,6 +108,95 @@ def test_items_that_wait_for_long_do_not_keep_the_room_of_acked_ones_on_a_full_d
         assert set(await contents(owned)) == kept
         await owned.write(inserts=[make_row(999)])
         assert set(await contents(await disk.owner(2))) == {*kept, 999}
+
+    run(story())
+
+
+FRONTS = {
+    "many rows": [range(number, number + 1) for number in range(1, 101)],
+    "one long row": [range(1, 101)],
+    "rows half of whose items are taken": [range(number, number + 10) for number in range(1, 1_001, 10)],
+}
+"""The oldest items, by flushes. They stay, but for half of the items of the last front."""
+
+
+@pytest.mark.parametrize(("payload_bytes", "is_unreadable"), [(500, False), (10, False), (2_000, True)])
+@pytest.mark.parametrize("front", [*FRONTS])
+def test_acks_go_on_on_a_full_disk_whatever_is_oldest_in_the_journal(
+    disk: FullDisk, front: str, is_unreadable: bool, payload_bytes: int
+) -> None:
+    others = range(1_001, 1_501)
+    disk.settings = replace(disk.settings, reserve_bytes=16_000)  # the events of 110 of the 500 items
+
+    async def story() -> None:
+        owned = await disk.owner(1)
+        for numbers in FRONTS[front]:
+            await owned.write(inserts=[make_row(number, payload=b"p" * payload_bytes) for number in numbers])
+        for number in others[::5]:
+            await owned.write(inserts=[make_row(number + i, payload=b"p" * payload_bytes) for i in range(5)])
+        if is_unreadable:
+            position = min(disk.tables.journal)
+            disk.tables.journal[position] = disk.tables.journal[position]._replace(payloads=(b"",))
+        disk.fill()
+        owned = await disk.owner(2)
+        taken = [*others]
+        if front == "rows half of whose items are taken":
+            taken += [number for numbers in FRONTS[front] for number in numbers if number % 2]
+        Random(1).shuffle(taken)
+        for number in taken:
+            disk.now_ms += 50
+            await owned.write(leases=[LeaseUpdate(10**6, 7, 1, [number])])
+            await owned.write(deletes=[number])
+            assert bytes_used(disk.tables) <= (disk.room or 0)
+        disk.room = None
+        disk.now_ms += 2_000
+        owned = await disk.owner(3)
+        if not is_unreadable:
+            left = {number for numbers in FRONTS[front] for number in numbers} - {*taken}
+            assert set(await contents(owned)) == left
+
+    run(story())
+
+
+def test_last_half_of_the_reserve_is_for_what_ends(disk: FullDisk) -> None:
+    """Nothing can be made shorter: all items stay, and their leases begin and end."""
+
+    async def story() -> None:
+        owned = await disk.owner(1)
+        await owned.write(inserts=[make_row(number) for number in range(1, 1_001)])
+        disk.fill()
+        leased = 0
+        with pytest.raises(WriteRefused, match="full") as refused:
+            while True:
+                disk.now_ms += 5
+                await owned.write(leases=[LeaseUpdate(10**6, 7, 1, [leased + 1])])
+                leased += 1
+        assert refused.value.is_full
+        assert leased > 3
+        assert disk.tables.journal_reserve_bytes == 1_500
+        for number in range(1, 5):
+            await owned.write(deletes=[number])
+        assert disk.tables.journal_reserve_bytes == 0
+        for lease in (LeaseUpdate(10**6, 7, 1, [leased + 1]), LeaseUpdate(10**7, 7, 1, [leased])):
+            with pytest.raises(WriteRefused, match="full"):
+                await owned.write(leases=[lease])
+        await owned.write(updates=[make_row(leased)])
+        await owned.write()
+        assert len(await contents(owned)) == 996
+
+    run(story())
+
+
+def test_flushes_without_changes_leave_the_reserve_to_others_on_a_full_disk(disk: FullDisk) -> None:
+    async def story() -> None:
+        owned = await disk.owner(1)
+        await owned.write(inserts=[make_row(number) for number in range(1, 50)])
+        await owned.write()
+        disk.fill()
+        for _ in range(20):
+            disk.now_ms += 300
+            await owned.write()
+        assert disk.tables.journal_reserve_bytes == 3_000
 
     run(story())
 
