@@ -100,6 +100,8 @@ class Writer:
         """Why the store does not answer or refuses this owner's writes; None when it works."""
         self.full_reason: str | None = None
         """Why the database has no room for writes; None if it has."""
+        self._full_refusals = 0
+        """How many of `Store.full_refusals` it has noted."""
         self._full_at_s = 0.0
         """When it last refused a write for want of room."""
         self._room_probe: asyncio.TimerHandle | None = None
@@ -406,6 +408,17 @@ class Writer:
         if self._room_probe is None:
             self._probe_room_later()
 
+    def _on_extra_writes_refused(self, reason: str) -> None:
+        """Note that there was no room for what the store writes beside a flush. The flush is committed."""
+        self.refused_writes += 1
+        if self.full_reason is None:
+            log.warning(
+                "shard %d: the database has no room for rows that the journal owes, so new items will be refused: %s",
+                self._shard,
+                reason,
+            )
+        self._on_refused_as_full(reason)
+
     def _on_committed_while_full(self) -> None:
         """Say that there is room if nothing was refused for a while. A disk that is almost full takes small writes."""
         if self._stopwatch_s() - self._full_at_s >= FULL_S:
@@ -468,7 +481,11 @@ class Writer:
         self._is_maybe_written = True
         if batch.key_slots:
             self._pending_key_slots = ()
-        if self.full_reason is not None:
+        full_refusals, reason = self._store.full_refusals
+        if full_refusals > self._full_refusals:
+            self._full_refusals = full_refusals
+            self._on_extra_writes_refused(reason)
+        elif self.full_reason is not None:
             self._on_committed_while_full()
         if not self._finished and not self._committed:
             # They are reported when the next flush is on its way to the database: nothing is awaited before.

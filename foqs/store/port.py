@@ -300,6 +300,14 @@ class Store(Protocol):
         """The journal of this ownership in numbers; None: each flush writes rows."""
         ...
 
+    @property
+    def full_refusals(self) -> tuple[int, str]:
+        """How often the database had no room for what flushes write beside their changes, and what it said last.
+
+        Such a flush is repeated without these writes, so its caller gets no error.
+        """
+        ...
+
     def begin_hand_over(self) -> None:
         """Journal nothing more, and write as many rows back as flushes can; see `JournalStatus.may_be_handed_over`."""
         ...

@@ -173,7 +173,11 @@ SAMPLED_METRICS: Final = (
     _gauge("writer_blocked_items", "Operations that wait for an earlier one on the same item", "shard"),
     _gauge("writer_bisected_parts", "Parts of rejected flushes that are tried separately", "shard"),
     _gauge("flush_items_limit", "Operations that the next flush may have; slow flushes lower it", "shard"),
-    _counter("refused_writes", "Single operations that the database rejected for good", "shard"),
+    _counter(
+        "refused_writes",
+        "Single operations that the database rejected for good, and write-backs for which it had no room",
+        "shard",
+    ),
     _gauge("database_up", "1 while the shard's database answers", "shard"),
     _counter("database_reconnects", "New connections to the database after one was lost", "shard"),
     _gauge("reads_waiting", "Refills, prefetches and other reads that wait for the read connection", "shard"),

@@ -315,6 +315,10 @@ class MemoryStore:
         return True
 
     @property
+    def full_refusals(self) -> tuple[int, str]:
+        return 0, ""
+
+    @property
     def journal(self) -> None:
         return None
 

@@ -79,7 +79,10 @@ class ExtraWriter:
         self._carry_bytes_max = WRITE_BACK_BYTES_MAX
         """About the most bytes that a flush carries on a full disk: what the last ones had room for."""
         self._next_reserve_ms = 0
-        self._full_reason = ""
+        self.full_reason = ""
+        """What the database said last when it had no room."""
+        self.full_refusals = 0
+        """How often it had no room."""
         self._full_until_ms = 0
 
     @property
@@ -111,7 +114,7 @@ class ExtraWriter:
             compacted.carried,
             compacted.emptied,
             only_ends=self._reserve_bytes is not None and self._reserve_bytes < self._half_bytes,
-            full_reason=self._full_reason,
+            full_reason=self.full_reason,
         )
 
     @property
@@ -150,7 +153,8 @@ class ExtraWriter:
                 self._carry_bytes_max = max(self._carry_bytes_max // 4, _CARRY_BYTES_MIN)
             return self._bare(extra, changes)
         if refusal.is_full:
-            self._full_reason = str(refusal)
+            self.full_reason = str(refusal)
+            self.full_refusals += 1
             self._full_until_ms = self._settings.now_ms() + _FULL_PAUSE_MS
             return self._on_full_disk()
         if extra.written_back:

@@ -101,6 +101,10 @@ class JournaledStore:
         pause_ms = self._extra.pause_ms
         return status if pause_ms <= status.next_flush_ms else replace(status, next_flush_ms=pause_ms)
 
+    @property
+    def full_refusals(self) -> tuple[int, str]:
+        return (0, "") if self._extra is None else (self._extra.full_refusals, self._extra.full_reason)
+
     def begin_hand_over(self) -> None:
         self._is_handing_over = True
 

@@ -188,6 +188,10 @@ class MysqlStore:
         return self._excludes_older
 
     @property
+    def full_refusals(self) -> tuple[int, str]:
+        return 0, ""
+
+    @property
     def journal(self) -> None:
         return None
 

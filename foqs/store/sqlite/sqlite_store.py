@@ -137,6 +137,10 @@ class SqliteStore:
         return True
 
     @property
+    def full_refusals(self) -> tuple[int, str]:
+        return 0, ""
+
+    @property
     def journal(self) -> None:
         return None
 

@@ -186,6 +186,34 @@ def test_row_whose_deletion_is_refused_for_good_costs_an_idle_shard_a_flush_each
     run_in_world(story)
 
 
+def test_full_disk_that_only_write_backs_meet_is_shown_as_if_flushes_met_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        shard = engine.shards[1]
+        await Caller(world, engine).put(count=10)
+        assert engine.is_ready
+        world.database.refuse = lambda writes: (
+            WriteRefused("the disk is full", is_full=True) if writes.inserts else None
+        )
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        assert (engine.is_ready, shard.write_refusal) == (False, "the disk is full")
+        refused = shard.snapshot().refused_writes
+        assert refused > 0
+        await world.pass_s(30)
+        assert not engine.is_ready
+        assert shard.snapshot().refused_writes > refused, "an alert would end although the disk is still full"
+        assert [record.message for record in caplog.records if "no room" in record.message] == [
+            "shard 1: the database has no room for rows that the journal owes, so new items will be refused: "
+            "the disk is full"
+        ]
+        world.database.refuse = lambda writes: None
+        await world.pass_s(2 * WRITE_BACK_AFTER_S)
+        assert (engine.is_ready, shard.write_refusal) == (True, None)
+        assert len(world.rows()) == 10
+
+    run_in_world(story)
+
+
 def test_idle_shard_whose_flushes_are_all_refused_asks_for_fewer_of_them() -> None:
     async def story(world: World) -> None:
         engine = await started(world)
