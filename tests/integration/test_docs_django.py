@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from foqs_client import SyncClient
+from tests.support.django_page import FILES, Project
 from tests.support.outbox_databases import running_postgres
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
-
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "django.md").read_text()
-FILES: Final = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
 
 HANGING_TASK: Final = """
 
@@ -39,53 +34,6 @@ def hang_twice(path):
 """
 
 pytestmark = pytest.mark.process
-
-
-class Project:
-    """The project of the page in a folder."""
-
-    def __init__(self, folder: Path, host: RestartableHost) -> None:
-        self.folder = folder
-        for name, text in FILES.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(text.replace("foqs://127.0.0.1:7411", host.address))
-        (folder / "shop" / "__init__.py").touch()
-
-    def append(self, name: str, text: str) -> None:
-        with (self.folder / name).open("a") as file:
-            file.write(text)
-
-    def run(self, *command: str) -> str:
-        done = subprocess.run([sys.executable, *command], cwd=self.folder, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def create_tables(self) -> None:
-        self.run("manage.py", "makemigrations", "shop")
-        self.run("manage.py", "migrate")
-
-    @contextmanager
-    def running(self, command: str) -> Iterator[subprocess.Popen[str]]:
-        """Run a command of manage.py. It stops in order at the end, unless it was killed."""
-        process = subprocess.Popen(
-            [sys.executable, "manage.py", command],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            yield process
-            process.send_signal(signal.SIGTERM)
-            _, log = process.communicate(timeout=60)
-            assert process.returncode in (0, -signal.SIGKILL), log
-        finally:
-            process.kill()
-            process.communicate()
-
-    def result(self, task: str, id: str) -> list[str]:
-        """Return the status and the value of a result."""
-        return self.run("-c", FILES["look.py"].replace("thank", task), id).split(maxsplit=1)
 
 
 @pytest.fixture
