@@ -140,8 +140,8 @@ test-sqs: $(DEV) ## the tests of the SQS server: ours, moto's, kombu's, AWS' sig
 
 # Without database servers and ZooKeeper, whose tests take most of the time, and without what only perf/ needs.
 .PHONY: test-newest
-test-newest: $(DEV) ## the unit and contract tests with the newest Python beside that of .venv (NEWEST=PYTHON names one)
-	@tests=(-m 'not long and not mysql and not postgres and not zookeeper' --ignore tests/unit/perf tests/unit tests/contract); \
+test-newest: $(DEV) ## the unit and contract tests, and Django's project, with the newest Python beside that of .venv (NEWEST=PYTHON names one)
+	@tests=(-m 'not long and not mysql and not postgres and not zookeeper' --ignore tests/unit/perf tests/unit tests/contract tests/integration/test_docs_django.py); \
 	own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	newest='$(NEWEST)'; newest=$${newest:-$$(tools/python.sh beside "$$own")}; \
 	if [[ -z $$newest ]]; then \

@@ -55,7 +55,9 @@ def test_tasks_run_and_outlast_a_database_that_is_away(tmp_path: Path, server: M
         with project.running("foqs_relay"), SyncClient(host.address) as client:
             with project.running("foqs_worker"):
                 until(lambda: project.result("thank", id)[0] == "SUCCESSFUL", "the task is done")
-            assert project.result("thank", id) == ["SUCCESSFUL", "Thank you for order 2, Ada\n"], "a number of a rollback is gone"
+            assert project.result("thank", id) == ["SUCCESSFUL", "Thank you for order 2, Ada\n"], (
+                "a number of a rollback is gone"
+            )
             id = project.run("buy.py").split()[0]
             until(lambda: bool(client.topics(states=["ready"]).topics), "the second task is in the queue")
             server.kill9()

@@ -1,6 +1,6 @@
 """The tasks that the suite names. Its source package has none of them."""
 
-from django_tasks import task
+from foqs_client.django.task_classes import task
 
 
 @task()

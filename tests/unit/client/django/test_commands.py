@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connections
+from django.db import OperationalError, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.utils import timezone
 
@@ -29,6 +29,18 @@ from tests.support.django_project import query
 def test_a_worker_refuses_a_wrong_option(options: dict[str, Any], text: str) -> None:
     with pytest.raises(CommandError, match=text):
         call_command("foqs_worker", **options)
+
+
+def test_a_worker_starts_although_a_check_finds_its_database_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_checks(**_: Any) -> None:
+        raise OperationalError("no server")
+
+    monkeypatch.setattr("django.core.checks.run_checks", run_checks)
+    errors = io.StringIO()
+    with pytest.raises(CommandError, match="no queue 'mial'"):
+        call_command("foqs_worker", queue=["mial"], skip_checks=False, stderr=errors)
+
+    assert "left out, because a database does not answer: no server" in errors.getvalue()
 
 
 def test_results_that_ended_long_ago_are_pruned(project: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from foqs_client import Client, FoqsError
 from foqs_client.django.backend import FoqsBackend
-from foqs_client.django.command_backend import add_backend_argument, named_backend
+from foqs_client.django.command_backend import LastingCommand, add_backend_argument, named_backend
 from foqs_client.django.driver_connections import connect, dialect_of, outbox_connection
 from foqs_client.django.task_classes import task_backends
 from foqs_client.inbox.inbox_pruner import InboxPruner
@@ -28,7 +28,7 @@ from foqs_client.outbox.relay_tables import RelayTables
 from foqs_client.outbox.until_signal import run_until_signal, running
 
 
-class Command(BaseCommand):
+class Command(LastingCommand):
     """Relays the outbox of a backend's database."""
 
     help = (

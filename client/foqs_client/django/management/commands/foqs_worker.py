@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from foqs_client import Client, FoqsError
 from foqs_client.consumer import CannotStart, Consumer, Counts, run_all
 from foqs_client.consumer.handler_runners import Handler
 from foqs_client.django.backend import FoqsBackend
 from foqs_client.django.backend_options import check_limit
-from foqs_client.django.command_backend import add_backend_argument, named_backend
+from foqs_client.django.command_backend import LastingCommand, add_backend_argument, named_backend
 from foqs_client.django.task_runs import run_in_thread
 
 
-class Command(BaseCommand):
+class Command(LastingCommand):
     """Runs the tasks of a backend."""
 
     help = (
