@@ -33,6 +33,9 @@ SHOWN: Final[list[tuple[str, int, str]]] = [
     (WORKER, 0, WORKING),
     ("foqs enqueue letters.eu 'hello'", 0, r"\d+-\d+ +enqueued"),
     ("foqs enqueue letters.us 'bad letter' --attempts 2", 0, r"\d+-\d+ +enqueued"),
+    ("python shop.py", 0, r"the letter to Bob is rolled back"),
+    ("foqs relay --database sqlite:///shop.db 2> relay.log &", 0, ""),
+    ("kill %1", 0, ""),
     ("foqs dead list --topic letters.us", 0, r"letters.us .* attempts exhausted(?s:.*)ValueError: no such"),
     ("foqs dead redrive --topic letters.us --yes", 0, ""),
     ("foqs topic pause letters.eu", 0, "foqs topic resume letters.eu"),
@@ -58,7 +61,7 @@ SOON: Final = ("foqs dead list --topic letters.us",)
 
 
 def tour() -> list[Block]:
-    return [block for title in ("By hand", "A worker", "Operating") for block in part(title)]
+    return [block for title in ("By hand", "A worker", "In your transaction", "Operating") for block in part(title)]
 
 
 @pytest.fixture
@@ -92,14 +95,14 @@ def test_the_tour_works_as_written(host: RestartableHost, tmp_path: Path) -> Non
         "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
         "FOQS_ADDRESS": host.address,
     }
-    expected = iter(SHOWN)
+    expected, programs = iter(SHOWN), iter(("letters.py", "shop.py"))
     names = {"ID": "", "TOKEN": ""}
     with ExitStack() as stack:
         second, third = [stack.enter_context(Terminal(tmp_path, environment)) for _ in range(2)]
         shown = ""
         for block in tour():
             if block.language == "python":
-                (tmp_path / "letters.py").write_text(block.text)
+                (tmp_path / next(programs)).write_text(block.text)
             elif block.language == "text":
                 until(partial(is_shown, block, shown, third), f"this is shown: {block.text}")
             else:
@@ -110,6 +113,8 @@ def test_the_tour_works_as_written(host: RestartableHost, tmp_path: Path) -> Non
                         third.start(line)
                         until(lambda: WORKING in third.shown, "the worker works")
                         continue
+                    if line == "kill %1":
+                        until(lambda: "sent thanks to Ada" in third.shown, "the committed letter is sent")
                     if line == "foqs doctor":
                         line += f" --config {host.config}"  # its ports are not the usual ones
                     filled = re.sub(r"\b(ID|TOKEN)\b", lambda found: names[found[0]], line)
@@ -125,7 +130,8 @@ def test_the_tour_works_as_written(host: RestartableHost, tmp_path: Path) -> Non
         assert next(expected, None) is None
         until(lambda: "sent not yet" in third.shown, "the worker has the held items")
         until(lambda: third.shown.count(" attempt 2 of ") == 2, "the redriven item has failed as often as before")
+        assert "Bob" not in third.shown
         third.interrupt()
         ended, said = third.wait()
         assert ended == 0
-        assert re.search(r"done +2 *\nretried +2 *\ndead +2 *\n", said), said
+        assert re.search(r"done +3 *\nretried +2 *\ndead +2 *\n", said), said
