@@ -20,6 +20,8 @@ from foqs.shard.writer import Writer
 from foqs.store.port import Store
 
 _PAUSE_BETWEEN_FLUSHES_S: Final = 0.02
+_LOOK_INTERVAL_S: Final = 1.0
+"""How often it looks at the journal: a read may have found what only a flush can judge."""
 _PAUSE_MAX_S: Final = 5.0
 """The pause after requests that achieved nothing, because the database refuses what they write."""
 HANDOVER_S: Final = 2.0
@@ -41,7 +43,7 @@ async def run_write_back(writer: Writer, store: Store) -> None:
             await _give_up(writer, status.given_up)
         elif is_needed:
             writer.request_flush()
-        await asyncio.sleep(max(status.next_flush_ms / 1000, pause_s))
+        await asyncio.sleep(max(min(status.next_flush_ms / 1000, _LOOK_INTERVAL_S), pause_s))
 
 
 async def _give_up(writer: Writer, numbers: Sequence[int]) -> None:

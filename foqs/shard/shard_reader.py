@@ -15,7 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from foqs.core.flush.fair_queue import FairQueue
 from foqs.core.flush.fence import Fence
-from foqs.store.port import Reads, StoreLost
+from foqs.store.port import PayloadMissing, Reads, StoreError, StoreLost
 from foqs_contract.backoff import Backoff
 from foqs_contract.errors import HANDOVER_RETRY_MS, Unavailable
 
@@ -35,7 +35,7 @@ class QueuedRead(Protocol):
         ...
 
     async def run(self, reads: Reads, committed: Fence) -> None:
-        """Read, and handle the result. Raises `StoreLost`."""
+        """Read, and handle the result. Raises `StoreLost`, `PayloadMissing`."""
         ...
 
     def on_failed(self, error: Unavailable) -> None:
@@ -105,18 +105,18 @@ class ShardReader:
                             await queued.run(self._reads, self._last_committed())
                             failures = 0
                             break
+                        except PayloadMissing as missing:
+                            await asyncio.sleep(self._backoff.pause_s(failures))  # the caller may try again at once
+                            failures += 1
+                            queued.on_failed(self._reading_error(missing))
+                            break
                         except StoreLost as lost:
                             log.warning("shard %d: a read failed: %s", self._shard, lost)
                             await asyncio.sleep(self._backoff.pause_s(failures))
                             failures += 1
                             self.failure_count += 1
                             if attempt + 1 == _ATTEMPTS_MAX:
-                                queued.on_failed(
-                                    Unavailable(
-                                        f"shard {self._shard} could not read what the call needs; try again: {lost}",
-                                        retry_after_ms=1000,
-                                    )
-                                )
+                                queued.on_failed(self._reading_error(lost))
                     queued = None
                 self._wake.clear()
                 await self._wake.wait()
@@ -126,6 +126,10 @@ class ShardReader:
             for unfinished_read in unfinished if queued is None else [queued, *unfinished]:
                 unfinished_read.on_failed(self._closing_error())
             await self._reads.close()
+
+    def _reading_error(self, error: StoreError) -> Unavailable:
+        text = f"shard {self._shard} could not read what the call needs; try again: {error}"
+        return Unavailable(text, retry_after_ms=1000)
 
     def _closing_error(self) -> Unavailable:
         return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=HANDOVER_RETRY_MS)

@@ -54,6 +54,14 @@ class StoreLost(StoreError):
     """
 
 
+class PayloadMissing(StoreError):
+    """The journal lacks the payload of an item that a read was asked for. The connection works.
+
+    If the next flush finds it missing, too, the item is given up, and then read without payload. A flush may
+    also have written it elsewhere meanwhile, or the shard has another owner.
+    """
+
+
 class WriteRefused(StoreError):
     """The database refused a statement and the transaction was rolled back: nothing was written.
 
@@ -352,7 +360,13 @@ class Reads(Protocol):
     """
 
     async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
-        """Return the rows of these ids that exist, in any order. Payloads above `payload_bytes_max` are left out."""
+        """Return the rows of these ids that exist, in any order.
+
+        Payloads above `payload_bytes_max` are left out, and those of items that were given up because a journal lacks them.
+
+        Raises:
+            PayloadMissing: the journal lacks a payload, and the next flush will say whether that stays so.
+        """
         ...
 
     async def ready_order_keys(

@@ -6,6 +6,7 @@ memory lays over the rows. Changes only when a flush is known to be committed. K
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from foqs.core.flush.fence import Position
@@ -24,6 +25,8 @@ from foqs.store.port import DueRow, LeaseEnd
 
 _GIVEN_UP_MAX: Final = 1_000
 """How many unreadable items are given up at once."""
+_SUSPECTS_MAX: Final = 100
+"""How many missing payloads one flush looks for."""
 _TOUCHED_NUMBERS_MAX: Final = 100_000
 """The numbers that the records of all reads of a shard have together: some seconds of write-backs."""
 
@@ -59,6 +62,8 @@ class JournalMemory:
         self.purge_markers = purge_markers
         self.choice = WriteBackChoice(settings.write_back_after_ms, takeover, settings.now_ms())
         self.reads = ReadsUnderWay(_TOUCHED_NUMBERS_MAX)
+        self.suspects: dict[int, None] = {}
+        """Young items whose payloads a read did not find: the next flush looks for them."""
         self._settings = settings
         self._now_ms = settings.now_ms
         self._last_position = takeover
@@ -100,6 +105,13 @@ class JournalMemory:
         live_percent = 100 * self.positions.live_bytes // self._settings.live_bytes_max
         return max(live_percent, self._settings.budget.fullness_percent(self))
 
+    def take_suspects(self) -> list[int]:
+        """Return some suspects, and forget them."""
+        taken = [*islice(self.suspects, _SUSPECTS_MAX)]
+        for number in taken:
+            del self.suspects[number]
+        return taken
+
     def status(self, refused: RefusedRows, steps: int) -> JournalStatus:
         """Return the figures of this moment."""
         dirty_items, positions, after_ms = self.dirty_items, self.positions, self._settings.write_back_after_ms
@@ -119,7 +131,9 @@ class JournalMemory:
             refused=len(refused) + len(dirty_items.unreadable),
             given_up=(*refused.given_up(dirty_items), *dirty_items.unreadable.ready(_GIVEN_UP_MAX)),
             may_be_handed_over=len(dirty_items) <= self._settings.handover_items_max,
-            next_flush_ms=0 if can_trim or self.fullness_percent >= URGENT_PERCENT else max(0, wait_ms),
+            next_flush_ms=0
+            if can_trim or self.suspects or self.fullness_percent >= URGENT_PERCENT
+            else max(0, wait_ms),
             steps=steps,
         )
 

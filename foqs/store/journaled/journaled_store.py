@@ -273,9 +273,8 @@ class JournaledStore:
         self._planned = None
         young = {number: item.row for number in limits if (item := memory.dirty_items.get(number)) and item.row}
         needed = [number for number, row in young.items() if row.payload_bytes <= limits[number]]
-        payloads = await young_payloads(
-            self.inner, memory, [*needed, *extra.written_back, *extra.carried, *self._missing]
-        )
+        others = [*extra.written_back, *extra.carried, *self._missing, *memory.take_suspects()]
+        payloads = await young_payloads(self.inner, memory, [*needed, *others])
         self.extra.on_lacking(payloads.lacking)
         written_back = [number for number in extra.written_back if number not in payloads.lacking]
         carried = [number for number in extra.carried if number not in payloads.lacking]

@@ -15,7 +15,7 @@ from foqs.core.journal.journal_events import apply_change
 from foqs.store.journaled.entry_pages import MergedPage, check_room
 from foqs.store.journaled.journal_memory import JournalMemory
 from foqs.store.journaled.young_payloads import lacks_payload, place_of
-from foqs.store.port import DueRow, StoreLost
+from foqs.store.port import DueRow, PayloadMissing, StoreLost
 
 _ATTEMPTS_MAX: Final = 20
 """How often rows are read because flushes write them meanwhile."""
@@ -55,7 +55,7 @@ class MergedRows:
         self._found.update((row.id, (begun, row)) for row in rows)
 
     async def of_numbers(self, payload_limits: Mapping[int, int]) -> list[Row]:
-        """Return the items of these numbers that exist, with payloads up to their limits."""
+        """Return the items of these numbers that exist, with payloads up to their limits. Raises as `assembled`."""
         while (rows := await self.assembled(payload_limits)) is None:
             pass
         return rows
@@ -65,6 +65,7 @@ class MergedRows:
 
         Raises:
             StoreLost: flushes write these rows so often that they cannot be read.
+            PayloadMissing: the journal lacks a payload.
         """
         check_room(self.touched)
         rows, unread = self._assembled(payload_limits)
@@ -82,7 +83,12 @@ class MergedRows:
         begun = self.touched.flushes
         others = [number for number in numbers if number not in young]
         self.add(begun, others, await self._read_rows({number: payload_limits[number] for number in others}))
-        places = [place_of(item) for number, item in young.items() if _lacks_payload(item.row, payload_limits[number])]
+        unreadable = self._memory.dirty_items.unreadable
+        places = [
+            place_of(item)
+            for number, item in young.items()
+            if _lacks_payload(item.row, payload_limits[number]) and number not in unreadable
+        ]
         if places:
             found = await self._read_payloads(places)
             self._payloads.update((place, found.get(place)) for place in places)
@@ -111,15 +117,16 @@ class MergedRows:
         """Return a copy of a young item; None if its payload must be read."""
         assert item.row is not None
         row = item.row.copy()
-        if row.payload_bytes > limit:
+        if row.payload_bytes > limit or row.id in self._memory.dirty_items.unreadable:
             row.payload = None
         elif _lacks_payload(row, limit):
             place = place_of(item)
             if place not in self._payloads:
                 return None
             row.payload = self._payloads[place]
-            if row.payload is None:  # or the shard has another owner, which has trimmed the journal
-                raise StoreLost(lacks_payload(row.id, item))
+            if row.payload is None:
+                self._memory.suspects[row.id] = None
+                raise PayloadMissing(lacks_payload(row.id, item))
         return row
 
 

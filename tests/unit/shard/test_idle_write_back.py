@@ -18,6 +18,7 @@ from foqs.store.journaled import refused_rows
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.port import WriteRefused
+from foqs_contract.errors import Unavailable
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.inner_parts import store_of, writer_of
@@ -231,6 +232,25 @@ def test_idle_shard_whose_flushes_are_all_refused_asks_for_fewer_of_them() -> No
         world.database.refuse = lambda writes: None
         await world.pass_s(2 * WRITE_BACK_AFTER_S)
         assert len(world.rows()) == 10
+
+    run_in_world(story)
+
+
+def test_missing_payload_is_no_lost_connection_and_its_item_can_be_shown() -> None:
+    async def story(world: World) -> None:
+        (name,) = await Caller(world, await started(world)).put(count=1)
+        (tables,) = world.database.tables.values()
+        position = max(tables.journal)
+        tables.journal[position] = tables.journal[position]._replace(payloads=(b"",))
+        engine = await started(world)
+        shard, number = engine.shards[1], int(name.partition("-")[2])
+        with pytest.raises(Unavailable, match="lacks the payload of item"):
+            await shard.queries.by_number("default", [number])
+        await world.pass_s(WRITE_BACK_AFTER_S)
+        (row,) = await shard.queries.by_number("default", [number])
+        assert (row.payload, row.state) == (None, State.DEAD)
+        assert "payload" in (dead_reason(row) or "")
+        assert shard.snapshot().read_failures == 0
 
     run_in_world(story)
 

@@ -11,12 +11,13 @@ import pytest
 
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import State
+from foqs.core.journal.journal_status import JournalStatus
 from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.journaled.refused_rows import DUE_TIMES_OF_DEAD
-from foqs.store.port import FencedOut, StoreLost, WriteRefused
+from foqs.store.port import FencedOut, PayloadMissing, StoreLost, WriteRefused
 from tests.support.aio import run
 from tests.support.disk_room import bytes_used, growth
 from tests.support.stores import Ownership, contents, make_row, opened, reading
@@ -56,6 +57,12 @@ class FullDisk:
 @pytest.fixture
 def disk() -> FullDisk:
     return FullDisk()
+
+
+def status_of(owned: Ownership) -> JournalStatus:
+    status: JournalStatus | None = owned.store.journal
+    assert status is not None
+    return status
 
 
 def rows_of(disk: FullDisk) -> Callable[[], set[int]]:
@@ -369,18 +376,21 @@ def test_item_whose_payload_the_journal_lacks_is_given_up_and_harms_no_other(dis
         owned = await disk.owner(2)
         sentence = "the journal row of epoch 1, flush 1 lacks the payload of item 1: cancel the item"
         async with reading(owned.store) as reads:
-            with pytest.raises(StoreLost, match=sentence):
+            with pytest.raises(PayloadMissing, match=sentence):
                 await reads.rows(owned.past, [1])
+            assert status_of(owned).next_flush_ms == 0, "the next flush must look for the payload"
             assert [row.payload for row in await reads.rows(owned.past, [2])] == [b"payload"]
         with pytest.raises(WriteRefused, match=sentence):
             await owned.store.flush(owned.fence, [], {1: 100, 2: 100}, [], lambda rows, keys: Writes())
+        await owned.write()
+        assert (status_of(owned).refused, status_of(owned).given_up) == (1, (1,))
+        async with reading(owned.store) as reads:
+            (row,) = await reads.rows(owned.past, [1])
+        assert (row.payload, row.payload_bytes) == (None, 7)
         for _ in range(3):
             await owned.write()
             disk.now_ms += 200
         assert rows() == {2, 3}
-        status = owned.store.journal
-        assert status is not None
-        assert (status.refused, status.given_up) == (1, (1,))
         await owned.write(deletes=[1])
         await owned.write()
         status = owned.store.journal
