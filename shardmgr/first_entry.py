@@ -39,7 +39,7 @@ class SeenByHosts:
 class ServerOfHosts(Protocol):
     """The server that hosts use as long as the database has no entry."""
 
-    async def look(self, name: str, shards: Collection[int]) -> SeenByHosts:
+    async def compare_server(self, name: str, shards: Collection[int]) -> SeenByHosts:
         """Compare a named server with it, and read the owner rows of shards there. Raises ServerFailed."""
         ...
 
@@ -119,7 +119,7 @@ def _check_servers(primary: str, numbers: Mapping[str, int], reports: Mapping[st
 
 async def _check_is_used(server_of_hosts: ServerOfHosts, primary: str, database: str, reading: ClusterReading) -> None:
     """Raise `PromotionRefused` if hosts use another server, or own shards that this one does not know as theirs."""
-    seen = await server_of_hosts.look(primary, _shards_of(reading.layout, database))
+    seen = await server_of_hosts.compare_server(primary, _shards_of(reading.layout, database))
     if not seen.is_their_server:
         raise PromotionRefused(
             f"{primary} is not the server of databases.{database}.url, which hosts use; name that one as the primary"

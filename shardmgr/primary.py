@@ -103,6 +103,11 @@ class Primary:
     servers: Mapping[str, DatabaseServer] = field(default_factory=dict, hash=False)
     unknown: Unknown = field(default_factory=dict, hash=False)
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether hosts may use its server."""
+        return self.state is PrimaryState.SERVING
+
 
 @dataclass(slots=True, frozen=True)
 class Primaries:
@@ -144,6 +149,8 @@ class ServerReport:
         received: all that it has, applied or not; None: not known, because it was restarted or its reception was.
         applied: what it has applied.
         complaint: why it does not receive or does not apply, as the server says it; empty: it names nothing.
+        heard: another text each time that it hears from its source, which is at least once a second; empty: it is not
+            connected.
     """
 
     term: int
@@ -157,6 +164,7 @@ class ServerReport:
     received: ReplicationPosition | None
     applied: ReplicationPosition
     complaint: str
+    heard: str = ""
 
     @property
     def has_applied_all(self) -> bool:

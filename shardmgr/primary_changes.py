@@ -63,6 +63,30 @@ def accept_loss(entry: Primary, target: str = "") -> Primary:
     return replace(entry, state=PrimaryState.REVOKING, target=target, loss_accepted=True)
 
 
+def replace_lost(entry: Primary, lost: str, *, target: str = "", accepts_loss: bool = False) -> Primary:
+    """Return the entry with which an administrator replaces a primary that is lost; the same if that has begun already.
+
+    Args:
+        lost: the primary. Naming it makes a repetition harmless: the next primary is not replaced.
+        target: the server to promote if the loss is accepted; empty: the most advanced one.
+
+    Raises:
+        PromotionRefused: another server is the primary, or the loss must be accepted.
+    """
+    if entry.server != lost or entry.state is PrimaryState.PROMOTING:
+        raise PromotionRefused(f"{entry.server} is the primary in term {entry.term}; nothing is to be replaced")
+    is_begun = entry.state in (PrimaryState.REVOKING, PrimaryState.FENCED)
+    if accepts_loss:
+        return accept_loss(entry if is_begun else start_revoking(entry), target)
+    if target:
+        raise PromotionRefused(
+            "without an accepted loss the server that has everything is promoted; leave the region out"
+        )
+    if entry.policy is LossPolicy.ASYNC:
+        raise PromotionRefused("its policy is async, so nobody knows what is lost; repeat with the loss accepted")
+    return entry if is_begun else start_revoking(entry)
+
+
 def abort(entry: Primary) -> Primary:
     """Return the entry with which the primary goes on in its term. Raises `PromotionRefused`."""
     if entry.state is PrimaryState.PROMOTING or not entry.has_served:

@@ -7,18 +7,20 @@ how an administrator is shown the progress.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from shardmgr.primary import LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import PromotionRefused, start_drain
 from shardmgr.primary_document import change_primary, name_part, read_primary
-from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promoter import ElectedPromoter, Promoter, PromoterRound
 from shardmgr.promotion import AwaitChange, PromotionStep, ReplaceEntry, SendCommand
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 
 ELECTION_FOLDER: Final = "promoters"
 """The folder of the elected promoters; each entry has the name of its database, see `name_part`."""
+_TEXT_CHARS_MAX: Final = 2_000
 
 
 def server_in(entry: Primary, region: str) -> str:
@@ -99,54 +101,102 @@ async def run_promoter(
     nonce: str,
     promoter: Promoter,
     is_done: Callable[[PromoterRound], bool],
-    pause: Callable[[], Awaitable[None]],
+    pause: Callable[[PromoterRound | None], Awaitable[None]],
 ) -> None:
     """Run rounds of a promoter while it is elected, until one is done, or the database has no entry.
 
     Args:
         nonce: identifies this run of the process.
-        is_done: called after each round. While another promoter is elected, a round only reads the entry.
-        pause: waits before a round that would do the same as the one before, or whose step had no effect.
+        is_done: called after each round. While another promoter is elected, a round only reads the entry, and what the
+            other one has published.
+        pause: waits before a round that would do the same as the one before, or whose step had no effect. It gets that
+            round; None: the registry has failed.
 
     Raises:
         MalformedDocument: nothing is done until the entry is corrected.
         RegistryOutcomeUnknown: the entry may have been written; a further run reads it.
     """
     before: PromotionStep | None = None
+    published: ElectedPromoter | None = None
     while True:
+        done: PromoterRound | None = None
         try:
-            elected = await _is_elected(registry, database, nonce)
-            done = await (promoter.run_round() if elected else _watched_round(registry, database))
-            if done is None or is_done(done):
+            elected = await _elected(registry, database, nonce)
+            if elected.nonce != nonce:
+                done = await _watched_round(registry, database, elected)
+            else:
+                done = await promoter.run_round()
+            if done is None:
+                return
+            if done.elected is None:
+                published = await _publish(registry, database, nonce, done, published)
+            if is_done(done):
                 return
             is_repeated, before = done.step == before, done.step
             if not done.is_waiting and not is_repeated:
                 continue  # a step that is asked for again had no effect yet
         except RegistryFailed:
             pass  # the session may begin again
-        await pause()
+        await pause(done)
 
 
-async def _is_elected(registry: Registry, database: str, nonce: str) -> bool:
-    """Stand for election if nobody is elected. Return whether this promoter is. Raises RegistryFailed."""
+async def _elected(registry: Registry, database: str, nonce: str) -> ElectedPromoter:
+    """Stand for election if nobody is elected. Return the promoter that is. Raises RegistryFailed."""
     name = name_part(database)
-    elected = (await registry.members(ELECTION_FOLDER)).get(name)
-    if elected is not None:
-        return elected == nonce.encode()
+    found = (await registry.members(ELECTION_FOLDER)).get(name)
+    if found is not None:
+        return _parse_elected(found)
+    own = ElectedPromoter(nonce)
     try:
-        await registry.announce(ELECTION_FOLDER, name, nonce.encode())
+        await registry.announce(ELECTION_FOLDER, name, _render_elected(own))
     except RegistryConflict:
-        return False
-    return True
+        return ElectedPromoter("")
+    return own
 
 
-async def _watched_round(registry: Registry, database: str) -> PromoterRound | None:
+async def _publish(
+    registry: Registry, database: str, nonce: str, done: PromoterRound, before: ElectedPromoter | None
+) -> ElectedPromoter | None:
+    """Publish what a round has done, if it is not what was published before."""
+    found = ElectedPromoter(nonce, done.version, is_at_rest(done), progress_text(done)[:_TEXT_CHARS_MAX])
+    if found == before:
+        return before
+    try:
+        await registry.announce(ELECTION_FOLDER, name_part(database), _render_elected(found))
+    except RegistryConflict:
+        return None  # another one is elected meanwhile
+    return found
+
+
+def _render_elected(elected: ElectedPromoter) -> bytes:
+    fields = {"nonce": elected.nonce, "version": elected.version, "at_rest": elected.is_at_rest, "text": elected.text}
+    return json.dumps(fields).encode()
+
+
+def _parse_elected(data: bytes) -> ElectedPromoter:
+    """Return what was published. Of another form: only that somebody is elected."""
+    try:
+        fields = json.loads(data)
+        return ElectedPromoter(
+            str(fields["nonce"]), int(fields["version"]), fields["at_rest"] is True, str(fields["text"])
+        )
+    except (ValueError, KeyError, TypeError):
+        return ElectedPromoter("")
+
+
+async def _watched_round(registry: Registry, database: str, elected: ElectedPromoter) -> PromoterRound | None:
     found = await read_primary(registry, database)
-    return None if found is None else PromoterRound(found.entry, AwaitChange(("another process promotes it",)))
+    if found is None:
+        return None
+    return PromoterRound(
+        found.entry, AwaitChange(("another process promotes it",)), version=found.version, elected=elected
+    )
 
 
 def is_at_rest(done: PromoterRound) -> bool:
     """Return whether further rounds would change nothing: each acker has its standing, or says why it has none."""
+    if done.elected is not None:
+        return done.elected.is_at_rest and done.elected.version == done.version
     in_trouble = done.problems.keys() | done.complaints.keys()
     step = done.step
     is_idle = isinstance(step, AwaitChange) or (isinstance(step, SendCommand) and step.server in in_trouble)
@@ -160,6 +210,8 @@ def has_moved(entry: Primary, region: str) -> bool:
 
 def progress_text(done: PromoterRound) -> str:
     """Return a line for a person: the state, what was done in a round, and what it waits for."""
+    if done.elected is not None and done.elected.text and done.elected.version == done.version:
+        return done.elected.text
     step = done.step
     if isinstance(step, SendCommand):
         what = f"{step.server}: {step.command.value}" + (f" {step.source}" if step.source else "")

@@ -14,18 +14,38 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from shardmgr.cluster_reader import read_cluster
+from shardmgr.cluster_reader import ClusterReading, read_cluster
+from shardmgr.ownership import OwnershipState
 from shardmgr.plan import has_no_owner
-from shardmgr.primary import Primary, ServerReport
+from shardmgr.primary import Primary, PrimaryState, ServerReport
+from shardmgr.primary_changes import start_revoking
 from shardmgr.primary_document import read_primary, replace_primary
 from shardmgr.promotion import AwaitChange, Promotion, PromotionStep, ReplaceEntry, SendCommand
 from shardmgr.registry.port import Registry, RegistryConflict
 from shardmgr.server_port import DatabaseServers, ServerConnection, ServerFailed
+from shardmgr.suspicion import Suspicion, missing_to_promote
 
 _T = TypeVar("_T")
 
 AreShardsFree: TypeAlias = Callable[[Primary], Awaitable[bool]]
 """Returns whether no owner holds a shard of the database in the entry's term, or could still serve it."""
+
+
+@dataclass(slots=True, frozen=True)
+class ElectedPromoter:
+    """What the elected promoter of a database publishes.
+
+    Attributes:
+        nonce: identifies its run.
+        version: the entry's, as it was read in the last round.
+        is_at_rest: further rounds change nothing while the entry has this version.
+        text: what it did in the last round, and what it waits for.
+    """
+
+    nonce: str
+    version: int = 0
+    is_at_rest: bool = False
+    text: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,12 +56,16 @@ class PromoterRound:
         entry: as it was read.
         problems: by server, why it was not reached, or did not do what it was asked.
         complaints: by server, what it says of its own replication; it does not change what is done.
+        version: that of the entry.
+        elected: what the elected promoter has published; None: this one is elected.
     """
 
     entry: Primary
     step: PromotionStep
     problems: Mapping[str, str] = field(default_factory=dict)
     complaints: Mapping[str, str] = field(default_factory=dict)
+    version: int = 0
+    elected: ElectedPromoter | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -50,18 +74,47 @@ class PromoterRound:
         return isinstance(step, AwaitChange) or (isinstance(step, SendCommand) and step.server in self.problems)
 
 
-def shards_free_by_plan(registry: Registry, database: str) -> AreShardsFree:
-    """Return whether shards are free by the plan: the owners have handed them over, or their handover is overdue.
+class ShardsFree:
+    """Implements `AreShardsFree` by the plan, and after an accepted loss by the sessions of hosts.
 
-    This suffices for a drain: an owner that goes on is stopped when the primary is read-only. It does not for an accepted
-    loss, where it may go on until its session is over. So shards are never free then.
+    By the plan shards are free if the owners have handed them over, or if their handover is overdue. This suffices for a
+    drain: an owner that goes on is stopped when the primary is read-only. After an accepted loss nothing stops it but the
+    end of its session. Then no member may announce that it holds a shard, and a host that has not read the plan, nor
+    announced what it holds, must be cut off: that is so a session's timeout after the plan has no owner any more.
+
+    Args:
+        session_ms: the session timeout of hosts.
+        boot_ms: the boot-time clock.
     """
 
-    async def are_shards_free(entry: Primary) -> bool:
-        reading = await read_cluster(registry)
-        return not entry.loss_accepted and has_no_owner(reading.plan, database)
+    def __init__(self, registry: Registry, database: str, session_ms: int, boot_ms: Callable[[], int]) -> None:
+        self._registry = registry
+        self._database = database
+        self._session_ms = session_ms
+        self._boot_ms = boot_ms
+        self._since_ms: int | None = None
+        """When no member held a shard first; None: one does."""
 
-    return are_shards_free
+    async def __call__(self, entry: Primary) -> bool:
+        reading = await read_cluster(self._registry)
+        free = has_no_owner(reading.plan, self._database)
+        if not entry.loss_accepted:
+            self._since_ms = None
+            return free
+        if not free or reading.malformed or self._is_held(reading):
+            self._since_ms = None
+            return False
+        if self._since_ms is None:
+            self._since_ms = self._boot_ms()
+        return self._boot_ms() - self._since_ms >= self._session_ms
+
+    def _is_held(self, reading: ClusterReading) -> bool:
+        shards = {} if reading.layout is None else reading.layout.shards
+        return any(
+            held.state != OwnershipState.FREE.value and number in shards and shards[number].database == self._database
+            for member in reading.members
+            for number, held in member.held_shards.items()
+        )
 
 
 class Promoter:
@@ -71,15 +124,25 @@ class Promoter:
         registry: an open registry; it may have other users.
         servers: the servers of the database.
         are_shards_free: asked in each round, after the entry was read.
+        suspicion: begins to replace a primary that is lost; None: only an administrator does.
+        boot_ms: the boot-time clock, for the suspicion.
     """
 
     def __init__(
-        self, registry: Registry, database: str, servers: DatabaseServers, are_shards_free: AreShardsFree
+        self,
+        registry: Registry,
+        database: str,
+        servers: DatabaseServers,
+        are_shards_free: AreShardsFree,
+        suspicion: Suspicion | None = None,
+        boot_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._registry = registry
         self._database = database
         self._servers = servers
         self._are_shards_free = are_shards_free
+        self._suspicion = suspicion
+        self._boot_ms = boot_ms
         self._connections: dict[str, ServerConnection] = {}
         self._attempts: dict[str, asyncio.Task[ServerConnection]] = {}
         """The connects in progress."""
@@ -103,7 +166,7 @@ class Promoter:
         entry = found.entry
         reports = await self._observe(entry)
         free = await self._are_shards_free(entry)
-        step = Promotion(entry, reports, shards_free=free).next_step()
+        step = self._next_step(entry, reports, shards_free=free)
         if isinstance(step, ReplaceEntry):
             try:
                 await replace_primary(self._registry, self._database, step.entry, found.version)
@@ -112,7 +175,18 @@ class Promoter:
         elif isinstance(step, SendCommand):
             await self._guarded(step.server, self._connections[step.server].carry_out(step))
         complaints = {name: report.complaint for name, report in reports.items() if report.complaint}
-        return PromoterRound(entry, step, dict(self._problems), complaints)
+        return PromoterRound(entry, step, dict(self._problems), complaints, found.version)
+
+    def _next_step(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> PromotionStep:
+        """Return the step by the rules, or that the primary is lost, or also why it is not replaced although it may be."""
+        if self._suspicion is None:
+            return Promotion(entry, reports, shards_free=shards_free).next_step()
+        if self._suspicion.is_lost(entry, reports, self._boot_ms()):
+            return ReplaceEntry(start_revoking(entry))
+        step = Promotion(entry, reports, shards_free=shards_free).next_step()
+        if entry.state is PrimaryState.SERVING and entry.server not in reports and isinstance(step, AwaitChange):
+            return AwaitChange((*step.missing, *missing_to_promote(entry, reports)))
+        return step
 
     async def close(self) -> None:
         """End all connections. Safe to repeat."""

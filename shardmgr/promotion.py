@@ -210,7 +210,7 @@ class Promotion:
             return AwaitChange(("an administrator must accept the loss",))
         position = self.revoked_position()
         if position is None:
-            return AwaitChange(self._unproven() or ("no server has all that the others have; name the one to promote",))
+            return AwaitChange(self.unproven() or ("no server has all that the others have; name the one to promote",))
         return ReplaceEntry(
             replace(entry, state=PrimaryState.FENCED, position=position, target=self._holder_of(position))
         )
@@ -336,7 +336,8 @@ class Promotion:
         report = self._reports[server]
         return report.applied if report.received is None else report.received
 
-    def _unproven(self) -> tuple[str, ...]:
+    def unproven(self) -> tuple[str, ...]:
+        """Return why the position of a primary that may be lost is not known, one sentence for each acker."""
         entry = self._entry
         if entry.loss_accepted:
             is_awaited = entry.target and entry.target not in self._candidates()

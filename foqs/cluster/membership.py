@@ -1,4 +1,4 @@
-"""A host's membership in its cluster: the registry, the agent, and the planner, which may be elected.
+"""A host's membership in its cluster: the registry, the agent, and the planner and the promoters, which may be elected.
 
 Always true: the registry is open before the agent and the planner run, and its
 session ends after the host has given up its shards. Knows nothing of sockets
@@ -20,6 +20,7 @@ from foqs.options.config import Config
 from foqs.routing.port import Address
 from foqs.runtime.clock import Clock
 from foqs.shard.host_shards import ShardStatus
+from foqs.store.factories import servers_of_promoters
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unavailable
@@ -27,6 +28,7 @@ from shardmgr.agent import Agent, AgentPace
 from shardmgr.cluster_identity import draw_identity
 from shardmgr.cluster_reader import read_layout
 from shardmgr.documents import FORMAT
+from shardmgr.host_promoters import HostPromoters, PromoterPace
 from shardmgr.model import ClusterView, MalformedDocument, Member
 from shardmgr.ownership import OwnershipState, ownership_state_of
 from shardmgr.planner import Planner, PlannerPace
@@ -69,6 +71,8 @@ class Membership:
             own_versions(),
         )
         self.planner = Planner(registry, nonce, planner_pace, clock.monotonic_ms, rng)
+        promoter_pace = PromoterPace(config.cluster.lost_primary_ms, config.cluster.session_timeout_ms)
+        self.promoters = HostPromoters(registry, nonce, servers_of_promoters(config), promoter_pace, clock.monotonic_ms)
         self._server = config.server
         self._databases = frozenset(config.databases)
         self.nonce = nonce
@@ -103,6 +107,7 @@ class Membership:
         self._tasks = [
             asyncio.ensure_future(self.agent.run(member, listener, on_view_changed)),
             asyncio.ensure_future(self.planner.run()),
+            asyncio.ensure_future(self.promoters.run()),
         ]
         return asyncio.ensure_future(_wait_for_first(self._tasks))
 

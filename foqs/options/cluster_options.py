@@ -60,6 +60,16 @@ class ClusterOptions(Options):
         change="Raise it if foqs_cluster_sessions_total rises although no host failed: a pause was longer than the timeout. Lower it if "
         "shards of a host that died must be served sooner.",
     )
+    lost_primary_ms: int = option(
+        5_000,
+        MS,
+        "Of a database with a server in each region and the policy semi-sync: if neither the elected host nor a replica has "
+        "heard from the primary for this time, a replica takes its place. Nothing that was acknowledged is lost by that, also "
+        "if the primary lives.",
+        1_000,
+        3_600_000,
+        change="Raise it if a primary usually comes back sooner, as after a restart: its shards are not served meanwhile.",
+    )
     credentials_file: str = option(
         "",
         "path",

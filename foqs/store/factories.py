@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from foqs.access.host_secrets import database_password, database_tls
 from foqs.options.config import Config
@@ -18,11 +18,14 @@ from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.journaled.journal_settings import FLUSH_ITEMS_MAX, WRITE_BACK_AFTER_MS, JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.mysql.mysql_driver import MysqlSettings
+from foqs.store.mysql.mysql_server import MysqlServers
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import Store, StoreUnusable
-from foqs.store.primary_servers import settings_of_primary
+from foqs.store.primary_servers import promoter_servers, settings_of_primary, settings_while_serving
 from foqs.store.sqlite.sqlite_store import SqliteStore
-from shardmgr.primary import Primary
+from shardmgr.primary import Primaries, Primary
+
+_NO_ENTRIES: Final = Primaries()
 
 StoreFactory: TypeAlias = Callable[[int], Store]
 """Makes a store for a shard number."""
@@ -37,9 +40,13 @@ def local_store_factory(config: Config, clock: Clock) -> StoreFactory:
     return _store_factory(config, None)
 
 
-def database_store_factory(config: Config, name: str) -> StoreFactory:
-    """Return a factory for the shards of a cluster in the database of this name, which must be in `[databases]`."""
-    return _store_factory(config, name)
+def database_store_factory(config: Config, name: str, primaries: Primaries = _NO_ENTRIES) -> StoreFactory:
+    """Return a factory for the shards of a cluster in the database of this name, which must be in `[databases]`.
+
+    Raises:
+        StoreUnusable: see `settings_while_serving`.
+    """
+    return _store_factory(config, name, primaries)
 
 
 def shard_store_factory(config: Config, clock: Clock) -> ShardStoreFactory:
@@ -69,6 +76,19 @@ def shard_store_factory(config: Config, clock: Clock) -> ShardStoreFactory:
     return make_store
 
 
+def servers_of_promoters(config: Config) -> dict[str, MysqlServers]:
+    """Return the servers, as a promoter reaches them, of each database that has servers and an account for promoters.
+
+    Raises:
+        ConfigError: a password file is missing or unsafe.
+    """
+    return {
+        name: promoter_servers(config, name, mysql_settings(config, name))
+        for name, options in config.databases.items()
+        if config.cluster.zookeeper and options.servers and options.promoter_user
+    }
+
+
 def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings:
     """Return the settings of the MySQL server at `store.url`, or of a database of the cluster by its name."""
     url, options = _parsed_url(config, database), config.store
@@ -85,13 +105,15 @@ def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings
     )
 
 
-def _store_factory(config: Config, database: str | None) -> StoreFactory:
+def _store_factory(config: Config, database: str | None, primaries: Primaries = _NO_ENTRIES) -> StoreFactory:
     url = _parsed_url(config, database)
     if url.kind == "sqlite":
         folder = Path(url.path)
         unsafe = config.store.unsafe_durability
         return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, unsafe_durability=unsafe)
     settings = mysql_settings(config, database)
+    if database is not None:
+        settings = settings_while_serving(config, database, settings, primaries)
     return lambda shard: MysqlStore(settings, shard)
 
 

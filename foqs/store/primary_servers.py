@@ -14,7 +14,7 @@ from foqs.store.mysql.expected_server import ExpectedServer
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_server import MysqlServers, ServerAccess
 from foqs.store.port import StoreUnusable
-from shardmgr.primary import LossPolicy, Primary
+from shardmgr.primary import LossPolicy, Primaries, Primary
 
 
 def settings_of_primary(config: Config, database: str, settings: MysqlSettings, entry: Primary) -> MysqlSettings:
@@ -39,6 +39,29 @@ def settings_of_primary(config: Config, database: str, settings: MysqlSettings, 
         needs_acks=entry.policy is LossPolicy.SEMI_SYNC,
     )
     return replace(settings, host=address[0], port=address[1], unix_socket=None, expected=expected)
+
+
+def settings_while_serving(
+    config: Config, database: str, settings: MysqlSettings, primaries: Primaries
+) -> MysqlSettings:
+    """Return the settings with which commands use a database now: those of its primary, if it has an entry.
+
+    Raises:
+        StoreUnusable: the entry cannot be read or does not serve, or the configuration does not name its server.
+    """
+    if database in primaries.malformed:
+        raise StoreUnusable(
+            f"the entry of the database {database!r} cannot be read: {primaries.malformed[database]}; correct it, or restore it"
+        )
+    entry = primaries.entries.get(database)
+    if entry is None:
+        return settings
+    if not entry.is_serving:
+        raise StoreUnusable(
+            f"the primary of the database {database!r} is being replaced, its entry is {entry.state.value}; wait until it serves "
+            "(foqs region list)"
+        )
+    return settings_of_primary(config, database, settings, entry)
 
 
 def promoter_servers(config: Config, database: str, settings: MysqlSettings) -> MysqlServers:

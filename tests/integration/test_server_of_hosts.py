@@ -33,10 +33,10 @@ def test_server_of_hosts_is_the_one_to_which_their_url_leads(servers: RegionServ
     async def story() -> None:
         by_port = first.settings(SCHEMA, user="hosts", unix_socket=None, port=first.port)
         hosts = MysqlServerOfHosts(by_port, addresses)
-        assert await hosts.look("a", [3, 4]) == SeenByHosts(True, {3: 7})
-        assert await hosts.look("b", [3, 4]) == SeenByHosts(False, {})
+        assert await hosts.compare_server("a", [3, 4]) == SeenByHosts(True, {3: 7})
+        assert await hosts.compare_server("b", [3, 4]) == SeenByHosts(False, {})
         servers.servers["b"].kill9()
         with pytest.raises(ServerFailed, match="b"):
-            await hosts.look("b", [4])
+            await hosts.compare_server("b", [4])
 
     run(story(), timeout=60)

@@ -214,6 +214,7 @@ class World:
     last_flush: int = 0
     last_epoch: int = 0
     last_connection: int = 0
+    heartbeats: int = 0
 
     def reaches(self, region: str, server: str) -> bool:
         return self.servers[server].alive and frozenset((region, server)) not in self.cut
@@ -231,6 +232,13 @@ class World:
             ack = replica.receive(self.servers[replica.source])
             if ack is not None:
                 self.acks.append(ack)
+
+    def heard(self, replica: PlainServer) -> str:
+        """Return another text each time: a replica hears from its source all the time, if it reaches it."""
+        if not replica.is_receiving or not self.reaches(replica.name, replica.source):
+            return ""
+        self.heartbeats += 1
+        return f"{self.heartbeats}"
 
     def deliver(self, ack: Ack) -> None:
         self.acks.remove(ack)
@@ -433,4 +441,5 @@ class PlainPromoter:
             received=position_of(server.log + server.relay) if server.knows_received else None,
             applied=position_of(server.log),
             complaint="its SQL thread stands" if server.source and not server.is_applying else "",
+            heard=self.world.heard(server),
         )

@@ -160,6 +160,7 @@ async def _create_layout_and_tables(
     tables: bool,
 ) -> bool:
     from shardmgr.layout_changes import ChangeRefused, create_layout, raise_epochs, read_cluster_view
+    from shardmgr.primary_document import read_primaries
 
     try:
         found = (await read_cluster_view(registry)).layout
@@ -171,7 +172,8 @@ async def _create_layout_and_tables(
             "changed. Look at it with: foqs shard list, or name another cluster.root",
             USAGE,
         )
-    clusters = await make_tables(config, specs) if tables else {}
+    primaries = await read_primaries(registry, shards_by_database(specs))
+    clusters = await make_tables(config, specs, primaries) if tables else {}
     await _set_identity(registry, clusters, adopted)
     if epochs_above:
         await raise_epochs(registry, [spec.number for spec in specs], epochs_above)

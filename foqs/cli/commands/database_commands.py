@@ -1,4 +1,4 @@
-"""The commands for databases that have a server in each region: adopt, move, abort.
+"""The commands for databases that have a server in each region: adopt, move, promote, abort.
 
 Always true: each command can be interrupted and started again; a move that waits can be
 aborted until the next term has begun.
@@ -106,6 +106,34 @@ def move(name: str, file: Path, region: str, dry_run: bool) -> None:
     entry = run_in_session(file, work)
     if not dry_run:
         _say_primary(name, entry)
+
+
+@database.command(
+    "promote",
+    epilog="\b\nExamples:\n  foqs database promote main --config host.toml --lost a\n"
+    "  foqs database promote main --config host.toml --lost a --accept-loss --to r2",
+)
+@click.argument("name", metavar="DATABASE")
+@config_option
+@click.option("--lost", required=True, metavar="SERVER", help="The primary that is lost.")
+@click.option("--accept-loss", "accepts_loss", is_flag=True, help="Promote although acknowledged items may be lost.")
+@click.option("--to", "region", default="", help="With --accept-loss: the region of the next primary.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def promote(name: str, file: Path, lost: str, accepts_loss: bool, region: str, yes: bool) -> None:
+    """Replace the primary of DATABASE that is lost. Hosts do this themselves with the policy semi-sync.
+
+    Without --accept-loss a replica is promoted that has everything that was acknowledged, or the command says what is
+    missing and waits. With it, the most advanced replica that is reached is promoted, or the one of a region, after the
+    sessions of the hosts that may still use the lost server. Until the next term has begun, foqs database abort ends it.
+    """
+    if accepts_loss and not yes:
+        confirm(f"Acknowledged items of {name} may be lost for good. Promote a replica?")
+
+    async def work(session: PrimarySession) -> Primary:
+        await session.replace_lost(name, lost, region, accepts_loss=accepts_loss)
+        return await session.entry(name)
+
+    _say_primary(name, run_in_session(file, work))
 
 
 @database.command("abort", epilog="\b\nExample:\n  foqs database abort main --config host.toml")

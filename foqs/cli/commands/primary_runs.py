@@ -113,6 +113,34 @@ class PrimarySession:
                 f"{entry.servers[entry.server].region} serves in term {entry.term}"
             )
 
+    async def replace_lost(self, database: str, lost: str, region: str, *, accepts_loss: bool) -> None:
+        """Replace a primary that is lost, and show the progress.
+
+        Args:
+            region: the region of the next primary; empty: that of the server which has most.
+
+        Raises:
+            CommandFailed: it was aborted.
+            PromotionRefused
+        """
+        from shardmgr.primary_changes import replace_lost
+        from shardmgr.primary_document import change_primary
+        from shardmgr.primary_moves import server_in
+
+        found = await self.entry(database)
+        target = server_in(found, region) if region else ""
+
+        def change(entry: Primary) -> Primary:
+            return replace_lost(entry, lost, target=target, accepts_loss=accepts_loss)
+
+        change(found)  # refused before the servers are reached
+        async with self._promoter(database) as run:
+            await change_primary(self.registry, database, change)
+            await run(lambda done: done.entry.is_serving)
+        entry = await self.entry(database)
+        if entry.server == lost and entry.is_serving:
+            raise CommandFailed(f"{lost} was not replaced, because that was aborted; it serves in term {entry.term}")
+
     async def run_until_serving(self, database: str) -> None:
         """Run a promoter until the database serves and its ackers have their standings; show the progress."""
         from shardmgr.primary import PrimaryState
@@ -123,11 +151,14 @@ class PrimarySession:
 
     @asynccontextmanager
     async def _promoter(self, database: str) -> AsyncIterator[RunUntil]:
+        from foqs.runtime.clock import SystemClock
         from shardmgr.primary_moves import run_promoter
-        from shardmgr.promoter import Promoter, shards_free_by_plan
+        from shardmgr.promoter import Promoter, ShardsFree
 
         registry, nonce, progress = self.registry, secrets.token_hex(8), _Progress(database)
-        promoter = Promoter(registry, database, self.servers(database), shards_free_by_plan(registry, database))
+        session_ms, boot_ms = self.config.cluster.session_timeout_ms, SystemClock().monotonic_ms
+        free = ShardsFree(registry, database, session_ms, boot_ms)
+        promoter = Promoter(registry, database, self.servers(database), free)
 
         async def run(is_done: Callable[[PromoterRound], bool]) -> None:
             def after(done: PromoterRound) -> bool:
@@ -157,7 +188,7 @@ class _Progress:
             print_message(f"{self._database}: {text}")
 
 
-async def _pause() -> None:
+async def _pause(_: PromoterRound | None) -> None:
     await asyncio.sleep(_PAUSE_S)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from foqs.options.config import Config
     from foqs.store.mysql.mysql_driver import MysqlSettings
     from shardmgr.cluster_reader import ClusterReading
+    from shardmgr.primary import Primaries
     from shardmgr.versions import HostVersions
 
 
@@ -48,8 +49,8 @@ class SchemaPlaces:
 async def find_places(config: Config) -> SchemaPlaces:
     """Return the shards of a host, or of its cluster. Raises CommandFailed."""
     if not config.cluster.zookeeper:
-        return SchemaPlaces([_place(config, shard, None) for shard in range(config.store.shards)])
-    reading, versions = await _read_cluster(config)
+        return SchemaPlaces([_place(config, shard) for shard in range(config.store.shards)])
+    reading, primaries, versions = await _read_cluster(config)
     if reading.layout is None:
         raise CommandFailed(
             f"there is no cluster at {config.cluster.root}; create it with: foqs cluster init --config FILE", USAGE
@@ -61,30 +62,51 @@ async def find_places(config: Config) -> SchemaPlaces:
                 f"shards are in the database {spec.database!r}; add [databases.{spec.database}] to the configuration",
                 USAGE,
             )
-    return SchemaPlaces([_place(config, spec.number, spec.database) for spec in specs], reading, versions)
+    places = [_place_in_cluster(config, spec.number, spec.database, primaries) for spec in specs]
+    return SchemaPlaces(places, reading, versions)
 
 
-def _place(config: Config, shard: int, database: str | None) -> ShardPlace:
+def _place(config: Config, shard: int) -> ShardPlace:
     from foqs.store.factories import mysql_settings
 
-    url = config.store.parsed_url if database is None else config.databases[database].parsed_url
+    url = config.store.parsed_url
     if url.kind == "mysql":
-        return ShardPlace(shard, database or "", settings=mysql_settings(config, database))
-    return ShardPlace(shard, database or "", file=Path(url.path) / f"shard-{shard}.db")
+        return ShardPlace(shard, "", settings=mysql_settings(config))
+    return ShardPlace(shard, "", file=Path(url.path) / f"shard-{shard}.db")
 
 
-async def _read_cluster(config: Config) -> tuple[ClusterReading, dict[str, HostVersions]]:
+def _place_in_cluster(config: Config, shard: int, database: str, primaries: Primaries) -> ShardPlace:
+    """Return where the tables of a shard are: at the primary, if the database has an entry. Raises CommandFailed."""
+    from foqs.store.factories import mysql_settings
+    from foqs.store.port import StoreUnusable
+    from foqs.store.primary_servers import settings_while_serving
+
+    url = config.databases[database].parsed_url
+    if url.kind != "mysql":
+        return ShardPlace(shard, database, file=Path(url.path) / f"shard-{shard}.db")
+    try:
+        settings = settings_while_serving(config, database, mysql_settings(config, database), primaries)
+    except StoreUnusable as error:
+        raise CommandFailed(str(error)) from None
+    return ShardPlace(shard, database, settings=settings)
+
+
+async def _read_cluster(config: Config) -> tuple[ClusterReading, Primaries, dict[str, HostVersions]]:
     from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
     from foqs.runtime.clock import SystemClock
     from shardmgr.cluster_reader import read_cluster
     from shardmgr.model import MalformedDocument
+    from shardmgr.primary_document import read_primaries
     from shardmgr.registry.port import RegistryError
     from shardmgr.versions import read_versions
 
     registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
     try:
         await registry.open()
-        return await read_cluster(registry), await read_versions(registry)
+        reading = await read_cluster(registry)
+        shards = {} if reading.layout is None else reading.layout.shards
+        primaries = await read_primaries(registry, (spec.database for spec in shards.values()))
+        return reading, primaries, await read_versions(registry)
     except RegistryError as error:
         raise CommandFailed(str(error), UNREACHABLE) from None
     except MalformedDocument as error:

@@ -14,6 +14,7 @@ from foqs.cli.host_session import USAGE, CommandFailed
 if TYPE_CHECKING:
     from foqs.options.config import Config
     from shardmgr.model import ShardSpec
+    from shardmgr.primary import Primaries
 
 
 def shards_by_database(specs: Iterable[ShardSpec]) -> Mapping[str, list[int]]:
@@ -24,8 +25,11 @@ def shards_by_database(specs: Iterable[ShardSpec]) -> Mapping[str, list[int]]:
     return found
 
 
-async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> Mapping[int, str]:
+async def make_tables(config: Config, specs: Iterable[ShardSpec], primaries: Primaries) -> Mapping[int, str]:
     """Create the tables of each shard, or upgrade them to this program's version.
+
+    Args:
+        primaries: the entries of the databases. Tables are made at the primaries.
 
     Returns the identity of the cluster that a shard's tables name, by shard, of those that name one.
 
@@ -42,7 +46,10 @@ async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> Mapping[int
             raise CommandFailed(
                 f"shards are in the database {name!r}; add [databases.{name}] to the configuration", USAGE
             )
-        open_store = database_store_factory(config, name)
+        try:
+            open_store = database_store_factory(config, name, primaries)
+        except StoreError as error:
+            raise CommandFailed(str(error)) from None
         for number in numbers:
             store = open_store(number)
             try:

@@ -21,6 +21,8 @@ from foqs.cli.doctor.sqlite_checks import check_sqlite
 from foqs.cluster.connections import read_registry
 from foqs.options.config import Config
 from foqs.store.factories import mysql_settings
+from foqs.store.port import StoreUnusable
+from foqs.store.primary_servers import settings_while_serving
 from foqs.telemetry.findings import Finding
 from foqs_contract.plurals import counted
 from shardmgr.model import Layout, MalformedDocument, Member
@@ -38,21 +40,21 @@ async def check_cluster(config: Config) -> list[Finding]:
     except RegistryError as error:
         remedy = "start it, or correct cluster.zookeeper, and check that this machine reaches it"
         findings.append(Finding("ZooKeeper", "bad", str(error), remedy))
-        return [*findings, *await _check_databases(config, Layout())]
+        return [*findings, *await _check_databases(config, Layout(), Primaries())]
     except MalformedDocument as error:
         remedy = "run the foqs that wrote it, or restore it from a backup (docs/cluster.md)"
         findings.append(Finding("ZooKeeper", "bad", f"its data cannot be read: {error}", remedy))
-        return [*findings, *await _check_databases(config, Layout())]
+        return [*findings, *await _check_databases(config, Layout(), Primaries())]
     findings.append(_check_zookeeper(config))
     findings += _check_members(config, reading.members)
     findings.append(await check_peers(config, reading.members))
     if reading.layout is None:
         remedy = "create it with foqs cluster init --config FILE, or correct cluster.root"
         findings.append(Finding("Layout", "bad", f"there is no cluster at {config.cluster.root}", remedy))
-        return [*findings, *await _check_databases(config, Layout())]
+        return [*findings, *await _check_databases(config, Layout(), Primaries())]
     findings.append(_check_layout(config, reading.layout))
     findings += _check_primaries(primaries)
-    return [*findings, *await _check_databases(config, reading.layout)]
+    return [*findings, *await _check_databases(config, reading.layout, primaries)]
 
 
 def _check_zookeeper(config: Config) -> Finding:
@@ -144,15 +146,24 @@ def _check_primaries(primaries: Primaries) -> Iterator[Finding]:
         yield Finding(f"Primary {database}", "bad", f"its entry cannot be read: {problem}", remedy)
 
 
-async def _check_databases(config: Config, layout: Layout) -> list[Finding]:
-    """Check each database like the store of a single host, with its name in the findings."""
+async def _check_databases(config: Config, layout: Layout, primaries: Primaries) -> list[Finding]:
+    """Check each database like the store of a single host, with its name in the findings. One with an entry, at its primary."""
     findings: list[Finding] = []
     for name, options in config.databases.items():
         shards = sorted(spec.number for spec in layout.shards.values() if spec.database == name)
         place = StoreLocation(f"databases.{name}", shards, config.store.unsafe_durability)
         if options.parsed_url.kind == "mysql":
-            found = await check_mysql(mysql_settings(config, name), place)
+            found = await _check_primary(config, name, place, primaries)
         else:
             found = await check_sqlite(Path(options.parsed_url.path), place)
         findings += [replace(finding, check=f"{finding.check} {name}") for finding in found]
     return findings
+
+
+async def _check_primary(config: Config, name: str, place: StoreLocation, primaries: Primaries) -> list[Finding]:
+    try:
+        settings = settings_while_serving(config, name, mysql_settings(config, name), primaries)
+    except StoreUnusable as error:
+        detail, _, remedy = str(error).partition("; ")
+        return [Finding("Store", "bad", detail, remedy)]
+    return await check_mysql(settings, place)

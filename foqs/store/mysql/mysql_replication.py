@@ -37,7 +37,7 @@ class MysqlReplication(ReplicationSql):
         b"s.LAST_ERROR_MESSAGE, COALESCE((SELECT w.LAST_ERROR_MESSAGE FROM performance_schema.replication_applier_status_by_worker w "
         b"WHERE w.CHANNEL_NAME = c.CHANNEL_NAME AND w.LAST_ERROR_NUMBER <> 0 LIMIT 1), ''), "
         b"COALESCE((SELECT a.SERVICE_STATE FROM performance_schema.replication_applier_status a "
-        b"WHERE a.CHANNEL_NAME = c.CHANNEL_NAME), 'OFF') "
+        b"WHERE a.CHANNEL_NAME = c.CHANNEL_NAME), 'OFF'), s.COUNT_RECEIVED_HEARTBEATS "
         b"FROM performance_schema.replication_connection_configuration c "
         b"JOIN performance_schema.replication_connection_status s ON s.CHANNEL_NAME = c.CHANNEL_NAME"
     )
@@ -54,7 +54,7 @@ class MysqlReplication(ReplicationSql):
     def reception(self, rows: Sequence[Sequence[Any]]) -> Reception:
         if not rows:
             return Reception()
-        channel, host, port, auto_position, state, received, error, apply_error, applies = map(text, rows[0])
+        channel, host, port, auto_position, state, received, error, apply_error, applies, beats = map(text, rows[0])
         if len(rows) > 1 or channel:
             raise ServerUnfit("it has a named replication channel; remove it with RESET REPLICA ALL FOR CHANNEL 'NAME'")
         if auto_position != "1":
@@ -62,7 +62,8 @@ class MysqlReplication(ReplicationSql):
         # It begins with the first transaction of the relay log: those before it are applied.
         last = {origin: ranges[-1][1] for origin, ranges in gtid_set(received).items()}
         complaint = complaint_of(error, apply_error, applies=applies != "OFF")
-        return Reception(f"{host}:{port}", state != "OFF", ReplicationPosition(last), complaint)
+        heard = f"{beats} {received}" if state == "ON" else ""
+        return Reception(f"{host}:{port}", state != "OFF", ReplicationPosition(last), complaint, heard)
 
     def applied(self, rows: Sequence[Sequence[Any]]) -> ReplicationPosition:
         found = gtid_set(text(rows[0][0]))

@@ -19,6 +19,7 @@ from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSetting
 from foqs.store.mysql.mysql_rows import WAITS_FOR_ACK, decode_processes
 from foqs.store.mysql.replication_kinds import replication_sql_of
 from foqs.store.mysql.replication_sql import (
+    HEARTBEATS,
     IDENTITY,
     ReplicationLogin,
     ReplicationSql,
@@ -37,6 +38,8 @@ _NO_SUCH_DATABASE_CODE: Final = 1049
 _NO_SUCH_CONNECTION_CODE: Final = 1094
 _LOCK_WAIT_CODE: Final = 1205
 _LOCK_WAIT_S: Final = 5
+_READ_S: Final = 5.0
+"""The time limit of a read: a server that is silent for longer counts as not reached."""
 _ENDING_S: Final = 0.01
 """The pause between two looks at connections that are ending."""
 _ENDING_COUNT_MAX: Final = 200
@@ -137,16 +140,19 @@ class MysqlServer:
         self.is_usable = True
         self._name = name
         self._link = link
+        self._command_s = link.timeout_s
         self._sql = sql
         self._database = database
         self._accesses = accesses
         self._sources = {"{}:{}".format(*access.source): other for other, access in accesses.items()}
 
     async def standing(self) -> str:
+        self._link.timeout_s = min(_READ_S, self._command_s)
         times, counters = await self._run(self._sql.read_start_times, self._sql.read_counters)
         return self._standing(times, counters)
 
     async def report(self, standing: str) -> ServerReport:
+        self._link.timeout_s = min(_READ_S, self._command_s)
         term = await self._term()
         sql = self._sql
         variables, counters, state, position, applied, *after = await self._run(
@@ -176,6 +182,7 @@ class MysqlServer:
             received=in_log if not reception.source else received and merged(received, in_log),
             applied=in_log,
             complaint=reception.complaint,
+            heard=reception.heard and f"{status.get(HEARTBEATS, '')} {reception.heard}",
         )
 
     async def carry_out(self, step: SendCommand) -> None:
@@ -190,6 +197,7 @@ class MysqlServer:
             statements = sql.open(waits_for_acks=waits)
         else:
             statements = sql.revoke if step.command is ServerCommand.REVOKE else sql.make_read_only
+        self._link.timeout_s = self._command_s
         # One after the other: a statement of a group is not sent if the one before it has failed.
         for statement in statements:
             await self._run(statement)

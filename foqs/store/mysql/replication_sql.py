@@ -47,12 +47,14 @@ class Reception:
         is_running: it receives, or tries to connect.
         received: what it has received since it was started; None: it does not know.
         complaint: see `complaint_of`.
+        heard: see `ServerReport`; without the heartbeats that are in `read_counters`.
     """
 
     source: str = ""
     is_running: bool = False
     received: ReplicationPosition | None = None
     complaint: str = ""
+    heard: str = ""
 
 
 IDENTITY: Final = b"SELECT VERSION(), @@GLOBAL.server_id"
@@ -77,6 +79,8 @@ def write_term(database: str, term: int, server: str) -> tuple[bytes, ...]:
     )
 
 
+HEARTBEATS: Final = "SLAVE_RECEIVED_HEARTBEATS"
+"""The counter of heartbeats from the source, of MariaDB. MySQL has it in `ReplicationSql.read_reception`."""
 UPTIMES: Final = ("UPTIME", "UPTIME_SINCE_FLUSH_STATUS")
 
 
@@ -129,7 +133,7 @@ class ReplicationSql(ABC):
     @property
     def read_counters(self) -> bytes:
         """Read the counters by name."""
-        names = [*self.start_counters, *self.log_status, self._source("STATUS")]
+        names = [*self.start_counters, *self.log_status, self._source("STATUS"), HEARTBEATS]
         return b"SHOW GLOBAL STATUS WHERE UPPER(Variable_name) IN (%s)" % _literals(names)
 
     @abstractmethod

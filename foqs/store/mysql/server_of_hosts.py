@@ -33,7 +33,7 @@ class MysqlServerOfHosts:
         self._settings = settings
         self._addresses = addresses
 
-    async def look(self, name: str, shards: Collection[int]) -> SeenByHosts:
+    async def compare_server(self, name: str, shards: Collection[int]) -> SeenByHosts:
         host, port = self._addresses[name]
         named_settings = replace(self._settings, host=host, port=port, unix_socket=None)
         async with (

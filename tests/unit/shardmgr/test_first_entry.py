@@ -42,7 +42,7 @@ class Site:
         self.epochs = {1: 7}
         """The epochs in owner rows, at every server."""
 
-    async def look(self, name: str, shards: Collection[int]) -> SeenByHosts:
+    async def compare_server(self, name: str, shards: Collection[int]) -> SeenByHosts:
         assert shards == [1]
         return SeenByHosts(name == self.url, self.epochs)
 

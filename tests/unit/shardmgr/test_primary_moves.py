@@ -121,7 +121,7 @@ class Site:
             self.replicate()
             return is_done(done)
 
-        async def pause() -> None:
+        async def pause(_: PromoterRound | None) -> None:
             self.replicate()
             await asyncio.sleep(0)
 
@@ -202,7 +202,7 @@ def test_step_without_an_effect_is_repeated_after_a_pause() -> None:
         waits: list[int] = []
         promoter = site.promoter(site.one)
 
-        async def pause() -> None:
+        async def pause(_: PromoterRound | None) -> None:
             waits.append(len(site.lines))
 
         def is_done(done: PromoterRound) -> bool:
@@ -228,3 +228,57 @@ def test_progress_says_what_was_done_and_what_is_waited_for() -> None:
     assert text(AwaitChange()) == "draining: at rest"
     complaining = PromoterRound(DRAINING, AwaitChange(), complaints={"r2": "its SQL thread stands"})
     assert progress_text(complaining) == "draining: at rest (r2: its SQL thread stands)"
+
+
+def test_promoter_that_is_not_elected_says_what_the_other_one_does_and_when_that_is_at_rest() -> None:
+    async def story(site: Site) -> None:
+        seen: list[str] = []
+
+        async def watch() -> None:
+            def after(done: PromoterRound) -> bool:
+                assert done.elected is not None
+                seen.append(progress_text(done))
+                return done.entry.is_serving and is_at_rest(done)
+
+            async def pause(_: PromoterRound | None) -> None:
+                await asyncio.sleep(0)
+
+            promoter = site.promoter(site.two)
+            await run_promoter(site.two, "main", "n2", promoter, after, pause)
+            await promoter.close()
+
+        elected = asyncio.Event()
+
+        def is_over(done: PromoterRound) -> bool:
+            elected.set()
+            return watching.done()
+
+        async def when_elected() -> None:
+            await elected.wait()
+            await watch()
+
+        watching = asyncio.ensure_future(when_elected())
+        await asyncio.gather(site.run(site.one, "n1", is_over), watching)
+        assert seen[-1] == "serving: at rest"
+        assert all((await site.entry()).ackers.values())
+
+    on_site(story)
+
+
+def test_publication_of_another_form_says_only_that_somebody_is_elected() -> None:
+    async def story(site: Site) -> None:
+        await site.two.announce(ELECTION_FOLDER, "main", b'{"nonce":7}')
+        waits = 0
+
+        async def pause(done: PromoterRound | None) -> None:
+            nonlocal waits
+            waits += 1
+            assert done is not None
+            assert progress_text(done) == "draining: waits: another process promotes it"
+            assert not is_at_rest(done)
+
+        promoter = site.promoter(site.one)
+        await run_promoter(site.one, "main", "n1", promoter, lambda _: waits > 2, pause)
+        assert waits == 3
+
+    on_site(story)

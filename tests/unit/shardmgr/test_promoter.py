@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from shardmgr.documents import PLAN, render_plan
-from shardmgr.model import Assignment, Plan
+from shardmgr.documents import MEMBERS, PLAN, render_member, render_plan
+from shardmgr.layout_changes import create_layout
+from shardmgr.model import Assignment, HeldShard, Member, Plan, ShardSpec
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import abort, first_entry, start_drain
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
-from shardmgr.promoter import Promoter, PromoterRound, shards_free_by_plan
+from shardmgr.promoter import Promoter, PromoterRound, ShardsFree
 from shardmgr.promotion import AwaitChange, ReplaceEntry, ServerCommand
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
@@ -248,15 +249,43 @@ def test_database_without_an_entry_needs_no_promoter() -> None:
     on_site(story)
 
 
-def test_shards_are_free_when_the_plan_has_no_owner_of_them_and_no_loss_was_accepted() -> None:
+def test_shards_are_free_when_the_plan_has_no_owner_of_them() -> None:
     async def story(site: Site) -> None:
-        are_free = shards_free_by_plan(site.registry, "main")
+        are_free = ShardsFree(site.registry, "main", 6_000, lambda: 0)
         assert await are_free(FIRST)
-        assert not await are_free(replace(FIRST, loss_accepted=True))
         for database, free in (("other", True), ("main", False)):
             plan = Plan({1: Assignment("a", "n1", 1, database, leaving=True)}, {1: 1})
             found = await site.registry.read(PLAN)
             await site.registry.replace(PLAN, render_plan(plan), None if found is None else found.version)
             assert await are_free(FIRST) is free
+
+    on_site(story)
+
+
+def test_shards_are_free_after_an_accepted_loss_when_no_session_can_hold_one() -> None:
+    async def story(site: Site) -> None:
+        now_ms = [0]
+        are_free = ShardsFree(site.registry, "main", 6_000, lambda: now_ms[0])
+        accepted = replace(FIRST, loss_accepted=True)
+
+        async def at(moment_ms: int) -> bool:
+            now_ms[0] = moment_ms
+            return await are_free(accepted)
+
+        await create_layout(site.registry, [ShardSpec(1, "main"), ShardSpec(2, "other")])
+        holder = Member("one", "n1", "h:1", held_shards={1: HeldShard(3, "owned"), 2: HeldShard(1, "owned")})
+        await site.registry.announce(MEMBERS, "n1", render_member(holder))
+        assert not await at(0)
+        assert not await at(60_000)
+        freed = replace(holder, held_shards={1: HeldShard(3, "free"), 2: HeldShard(1, "owned")})
+        await site.registry.announce(MEMBERS, "n1", render_member(freed))
+        assert not await at(61_000)
+        assert not await at(66_999)
+        assert await at(67_000)
+        await site.registry.announce(MEMBERS, "n2", b"{")
+        assert not await at(70_000), "nobody knows what this host holds"
+        await site.registry.withdraw(MEMBERS, "n2")
+        assert not await at(71_000)
+        assert await at(77_000)
 
     on_site(story)

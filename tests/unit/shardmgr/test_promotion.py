@@ -23,6 +23,7 @@ from shardmgr.primary_changes import (
     accept_loss,
     admit_acker,
     first_entry,
+    replace_lost,
     start_drain,
     start_revoking,
 )
@@ -440,3 +441,31 @@ def test_greatest_position_covers_all_others_and_diverged_ones_have_none() -> No
     assert greatest([position(1), position(3), position(2)]) == position(3)
     assert greatest([position(1), position(1, "x")]) is None
     assert greatest([]) is None
+
+
+def test_administrator_replaces_a_lost_primary_and_may_repeat_that() -> None:
+    lost = replace_lost(ENTRY, "r1")
+    assert lost == REVOKING
+    for begun in (REVOKING, FENCED):
+        assert replace_lost(begun, "r1") is begun
+    accepted = replace_lost(ENTRY, "r1", target="r3", accepts_loss=True)
+    assert (accepted.state, accepted.target, accepted.loss_accepted) == (PrimaryState.REVOKING, "r3", True)
+    assert replace_lost(accepted, "r1", target="r3", accepts_loss=True) == accepted
+
+
+@pytest.mark.parametrize(
+    ("entry", "options", "reason"),
+    [
+        (ENTRY, {"lost": "r2"}, "r1 is the primary in term 1"),
+        (replace(ENTRY, server="r2", term=2, ackers={}), {"lost": "r1"}, "r2 is the primary in term 2"),
+        (PROMOTING, {"lost": "r2"}, "r2 is the primary in term 2"),
+        (ENTRY, {"lost": "r1", "target": "r2"}, "leave the region out"),
+        (replace(ENTRY, policy=LossPolicy.ASYNC), {"lost": "r1"}, "repeat with the loss accepted"),
+        (ENTRY, {"lost": "r1", "target": "r4", "accepts_loss": True}, "r4 is no acker"),
+    ],
+)
+def test_replacement_that_would_lose_by_mistake_is_refused(
+    entry: Primary, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(PromotionRefused, match=reason):
+        replace_lost(entry, **options)

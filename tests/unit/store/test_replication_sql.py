@@ -111,7 +111,7 @@ def all_slaves_status(**values: str) -> tuple[bytes, ...]:
 def test_reception_of_mariadb_knows_what_it_has_received_once_it_has_reached_its_source() -> None:
     assert MARIADB.reception([]) == Reception()
     row = all_slaves_status(received="0-11-7")
-    assert MARIADB.reception([row]) == Reception("db:3306", True, ReplicationPosition({"0-11": 7}))
+    assert MARIADB.reception([row]) == Reception("db:3306", True, ReplicationPosition({"0-11": 7}), heard="0-11-7")
     assert MARIADB.reception([all_slaves_status(running="Connecting")]) == Reception("db:3306", True, None)
     assert not MARIADB.reception([all_slaves_status(running="No")]).is_running
 
@@ -133,8 +133,9 @@ def test_reception_of_mariadb_that_cannot_be_judged_is_refused(rows: list[Any], 
 
 def test_reception_of_mysql_is_the_end_of_its_relay_log() -> None:
     assert MYSQL.reception([]) == Reception()
-    row = (b"", b"db", 3306, b"1", b"ON", b"u:5-9", b"", b"", b"ON")
-    assert MYSQL.reception([row]) == Reception("db:3306", True, ReplicationPosition({"u": 9}))
+    row = (b"", b"db", 3306, b"1", b"ON", b"u:5-9", b"", b"", b"ON", 7)
+    assert MYSQL.reception([row]) == Reception("db:3306", True, ReplicationPosition({"u": 9}), heard="7 u:5-9")
+    assert MYSQL.reception([(*row[:4], b"CONNECTING", *row[5:])]).heard == ""
     assert not MYSQL.reception([(*row[:4], b"OFF", b"", *row[6:])]).is_running
     for changed, reason in (
         ((b"c", *row[1:]), "named replication channel"),
@@ -153,9 +154,9 @@ def test_replica_says_why_it_does_not_receive_or_apply() -> None:
     assert MARIADB.reception([of_mariadb]).complaint == f"{refused}; {stands}"
     assert MARIADB.reception([all_slaves_status(applies="No")]).complaint == "its SQL thread stands"
     start = (b"", b"db", 3306, b"1", b"OFF", b"")
-    of_mysql = (*start, b"Got fatal error 1236", b"Duplicate entry", b"OFF")
+    of_mysql = (*start, b"Got fatal error 1236", b"Duplicate entry", b"OFF", 7)
     assert MYSQL.reception([of_mysql]).complaint == f"{refused}; {stands}"
-    assert MYSQL.reception([(*start, b"", b"", b"ON")]).complaint == ""
+    assert MYSQL.reception([(*start, b"", b"", b"ON", 7)]).complaint == ""
 
 
 def test_log_of_mariadb_may_be_cut_only_by_a_start_as_a_replica() -> None:

@@ -1,0 +1,141 @@
+"""The promoters of a host: for each of its databases it stands for election, and while it is elected it keeps the primary or replaces it.
+
+Always true: no server is connected as long as a database has no entry or another promoter is
+elected. A failure of one database does not stop the promoters of others. Knows neither SQL
+nor the rules of a promotion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shardmgr.model import MalformedDocument
+from shardmgr.primary_document import read_primary
+from shardmgr.primary_moves import progress_text, run_promoter
+from shardmgr.promoter import Promoter, PromoterRound, ShardsFree
+from shardmgr.registry.port import Registry, RegistryError
+from shardmgr.server_port import DatabaseServers
+from shardmgr.suspicion import Suspicion
+
+log = logging.getLogger(__name__)
+
+_BUSY_S: Final = 0.1
+"""The pause before a round that waits, while the primary is being replaced."""
+
+
+@dataclass(slots=True, frozen=True)
+class PromoterPace:
+    """The intervals of promoters, in milliseconds.
+
+    Attributes:
+        grace_ms: a primary that nobody hears from for this time is replaced.
+        session_ms: the session timeout of hosts.
+        tick_ms: an elected promoter looks at the servers this often, and another one at the entry five times as rarely.
+    """
+
+    grace_ms: int
+    session_ms: int
+    tick_ms: int = 1_000
+
+
+class HostPromoters:
+    """The promoters of one host.
+
+    Args:
+        registry: an open registry; it may have other users.
+        nonce: identifies this run of the host.
+        servers: by database, its servers as this host reaches them. Only databases with a server in each region.
+        boot_ms: the boot-time clock.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        nonce: str,
+        servers: Mapping[str, DatabaseServers],
+        pace: PromoterPace,
+        boot_ms: Callable[[], int],
+    ) -> None:
+        self._registry = registry
+        self._nonce = nonce
+        self._servers = servers
+        self._pace = pace
+        self._boot_ms = boot_ms
+        self._changed = {database: asyncio.Event() for database in servers}
+        self._said: dict[str, str] = {}
+        """By database, what was logged last."""
+        registry.subscribe(self._on_registry_change)
+
+    async def run(self) -> None:
+        """Run the promoters of all databases until cancelled."""
+        if not self._servers:
+            await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as group:
+            for database in self._servers:
+                group.create_task(self._run_database(database))
+
+    async def _run_database(self, database: str) -> None:
+        while True:
+            try:
+                if await read_primary(self._registry, database) is not None:
+                    await self._promote(database)
+            except (RegistryError, MalformedDocument) as error:
+                self._say(database, f"the promoter waits: {error}")
+            except Exception:
+                # A host serves shards, whatever its promoter meets at a server of one database.
+                log.exception("the promoter of a database has failed; it begins again", extra={"database": database})
+            await self._wait(database, self._pace.tick_ms)
+
+    async def _promote(self, database: str) -> None:
+        """Run rounds until the entry cannot be read or is gone."""
+        pace = self._pace
+        promoter = Promoter(
+            self._registry,
+            database,
+            self._servers[database],
+            ShardsFree(self._registry, database, pace.session_ms, self._boot_ms),
+            Suspicion(pace.grace_ms),
+            self._boot_ms,
+        )
+
+        def after(done: PromoterRound) -> bool:
+            if done.elected is None:
+                self._say(database, progress_text(done))
+            return False
+
+        async def pause(done: PromoterRound | None) -> None:
+            if done is not None and done.elected is not None:
+                await promoter.close()
+                await self._wait(database, pace.tick_ms * 5)
+            elif done is None or done.entry.is_serving:
+                await self._wait(database, pace.tick_ms)
+            else:
+                await asyncio.sleep(_BUSY_S)
+
+        try:
+            await run_promoter(self._registry, database, self._nonce, promoter, after, pause)
+        finally:
+            await promoter.close()
+
+    def _say(self, database: str, text: str) -> None:
+        if self._said.get(database) != text:
+            self._said[database] = text
+            log.info("the promoter of a database has done a step", extra={"database": database, "step": text})
+
+    def _on_registry_change(self) -> None:
+        for event in self._changed.values():
+            event.set()
+
+    async def _wait(self, database: str, tick_ms: int) -> None:
+        """Wait for a change of the registry, and at most for the tick; a pause of a tenth of a second bounds the reads."""
+        await asyncio.sleep(_BUSY_S)
+        try:
+            async with asyncio.timeout(tick_ms / 1_000):
+                await self._changed[database].wait()
+        except TimeoutError:
+            pass
+        self._changed[database].clear()

@@ -1,0 +1,80 @@
+"""A region dies under load: hosts of the other regions promote a replica by themselves, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from foqs_client import Client
+from tests.integration.test_region_drain import Site, load
+from tests.support.aio import run
+from tests.support.dequeue_all import dequeue_all
+from tests.support.region_servers import RegionServers
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+
+
+def row_of_main(listing: str) -> list[str]:
+    """Return the row of the database in the output of region list."""
+    [row] = [line.split() for line in listing.splitlines() if line.startswith("main")]
+    return row
+
+
+async def adopt(site: Site, policy: str) -> None:
+    regions = [f"--region={name}=r-{name}" for name in "abc"]
+    await site.foqs("database", "adopt", "main", "--primary", "a", *regions, "--policy", policy, "--yes")
+    await site.served_by("one")
+
+
+def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    async def story(site: Site, servers: RegionServers) -> None:
+        await adopt(site, "semi-sync")
+        async with Client(site.address) as client:
+            async with load(client) as producers:
+                await producers.wait_for_more()
+                begun = time.monotonic()
+                servers.servers["a"].kill9()
+                site.hosts[0].kill9()
+                await producers.wait_for_more()
+                print(f"the first item was acknowledged {time.monotonic() - begun:.1f} s after the death of the region")
+                database, region, _, term, state, *_ = row_of_main(await site.foqs("region", "list"))
+                assert (database, term, state) == ("main", "2", "serving")
+                assert region in ("r-b", "r-c")
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.told <= set(taken) <= producers.tried
+
+    with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
+
+
+@pytest.mark.long
+def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_loss(tmp_path: Path) -> None:
+    async def story(site: Site, servers: RegionServers) -> None:
+        await adopt(site, "async")
+        async with Client(site.address) as client:
+            async with load(client) as producers:
+                await producers.wait_for_more()
+                servers.servers["a"].kill9()
+                assert "repeat with the loss accepted" in await site.foqs_refused(
+                    "database", "promote", "main", "--lost", "a"
+                )
+                assert row_of_main(await site.foqs("region", "list"))[3:5] == ["1", "serving"]
+                before = set(producers.told)
+                accept = ("--accept-loss", "--to", "r-b", "--yes")
+                said = await site.foqs("database", "promote", "main", "--lost", "a", *accept)
+                assert "b in r-b is the primary in term 2" in said
+                await site.served_by("two")
+                await producers.wait_for_more()
+        async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.told - before <= set(taken) <= producers.tried
+        print(f"{len(before - set(taken))} of {len(before)} acknowledged items were lost")
+
+    with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)

@@ -1,0 +1,148 @@
+"""Hosts keep and replace the primary of their database by themselves: one of them, and another one if its session ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import pytest
+
+from foqs.testing.virtual_loop import VirtualClock
+from shardmgr.host_promoters import HostPromoters, PromoterPace
+from shardmgr.primary import LossPolicy, Primary
+from shardmgr.primary_changes import first_entry
+from shardmgr.primary_document import FOLDER, read_primary, replace_primary
+from shardmgr.primary_moves import ELECTION_FOLDER
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
+from tests.support.plain_database_servers import PlainDatabaseServers
+from tests.support.plain_regions import REGIONS, World
+from tests.support.virtual_time import run_virtual
+from tests.unit.shardmgr.test_primary_moves import SERVERS
+
+PACE: Final = PromoterPace(grace_ms=5_000, session_ms=6_000)
+FIRST: Final = first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS)
+
+
+class Site:
+    """A database in three regions, whose servers replicate all the time, and a host in each region."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(asyncio.get_running_loop())
+        self.ensemble = LocalEnsemble(None, self.clock.monotonic_ms)
+        self.world = World(FIRST)
+        self.connects: list[str] = []
+        self.tasks = [asyncio.create_task(self._replicate())]
+        self.hosts: dict[str, tuple[LocalRegistry, asyncio.Task[None]]] = {}
+
+    async def start(self) -> None:
+        self.registry = self.ensemble.registry(6_000)
+        await self.registry.open()
+        for region in REGIONS:
+            await self.host(region)
+
+    async def host(self, region: str) -> None:
+        registry = self.ensemble.registry(6_000)
+        await registry.open()
+        servers = PlainDatabaseServers(self.world, region, lambda name: self.connects.append(region))
+        promoters = HostPromoters(registry, f"n-{region}", {"main": servers}, PACE, self.clock.monotonic_ms)
+        self.hosts[region] = registry, asyncio.create_task(promoters.run())
+
+    async def kill_host(self, region: str) -> None:
+        registry, task = self.hosts.pop(region)
+        task.cancel()
+        await registry.close()
+
+    async def elected(self) -> str:
+        [data] = (await self.registry.members(ELECTION_FOLDER)).values()
+        return next(region for region in REGIONS if f"n-{region}".encode() in data)
+
+    async def until(self, is_so: Callable[[Primary], bool]) -> Primary:
+        while True:
+            found = await read_primary(self.registry, "main")
+            if found is not None and is_so(found.entry):
+                return found.entry
+            await asyncio.sleep(0.05)
+
+    async def _replicate(self) -> None:
+        while True:
+            for name in REGIONS:
+                self.world.receive(name)
+                if self.world.servers[name].alive:
+                    self.world.servers[name].apply_next()
+            for ack in list(self.world.acks):
+                self.world.deliver(ack)
+            await asyncio.sleep(0.01)
+
+
+def on_site(story: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
+    async def play() -> None:
+        site = Site()
+        await site.start()
+        await story(site)
+
+    run_virtual(play, until_s=3_600)
+
+
+def is_proven(entry: Primary) -> bool:
+    return entry.is_serving and all(entry.ackers.values())
+
+
+def test_hosts_connect_to_no_server_before_there_is_an_entry_and_open_its_first_primary_then() -> None:
+    async def story(site: Site) -> None:
+        await asyncio.sleep(60)
+        assert site.connects == []
+        await replace_primary(site.registry, "main", FIRST, None)
+        entry = await site.until(is_proven)
+        assert (entry.term, entry.server) == (1, "r1")
+        assert set(site.connects) == {await site.elected()}
+
+    on_site(story)
+
+
+def test_lost_primary_is_replaced_by_the_hosts_and_a_lost_host_by_another_one() -> None:
+    async def story(site: Site) -> None:
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        site.world.servers["r1"].append(flush=1)
+        await asyncio.sleep(1)
+        site.world.servers["r1"].kill9()
+        await site.kill_host(await site.elected())
+        lost_ms = site.clock.monotonic_ms()
+        entry = await site.until(lambda entry: entry.term == 2 and entry.is_serving)
+        assert site.clock.monotonic_ms() - lost_ms >= PACE.grace_ms
+        assert site.world.servers[entry.server].flushes == {1}
+
+    on_site(story)
+
+
+def test_primary_that_cannot_be_replaced_without_a_loss_is_awaited_and_the_reason_is_published() -> None:
+    async def story(site: Site) -> None:
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        for name in ("r1", "r3"):
+            site.world.servers[name].kill9()
+        await asyncio.sleep(60)
+        found = await read_primary(site.registry, "main")
+        assert found is not None
+        assert (found.entry.term, found.entry.is_serving) == (1, True)
+        [data] = (await site.registry.members(ELECTION_FOLDER)).values()
+        assert b"r1 is not reached; r3 is not reached" in data
+
+    on_site(story)
+
+
+def test_malformed_entry_is_logged_and_the_promoter_goes_on_when_it_is_corrected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
+    async def story(site: Site) -> None:
+        version = await site.registry.replace(f"{FOLDER}/main", b"{}", None)
+        await asyncio.sleep(60)
+        assert site.connects == []
+        await replace_primary(site.registry, "main", FIRST, version)
+        await site.until(is_proven)
+
+    on_site(story)
+    assert any("primaries/main" in str(vars(record).get("step")) for record in caplog.records)
