@@ -34,7 +34,7 @@ class PromoterPace:
     Attributes:
         grace_ms: a primary that nobody hears from for this time is replaced.
         session_ms: the session timeout of hosts.
-        tick_ms: an elected promoter looks at the servers this often, and another one at the entry five times as rarely.
+        tick_ms: an elected promoter looks at the servers this often. Another one looks at the election at most as often.
     """
 
     grace_ms: int
@@ -88,7 +88,7 @@ class HostPromoters:
             except Exception:
                 # A host serves shards, whatever its promoter meets at a server of one database.
                 log.exception("the promoter of a database has failed; it begins again", extra={"database": database})
-            await self._wait(database, self._pace.tick_ms)
+            await self._wait(database)
 
     async def _promote(self, database: str) -> None:
         """Run rounds until the entry cannot be read or is gone."""
@@ -110,11 +110,10 @@ class HostPromoters:
         async def pause(done: PromoterRound | None) -> None:
             if done is not None and done.elected is not None:
                 await promoter.close()
-                await self._wait(database, pace.tick_ms * 5)
-            elif done is None or done.entry.is_serving:
-                await self._wait(database, pace.tick_ms)
+                await self._wait(database)
             else:
-                await asyncio.sleep(_BUSY_S)
+                is_busy = done is not None and not done.entry.is_serving
+                await asyncio.sleep(_BUSY_S if is_busy else pace.tick_ms / 1_000)
 
         try:
             await run_promoter(self._registry, database, self._nonce, promoter, after, pause)
@@ -130,11 +129,11 @@ class HostPromoters:
         for event in self._changed.values():
             event.set()
 
-    async def _wait(self, database: str, tick_ms: int) -> None:
-        """Wait for a change of the registry, and at most for the tick; a pause of a tenth of a second bounds the reads."""
-        await asyncio.sleep(_BUSY_S)
+    async def _wait(self, database: str) -> None:
+        """Wait for a change of the registry, at least one tick and at most five: any change of the cluster wakes all hosts."""
+        await asyncio.sleep(self._pace.tick_ms / 1_000)
         try:
-            async with asyncio.timeout(tick_ms / 1_000):
+            async with asyncio.timeout(4 * self._pace.tick_ms / 1_000):
                 await self._changed[database].wait()
         except TimeoutError:
             pass

@@ -44,6 +44,9 @@ def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknow
                 database, region, _, term, state, *_ = row_of_main(await site.foqs("region", "list"))
                 assert (database, term, state) == ("main", "2", "serving")
                 assert region in ("r-b", "r-c")
+                servers.servers["a"].start("--init-rpl-role=SLAVE")
+                assert "main: a has all that it has" in await site.foqs("database", "rejoin", "main", "a")
+                await producers.wait_for_more()
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
         assert producers.told <= set(taken) <= producers.tried
@@ -56,20 +59,19 @@ def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknow
 def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_loss(tmp_path: Path) -> None:
     async def story(site: Site, servers: RegionServers) -> None:
         await adopt(site, "async")
-        async with Client(site.address) as client:
-            async with load(client) as producers:
-                await producers.wait_for_more()
-                servers.servers["a"].kill9()
-                assert "repeat with the loss accepted" in await site.foqs_refused(
-                    "database", "promote", "main", "--lost", "a"
-                )
-                assert row_of_main(await site.foqs("region", "list"))[3:5] == ["1", "serving"]
-                before = set(producers.told)
-                accept = ("--accept-loss", "--to", "r-b", "--yes")
-                said = await site.foqs("database", "promote", "main", "--lost", "a", *accept)
-                assert "b in r-b is the primary in term 2" in said
-                await site.served_by("two")
-                await producers.wait_for_more()
+        async with Client(site.address) as client, load(client) as producers:
+            await producers.wait_for_more()
+            servers.servers["a"].kill9()
+            assert "repeat with the loss accepted" in await site.foqs_refused(
+                "database", "promote", "main", "--lost", "a"
+            )
+            assert row_of_main(await site.foqs("region", "list"))[3:5] == ["1", "serving"]
+            before = set(producers.told)
+            accept = ("--accept-loss", "--to", "r-b", "--yes")
+            said = await site.foqs("database", "promote", "main", "--lost", "a", *accept)
+            assert "b in r-b is the primary in term 2" in said
+            await site.served_by("two")
+            await producers.wait_for_more()
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))

@@ -1,4 +1,4 @@
-"""The commands for databases that have a server in each region: adopt, move, promote, abort.
+"""The commands for databases that have a server in each region: adopt, move, promote, rejoin, abort.
 
 Always true: each command can be interrupted and started again; a move that waits can be
 aborted until the next term has begun.
@@ -134,6 +134,30 @@ def promote(name: str, file: Path, lost: str, accepts_loss: bool, region: str, y
         return await session.entry(name)
 
     _say_primary(name, run_in_session(file, work))
+
+
+@database.command("rejoin", epilog="\b\nExample:\n  foqs database rejoin main a --config host.toml")
+@click.argument("name", metavar="DATABASE")
+@click.argument("server", metavar="SERVER")
+@config_option
+def rejoin(name: str, server: str, file: Path) -> None:
+    """Let SERVER follow the primary of DATABASE and acknowledge for it again, as a former primary that is back. Safe to repeat.
+
+    Refused if it accepts commits, or has transactions that the primary lacks; they are listed.
+    """
+
+    async def work(session: PrimarySession) -> Primary:
+        from shardmgr.rejoin import rejoin as let_rejoin
+
+        await session.entry(name)
+        await let_rejoin(session.registry, name, session.servers(name), server)
+        await session.run_until_proven(name, server)
+        return await session.entry(name)
+
+    entry = run_in_session(file, work)
+    _say_primary(name, entry)
+    has_all = bool(entry.ackers.get(server))
+    print_message(f"{name}: {server} {'has all that it has' if has_all else 'does not have all that it has yet'}")
 
 
 @database.command("abort", epilog="\b\nExample:\n  foqs database abort main --config host.toml")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _PAUSE_S: Final = 0.1
 """The pause before a round that would do the same as the one before."""
+_PROOF_WAIT_S: Final = 30.0
+"""How long a command waits for an acker that cannot follow, or has much to receive, before it says so."""
 T = TypeVar("T")
 RunUntil: TypeAlias = "Callable[[Callable[[PromoterRound], bool]], Awaitable[None]]"
 """Runs rounds of a promoter until one is done."""
@@ -148,6 +151,19 @@ class PrimarySession:
 
         async with self._promoter(database) as run:
             await run(lambda done: done.entry.state is PrimaryState.SERVING and is_at_rest(done))
+
+    async def run_until_proven(self, database: str, server: str) -> None:
+        """Run a promoter until an acker has its standing, or for some time while it has not; show the progress."""
+        from shardmgr.primary_moves import is_at_rest
+
+        until_s = time.monotonic() + _PROOF_WAIT_S
+        async with self._promoter(database) as run:
+            await run(
+                lambda done: (
+                    done.entry.is_serving
+                    and (done.entry.ackers.get(server, "") != "" or (is_at_rest(done) and time.monotonic() >= until_s))
+                )
+            )
 
     @asynccontextmanager
     async def _promoter(self, database: str) -> AsyncIterator[RunUntil]:

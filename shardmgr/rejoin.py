@@ -1,0 +1,83 @@
+"""A server that comes back, as the former primary does, becomes an acker of its database again.
+
+Always true: it is admitted only while it is closed and has nothing that the primary lacks, so
+a server that has diverged is never an acker. Nothing of a server is changed here. Knows
+nothing of SQL.
+"""
+
+from __future__ import annotations
+
+from shardmgr.primary import Primary, PrimaryState, ReplicationPosition, ServerReport
+from shardmgr.primary_changes import PromotionRefused, admit_acker
+from shardmgr.primary_document import change_primary, read_primary
+from shardmgr.registry.port import Registry, RegistryFailed
+from shardmgr.server_port import DatabaseServers, ServerConnection
+
+
+async def rejoin(registry: Registry, database: str, servers: DatabaseServers, name: str) -> Primary:
+    """Let a server acknowledge for the primary again; the promoter lets it follow. Return the entry. Safe to repeat.
+
+    Raises:
+        PromotionRefused: the server is the primary, is open, or has diverged; or the database does not serve.
+        ServerFailed: it or the primary is not reached.
+        RegistryFailed, RegistryOutcomeUnknown, MalformedDocument
+    """
+    found = await read_primary(registry, database)
+    if found is None:
+        raise RegistryFailed(f"the database {database!r} has no entry")
+    entry = found.entry
+    if name in entry.ackers:
+        return entry
+    admit_acker(entry, name)  # refused before any server is reached
+    if entry.state is not PrimaryState.SERVING:
+        raise PromotionRefused(f"the database is {entry.state.value}; wait until it serves")
+    reports: dict[str, ServerReport] = {}
+    # The primary comes last: what the server has received from it meanwhile is not its own.
+    for each in (name, entry.server):
+        reports[each] = await _report(servers, each, entry)
+    _check_is_contained(name, reports[name], entry.server, reports[entry.server])
+
+    def admit(now: Primary) -> Primary:
+        if (now.term, now.server) != (entry.term, entry.server):
+            raise PromotionRefused(f"{now.server} is the primary now; start this again")
+        return now if name in now.ackers else admit_acker(now, name)
+
+    return await change_primary(registry, database, admit)
+
+
+async def _report(servers: DatabaseServers, name: str, entry: Primary) -> ServerReport:
+    if name not in servers.names:
+        raise PromotionRefused(f"the configuration has no address of {name}; add it to the servers of the database")
+    connection: ServerConnection = await servers.connect(name)
+    try:
+        expected = entry.servers[name].server_id
+        if connection.server_id != expected:
+            raise PromotionRefused(
+                f"the address of {name} leads to the server with server_id {connection.server_id}, not to {expected}; correct it"
+            )
+        return await connection.report(await connection.standing())
+    finally:
+        connection.close()
+
+
+def _check_is_contained(name: str, report: ServerReport, primary: str, of_primary: ServerReport) -> None:
+    """Raise `PromotionRefused` if a server accepts commits, or has transactions that the primary lacks."""
+    if not report.is_read_only:
+        raise PromotionRefused(f"{name} accepts commits; set read_only = 1 there")
+    held = report.applied if report.received is None else report.received
+    own = _beyond(held, of_primary.applied)
+    if own:
+        raise PromotionRefused(
+            f"{name} has diverged, it has transactions that {primary} lacks: {own}. No caller was told that these are "
+            f"committed. On MariaDB end the server with SIGKILL, start it once with --init-rpl-role=SLAVE, which cuts them off, "
+            f"and repeat this; otherwise rebuild it from {primary}"
+        )
+
+
+def _beyond(held: ReplicationPosition, known: ReplicationPosition) -> str:
+    """Return by origin which transactions are not known, as text."""
+    return ", ".join(
+        f"{origin}: {known.last.get(origin, 0) + 1} to {number}"
+        for origin, number in sorted(held.last.items())
+        if number > known.last.get(origin, 0)
+    )
