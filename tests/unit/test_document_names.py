@@ -11,6 +11,7 @@ from tests.support.document_names import ROOT, Span, missing_links, problem_of, 
 
 _AT_THE_TOP: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 NAMES_OF_OTHERS: Final = {
+    "CONN_HEALTH_CHECKS": "a setting of Django",
     "--no-tablespaces": "a flag of mysqldump",
     "--ssl-mode": "a flag of MySQL's client",
     "--ssl-verify-server-cert": "a flag of MariaDB's client",
