@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from shardmgr.primary import LossPolicy, Primary, PrimaryState
@@ -117,7 +118,6 @@ async def run_promoter(
         RegistryOutcomeUnknown: the entry may have been written; a further run reads it.
     """
     before: PromotionStep | None = None
-    published: ElectedPromoter | None = None
     while True:
         done: PromoterRound | None = None
         try:
@@ -129,7 +129,7 @@ async def run_promoter(
             if done is None:
                 return
             if done.elected is None:
-                published = await _publish(registry, database, nonce, done, published)
+                await _publish(registry, database, done, elected)
             if is_done(done):
                 return
             is_repeated, before = done.step == before, done.step
@@ -154,18 +154,16 @@ async def _elected(registry: Registry, database: str, nonce: str) -> ElectedProm
     return own
 
 
-async def _publish(
-    registry: Registry, database: str, nonce: str, done: PromoterRound, before: ElectedPromoter | None
-) -> ElectedPromoter | None:
-    """Publish what a round has done, if it is not what was published before."""
-    found = ElectedPromoter(nonce, done.version, is_at_rest(done), progress_text(done)[:_TEXT_CHARS_MAX])
-    if found == before:
-        return before
-    try:
-        await registry.announce(ELECTION_FOLDER, name_part(database), _render_elected(found))
-    except RegistryConflict:
-        return None  # another one is elected meanwhile
-    return found
+async def _publish(registry: Registry, database: str, done: PromoterRound, before: ElectedPromoter) -> None:
+    """Publish what a round has done, if it is not what the registry had when the round began.
+
+    Another session may have begun since this process published last; what it has published is gone then.
+    """
+    text = progress_text(done)[:_TEXT_CHARS_MAX]
+    found = ElectedPromoter(before.nonce, done.version, is_at_rest(done), text)
+    if found != before:
+        with suppress(RegistryConflict):  # another one is elected meanwhile
+            await registry.announce(ELECTION_FOLDER, name_part(database), _render_elected(found))
 
 
 def _render_elected(elected: ElectedPromoter) -> bytes:

@@ -63,7 +63,9 @@ async def _report(servers: DatabaseServers, name: str, entry: Primary) -> Server
 def _check_is_contained(name: str, report: ServerReport, primary: str, of_primary: ServerReport) -> None:
     """Raise `PromotionRefused` if a server accepts commits, or has transactions that the primary lacks."""
     if not report.is_read_only:
-        raise PromotionRefused(f"{name} accepts commits; set read_only = 1 there")
+        raise PromotionRefused(
+            f"{name} accepts commits; end it with SIGKILL, as a stop in order commits what waits, and start it with read_only = 1"
+        )
     held = report.applied if report.received is None else report.received
     own = _beyond(held, of_primary.applied)
     if own:

@@ -31,7 +31,7 @@ class Site:
 
     def __init__(self, folder: Path, zookeeper: ZooKeeper, servers: RegionServers, stack: ExitStack) -> None:
         first = servers.servers["a"]
-        first.query("SET GLOBAL read_only = 0")
+        servers.open("a")
         self.cluster = RealCluster(folder, zookeeper, first, shards=_SHARDS)
         self.cluster.init()
         password = folder / "replica-password"

@@ -30,7 +30,10 @@ async def adopt(site: Site, policy: str) -> None:
     await site.served_by("one")
 
 
-def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, kind: str
+) -> None:
     async def story(site: Site, servers: RegionServers) -> None:
         await adopt(site, "semi-sync")
         async with Client(site.address) as client:
@@ -44,12 +47,42 @@ def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknow
                 database, region, _, term, state, *_ = row_of_main(await site.foqs("region", "list"))
                 assert (database, term, state) == ("main", "2", "serving")
                 assert region in ("r-b", "r-c")
-                servers.servers["a"].start("--init-rpl-role=SLAVE")
-                assert "main: a has all that it has" in await site.foqs("database", "rejoin", "main", "a")
-                await producers.wait_for_more()
+                if kind == "mariadb":
+                    servers.servers["a"].start("--init-rpl-role=SLAVE")
+                    assert "main: a has all that it has" in await site.foqs("database", "rejoin", "main", "a")
+                    await producers.wait_for_more()
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
         assert producers.told <= set(taken) <= producers.tried
+
+    with ZooKeeper() as zookeeper, RegionServers(kind, 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
+
+
+@pytest.mark.long
+def test_primary_that_stands_still_is_replaced_and_acknowledges_nothing_when_it_goes_on(tmp_path: Path) -> None:
+    async def story(site: Site, servers: RegionServers) -> None:
+        await adopt(site, "semi-sync")
+        async with Client(site.address) as client, load(client) as producers:
+            await producers.wait_for_more()
+            begun = time.monotonic()
+            servers.servers["a"].freeze()
+            await site.served_by("two")
+            await producers.wait_for_more()
+            print(f"the first item was acknowledged {time.monotonic() - begun:.1f} s after the server stood still")
+            servers.servers["a"].thaw()
+            await producers.wait_for_more()
+            assert "a accepts commits; end it with SIGKILL" in await site.foqs_refused(
+                "database", "rejoin", "main", "a"
+            )
+        async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.told <= set(taken) <= producers.tried
+        # It waits for acks, and nobody receives from it: no commit of a host that has its old entry returns.
+        [(_, acknowledging)] = servers.servers["a"].query("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'")
+        [(_, waits)] = servers.servers["a"].query("SHOW STATUS LIKE 'Rpl_semi_sync_master_status'")
+        assert (acknowledging, waits) == ("0", "ON")
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)

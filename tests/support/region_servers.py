@@ -71,6 +71,11 @@ class RegionServers:
     def make_table(self, name: str) -> None:
         self._as_host(name, f"CREATE TABLE {SCHEMA}.item (text VARCHAR(50) PRIMARY KEY) ENGINE = InnoDB")
 
+    def open(self, name: str) -> None:
+        """Let a server accept commits by hand."""
+        for setting in ("super_read_only", "read_only") if self._kind == "mysql9" else ("read_only",):
+            self.servers[name].query(f"SET GLOBAL {setting} = 0")
+
     def stop_replication(self, name: str, thread: str) -> None:
         """Stop the `IO_THREAD` or the `SQL_THREAD` of a replica by hand, and return when it has ended."""
         self.servers[name].query(f"STOP {'SLAVE' if self._kind == 'mariadb' else 'REPLICA'} {thread}")

@@ -282,3 +282,15 @@ def test_publication_of_another_form_says_only_that_somebody_is_elected() -> Non
         assert waits == 3
 
     on_site(story)
+
+
+def test_what_the_elected_promoter_does_is_published_again_in_its_next_session() -> None:
+    async def story(site: Site) -> None:
+        await site.run(site.one, "n1", is_at_rest)
+        found = (await site.one.members(ELECTION_FOLDER))["main"]
+        assert b'"at_rest": true' in found
+        await site.one.withdraw(ELECTION_FOLDER, "main")
+        await site.run(site.one, "n1", is_at_rest)
+        assert (await site.one.members(ELECTION_FOLDER))["main"] == found
+
+    on_site(story)

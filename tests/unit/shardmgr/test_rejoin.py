@@ -82,7 +82,7 @@ def test_server_is_refused_that_is_open_or_not_reached_or_no_replica() -> None:
         await site.is_refused("r2 is the primary", "r2")
         await site.is_refused("r9 is no server of the database", "r9")
         site.former.is_read_only = False
-        await site.is_refused("r1 accepts commits; set read_only = 1 there")
+        await site.is_refused("r1 accepts commits; end it with SIGKILL")
         site.servers.server_ids["r1"] = 99
         await site.is_refused("the address of r1 leads to the server with server_id 99, not to 11")
         site.former.kill9()
