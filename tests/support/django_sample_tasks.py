@@ -116,6 +116,12 @@ def use_a_lost_database() -> None:
 
 
 @task
+def leave_a_transaction_open() -> None:
+    transaction.atomic().__enter__()
+    note.enqueue("of the effects")
+
+
+@task
 def run_wrong_sql() -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT * FROM no_such_table")

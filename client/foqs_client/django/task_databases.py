@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from django.db import Error, InterfaceError, InternalError, OperationalError, close_old_connections, connections
@@ -33,6 +33,22 @@ def open_database(database: str) -> None:
     if not connection.is_usable():  # kept from an earlier task, and broken meanwhile; or of a pool
         connection.close()
         connection.ensure_connection()
+
+
+@contextmanager
+def fresh_connections() -> Iterator[None]:
+    """Let a task find connections that answer, and leave no transaction open for the next one."""
+    close_stale_connections()
+    before = _in_transaction()
+    try:
+        yield
+    finally:
+        for alias in _in_transaction() - before:
+            log.warning("a task has left a transaction open in the database %r; it is rolled back", alias)
+            with suppress(Exception):  # of the driver, which closes what is left of it
+                connections[alias].connection.close()
+            del connections[alias]  # the next use makes another one
+        close_stale_connections()
 
 
 def close_stale_connections() -> None:
@@ -87,6 +103,10 @@ def _answers(database: str) -> bool:
     except Error:
         return False
     return True
+
+
+def _in_transaction() -> set[str]:
+    return {each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block}
 
 
 def _is_broken(connection: Any) -> bool:

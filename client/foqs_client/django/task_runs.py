@@ -39,7 +39,7 @@ from foqs_client.django.task_classes import (
     task_started,
 )
 from foqs_client.django.task_databases import (
-    close_stale_connections,
+    fresh_connections,
     lost_databases,
     open_database,
     write_when_it_answers,
@@ -289,11 +289,8 @@ def _task_error(error: BaseException) -> TaskError:
 
 
 def _run_with_fresh_connections(job: Job, limit_of_function: LimitOfFunction) -> None:
-    close_stale_connections()
-    try:
+    with fresh_connections():
         run_task(job, limit_of_function)
-    finally:
-        close_stale_connections()
 
 
 def _no_limit(_timeout_s: float) -> AbstractContextManager[None]:

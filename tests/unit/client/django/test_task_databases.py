@@ -110,6 +110,16 @@ def test_an_error_of_sql_is_no_loss_of_the_database() -> None:
         run_task(delivered())
 
 
+def test_a_transaction_that_a_task_leaves_open_is_rolled_back(caplog: pytest.LogCaptureFixture) -> None:
+    tasks.leave_a_transaction_open.using(backend="plain").enqueue()
+    run_in_thread(delivered())
+    assert "left a transaction open in the database 'default'" in caplog.text
+    run_in_thread(delivered())
+
+    assert len(query("SELECT id FROM foqs_outbox")) == 1
+    assert not connections["default"].in_atomic_block
+
+
 # ------------------------------------------------------------------ the wait for a database
 
 
