@@ -66,6 +66,8 @@ class HostPromoters:
         self._pace = pace
         self._boot_ms = boot_ms
         self._changed = {database: asyncio.Event() for database in servers}
+        self.rounds: dict[str, PromoterRound] = {}
+        """The last rounds of the databases for which this host has the elected promoter."""
         self._said: dict[str, str] = {}
         """By database, what was logged last."""
         registry.subscribe(self._on_registry_change)
@@ -104,10 +106,15 @@ class HostPromoters:
 
         def after(done: PromoterRound) -> bool:
             if done.elected is None:
+                self.rounds[database] = done
                 self._say(database, progress_text(done))
+            else:
+                self.rounds.pop(database, None)
             return False
 
         async def pause(done: PromoterRound | None) -> None:
+            if done is None:
+                self.rounds.pop(database, None)
             if done is not None and done.elected is not None:
                 await promoter.close()
                 await self._wait(database)
@@ -118,6 +125,7 @@ class HostPromoters:
         try:
             await run_promoter(self._registry, database, self._nonce, promoter, after, pause)
         finally:
+            self.rounds.pop(database, None)
             await promoter.close()
 
     def _say(self, database: str, text: str) -> None:

@@ -10,7 +10,7 @@ the rules, which are in `promotion`, nor of SQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -57,6 +57,8 @@ class PromoterRound:
         problems: by server, why it was not reached, or did not do what it was asked.
         complaints: by server, what it says of its own replication; it does not change what is done.
         version: that of the entry.
+        is_reached: the primary was reached.
+        proven: the ackers that were reached and have all that they acknowledged. With the policy async none.
         elected: what the elected promoter has published; None: this one is elected.
     """
 
@@ -65,6 +67,8 @@ class PromoterRound:
     problems: Mapping[str, str] = field(default_factory=dict)
     complaints: Mapping[str, str] = field(default_factory=dict)
     version: int = 0
+    is_reached: bool = False
+    proven: Collection[str] = ()
     elected: ElectedPromoter | None = None
 
     @property
@@ -175,7 +179,15 @@ class Promoter:
         elif isinstance(step, SendCommand):
             await self._guarded(step.server, self._connections[step.server].carry_out(step))
         complaints = {name: report.complaint for name, report in reports.items() if report.complaint}
-        return PromoterRound(entry, step, dict(self._problems), complaints, found.version)
+        return PromoterRound(
+            entry,
+            step,
+            dict(self._problems),
+            complaints,
+            found.version,
+            is_reached=entry.server in reports,
+            proven=Promotion(entry, reports, shards_free=free).proven_ackers(),
+        )
 
     def _next_step(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> PromotionStep:
         """Return the step by the rules, or that the primary is lost, or also why it is not replaced although it may be."""

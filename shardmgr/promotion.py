@@ -118,6 +118,10 @@ class Promotion:
             return False
         return report.standing != "" and self._entry.ackers[server] == report.standing
 
+    def proven_ackers(self) -> list[str]:
+        """Return the ackers that are proven. If these are all, the position of a lost primary would be known."""
+        return [server for server in self._entry.ackers if self.is_proven(server)]
+
     def has_position(self, report: ServerReport) -> bool:
         """Return whether a server may become the primary: it has applied all that the term acknowledged."""
         position = self._entry.position

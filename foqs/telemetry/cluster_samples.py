@@ -15,8 +15,10 @@ from foqs.cluster.order_probe import OrderProbe
 from foqs.queue.bulk_jobs.bulk_job import BulkJobRecords, BulkJobState
 from foqs.telemetry.metrics import Samples
 from foqs.telemetry.samples import SHARD_STATES
+from shardmgr.host_promoters import HostPromoters
 from shardmgr.model import ClusterView
 from shardmgr.ownership import ownership_state_of
+from shardmgr.primary import LossPolicy
 from shardmgr.session_state import SessionState
 
 
@@ -32,11 +34,24 @@ def cluster_samples(membership: Membership, tier: str) -> Samples:
         "foqs_plan_failing": [((), float(is_failing))],
         "foqs_planner_elected": [((), float(planner.is_elected))],
     }
+    samples |= _database_samples(membership.promoters)
     if view is not None:
         states = _count_states(view, tier)
         samples["foqs_cluster_hosts"] = [((), float(len(view.members)))]
         samples["foqs_cluster_shards"] = [((state,), float(states[state])) for state in SHARD_STATES]
     return samples
+
+
+def _database_samples(promoters: HostPromoters) -> dict[str, Sequence[tuple[tuple[str, ...], float]]]:
+    """Return the samples of the databases for which this host has the elected promoter."""
+    rounds = promoters.rounds.items()
+    synced = [(name, each) for name, each in rounds if each.entry.policy is LossPolicy.SEMI_SYNC]
+    return {
+        "foqs_database_term": [((name,), float(each.entry.term)) for name, each in rounds],
+        "foqs_database_serving": [((name,), float(each.is_reached and each.entry.is_serving)) for name, each in rounds],
+        "foqs_database_ackers": [((name,), float(len(each.entry.ackers))) for name, each in synced],
+        "foqs_database_proven_ackers": [((name,), float(len(each.proven))) for name, each in synced],
+    }
 
 
 def tier_samples(gossip: Gossip, order_probe: OrderProbe) -> Samples:

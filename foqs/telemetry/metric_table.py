@@ -262,6 +262,18 @@ CLUSTER_METRICS: Final = (
     ),
     _gauge("plan_failing", "1 while this host cannot follow the plan, or cannot write it as the elected planner"),
     _gauge("planner_elected", "1 at the host with the elected planner"),
+    _gauge(
+        "database_term",
+        "The term of the primary of a database with a server in each region; at the host with its elected promoter only",
+        "database",
+    ),
+    _gauge(
+        "database_serving",
+        "1 while the promoter reaches the primary and hosts may use it; 0 while it is away or is being replaced",
+        "database",
+    ),
+    _gauge("database_ackers", "Ackers of the primary, with the policy semi-sync", "database"),
+    _gauge("database_proven_ackers", "Those of them that are reached and have all that they acknowledged", "database"),
 )
 """The metrics of a cluster, sampled at each scrape of a host in one. A host alone has none of them."""
 

@@ -34,6 +34,7 @@ class Site:
         self.connects: list[str] = []
         self.tasks = [asyncio.create_task(self._replicate())]
         self.hosts: dict[str, tuple[LocalRegistry, asyncio.Task[None]]] = {}
+        self.promoters: dict[str, HostPromoters] = {}
 
     async def start(self) -> None:
         self.registry = self.ensemble.registry(6_000)
@@ -46,6 +47,7 @@ class Site:
         await registry.open()
         servers = PlainDatabaseServers(self.world, region, lambda name: self.connects.append(region))
         promoters = HostPromoters(registry, f"n-{region}", {"main": servers}, PACE, self.clock.monotonic_ms)
+        self.promoters[region] = promoters
         self.hosts[region] = registry, asyncio.create_task(promoters.run())
 
     async def kill_host(self, region: str) -> None:
@@ -95,7 +97,12 @@ def test_hosts_connect_to_no_server_before_there_is_an_entry_and_open_its_first_
         await replace_primary(site.registry, "main", FIRST, None)
         entry = await site.until(is_proven)
         assert (entry.term, entry.server) == (1, "r1")
-        assert set(site.connects) == {await site.elected()}
+        elected = await site.elected()
+        assert set(site.connects) == {elected}
+        await asyncio.sleep(2)
+        assert [region for region in REGIONS if site.promoters[region].rounds] == [elected]
+        done = site.promoters[elected].rounds["main"]
+        assert (done.is_reached, sorted(done.proven)) == (True, ["r2", "r3"])
 
     on_site(story)
 
