@@ -354,6 +354,49 @@ struct AckRequest {
   4: optional bool forwarded,
 }
 
+/** An item that is done, and how many items follow from it. */
+struct Completion {
+  /** Required. */
+  1: optional string id,
+  /** Required. */
+  2: optional i64 token,
+  /**
+   * Required: at least 1. This many of the request's `items` follow from it, after those of the completions before it. At
+   * most the host's limits of items and bytes of an atomic enqueue. They are added to the shard of `id`. An idempotency
+   * key that belongs to another shard is INVALID_ARGUMENT, and the error names both fields.
+   */
+  3: optional i32 item_count,
+}
+
+struct CompleteRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Required: 1 to the items-per-call limit; each id once. */
+  2: optional list<Completion> completions,
+  3: optional i64 timeout_ms,
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
+  4: optional bool forwarded,
+  /** Required: the items that follow, completion by completion. At most the items-per-call limit. */
+  5: optional list<NewItem> items,
+}
+
+struct CompletionOutcome {
+  /** Present: nothing was written for this entry. */
+  1: optional Error error,
+  /**
+   * Present: the item is deleted, and its items are added; their ids, in the order of the items. An item whose own
+   * idempotency key is in use for the same item is not added again: its id is the first one.
+   */
+  2: optional list<string> ids,
+  /** An earlier attempt with the same token and the same items was written; these are its ids. */
+  3: optional bool repeated,
+}
+
+/** One outcome for each entry of the request, in its order. */
+struct CompleteReply {
+  1: optional list<CompletionOutcome> outcomes,
+}
+
 struct Nack {
   /** Required. */
   1: optional string id,
@@ -1310,6 +1353,14 @@ service Foqs {
    * that does not exist any more is a success with `already_gone`.
    */
   OutcomesReply ack(1: AckRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Acks items and adds the items that follow from each, in one transaction of its shard, or does neither. The token is
+   * valid as for an ack. If it was superseded, or the item is gone, the entry is STALE_LEASE and nothing is written. The
+   * limits of the namespace hold as for an enqueue. The call may be repeated: within the namespace's key window an entry
+   * with the same token and the same items replies the same ids, marked as repeated. It needs ENQUEUE and CONSUME.
+   */
+  CompleteReply complete(1: CompleteRequest request) throws (1: CallFailed failed),
 
   /** Returns items that are not done: they are delivered again at once, later or after a backoff, or they are dead. Only while the lease lasts. */
   OutcomesReply nack(1: NackRequest request) throws (1: CallFailed failed),

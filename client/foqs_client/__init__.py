@@ -34,6 +34,8 @@ from foqs_client.sync_client import SyncClient
 from foqs_client.types import (
     BulkPage,
     Change,
+    Completed,
+    Completion,
     Deliveries,
     Delivery,
     Enqueued,
@@ -60,6 +62,8 @@ __all__ = [
     "BulkPage",
     "Change",
     "Client",
+    "Completed",
+    "Completion",
     "DeadlineExceeded",
     "Deliveries",
     "Delivery",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from foqs_client.errors import FoqsError
 from foqs_client.tracing import Tracing, set_error, traceparent_of, tracer_errors_logged
-from foqs_client.types import Delivery, Enqueued, Item, Outcome
+from foqs_client.types import Delivery, Enqueued, EntryResult, Item
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -61,7 +61,7 @@ class CallSpans:
 
     @contextmanager
     def settle(self, name: str, entries: Sequence[Any]) -> Iterator[_Settle]:
-        """Return a context manager of the span of an ack, nack or release.
+        """Return a context manager of the span of an ack, completion, nack or release.
 
         Args:
             entries: deliveries, or entries that have only the id of an item.
@@ -83,7 +83,7 @@ class _EntriesSpan:
     def __init__(self, span: Span) -> None:
         self._span = span
 
-    def on_results(self, results: Sequence[Enqueued] | Sequence[Outcome]) -> None:
+    def on_results(self, results: Sequence[EntryResult]) -> None:
         """Record the first error of the call's results."""
         for result in results:
             if result.error is not None:
@@ -98,14 +98,18 @@ class _Send(_EntriesSpan):
         super().__init__(span)
         self.items = items
 
-    def on_results(self, results: Sequence[Enqueued] | Sequence[Outcome]) -> None:
+    def on_results(self, results: Sequence[EntryResult]) -> None:
         super().on_results(results)
         if len(results) == 1 and isinstance(results[0], Enqueued) and results[0].id is not None:
             self._span.set_attribute("messaging.message.id", results[0].id)
 
 
 class _Settle(_EntriesSpan):
-    """The span of an ack, nack or release."""
+    """The span of an ack, completion, nack or release."""
+
+    def with_context(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Return the new items of a completion, with the trace context of the span where they have none."""
+        return _with_context(items, traceparent_of(self._span))
 
 
 class _Receive:

@@ -36,6 +36,7 @@ from foqs_client.bulk_job_calls import BulkJobCalls
 from foqs_client.call_spans import CallSpans
 from foqs_client.cluster_calls import ClusterCalls
 from foqs_client.coalescing import Coalescer
+from foqs_client.completing_calls import CompletingCalls
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.dequeue_method import DequeueMethod
@@ -66,7 +67,7 @@ Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, BulkJobCalls):
+class Client(BulkCalls, CompletingCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, BulkJobCalls):
     """The client of a cluster or of a single host, for code in an event loop.
 
     It connects with the first call, and connects again when a connection is lost.

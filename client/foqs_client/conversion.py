@@ -14,6 +14,7 @@ from foqs_client.types import (
     DONE,
     BulkPage,
     Change,
+    Completed,
     Delivery,
     Enqueued,
     Explanation,
@@ -113,6 +114,15 @@ def _nack(given: Nack | Delivery | tuple[str, int]) -> Any:
     if given.metadata is None or type(given.metadata) is bytes:
         return given
     return replace(given, metadata=require_bytes(given.metadata, "metadata"))
+
+
+def completed(results: Sequence[ttypes.CompletionOutcome] | None) -> list[Completed]:
+    return [
+        Completed(result.ids, repeated=bool(result.repeated))
+        if result.error is None and result.ids is not None
+        else Completed(error=error(result.error))
+        for result in results or ()
+    ]
 
 
 def outcomes(results: Sequence[ttypes.Outcome] | None) -> list[Outcome]:

@@ -6,31 +6,25 @@ because the host remembers what it has moved and restored for the namespace's ke
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
 from foqs_client import conversion
-from foqs_client.errors import FoqsError, InvalidArgument, KeyConflict, NotFound, UnknownOutcome
-from foqs_client.retried_calls import RetriedCall
-from foqs_client.routed_calls import RoutedCalls
-from foqs_client.routing_table import Address, call_by_host
+from foqs_client.errors import InvalidArgument, KeyConflict, NotFound
+from foqs_client.repeatable_calls import RepeatableCalls
+from foqs_client.routing_table import Address
 from foqs_client.types import Enqueued, RestoredItem
 from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import restore_key
 from foqs_contract.thrift_method import ThriftMethod
 
-_E = TypeVar("_E")
 _MOVE: Final = ThriftMethod("moveItems")
 _RESTORE: Final = ThriftMethod("restoreItems")
-_MISSING_RESULT: Final = Enqueued(
-    error=UnknownOutcome(
-        "the host's reply does not name this entry; it may have taken effect, so check before you repeat it"
-    )
-)
+_NOT_WRITTEN: Final = (InvalidArgument, KeyConflict, NotFound)
+"""Errors which prove that no attempt was written or will be."""
 
 
-class MovingCalls(RoutedCalls):
+class MovingCalls(RepeatableCalls):
     """The calls that move and restore items. See `Client` for their common arguments."""
 
     async def move(
@@ -50,7 +44,7 @@ class MovingCalls(RoutedCalls):
             request = ttypes.MoveItemsRequest(self.namespace, part, topic, ttl_remaining_ms=ttl_remaining_ms)
             return _results((await self._call(_MOVE, request, timeout_ms, host)).outcomes)
 
-        return await self._send_repeatable(list(ids), self.owner, send, timeout_ms)
+        return await self._send_repeatable(list(ids), self.owner, send, Enqueued, _NOT_WRITTEN, timeout_ms)
 
     async def restore(self, items: Sequence[RestoredItem], *, timeout_ms: int | None = None) -> list[Enqueued]:
         """Add exported items with their history. Return an id or an error for each.
@@ -67,58 +61,8 @@ class MovingCalls(RoutedCalls):
             table = self._router.routing_table
             return None if table is None else table.key_owner(_slot_key(item))
 
-        return await self._send_repeatable(list(map(conversion.restored_item, items)), owner, send, timeout_ms)
-
-    async def _send_repeatable(
-        self,
-        entries: list[_E],
-        owner: Callable[[_E], Address | None],
-        send: Callable[[Address | None, Sequence[_E], int], Awaitable[list[Enqueued]]],
-        timeout_ms: int | None,
-    ) -> list[Enqueued]:
-        """Send entries to the hosts of their shards, and again those that may have failed."""
-        if not entries:
-            return []
-        self._router.refresh_if_due()
-        if timeout_ms is None:
-            timeout_ms = self.timeout_ms
-        begun_s = asyncio.get_running_loop().time()
-
-        async def attempt(entries: Sequence[_E], timeout_ms: int) -> list[Enqueued]:
-            results = await call_by_host(
-                entries, owner, lambda at, part: send(at, part, timeout_ms), lambda error: Enqueued(error=error)
-            )
-            self._router.on_call_errors(result.error for result in results)
-            return results
-
-        async def retry(entries: Sequence[_E], timeout_ms: int) -> list[Enqueued]:
-            return await attempt(entries, await self._router.refresh_for_retry(timeout_ms))
-
-        first: list[Enqueued] | FoqsError
-        try:
-            first = await attempt(entries, timeout_ms)
-        except FoqsError as error:
-            self._router.on_call_errors([error])
-            first = error
-        return await _Repeatable(entries, _MISSING_RESULT).retry_until_done(
-            first, retry, begun_s, timeout_ms, self._pool.sleep_unless_closed, self._rng
-        )
-
-
-class _Repeatable(RetriedCall[_E, Enqueued]):
-    """Repeats a move or a restore until each of its entries has a final result.
-
-    That is safe: if an attempt was written, the next one finds its record, and gets the same ids.
-    """
-
-    not_written_errors = (InvalidArgument, KeyConflict, NotFound)
-
-    def failure_result(self, error: FoqsError) -> Enqueued:
-        return Enqueued(error=error)
-
-    def success_result(self, index: int, result: Enqueued) -> Enqueued:
-        # A repeat of this call's own attempt is no repeat to its caller.
-        return Enqueued(result.id) if index in self._unknown_outcomes else result
+        entries = list(map(conversion.restored_item, items))
+        return await self._send_repeatable(entries, owner, send, Enqueued, _NOT_WRITTEN, timeout_ms)
 
 
 def _results(structs: Sequence[Any] | None) -> list[Enqueued]:

@@ -107,6 +107,7 @@ class SyncClient:
     enqueue = _blocking(Client.enqueue)
     dequeue = _blocking(Client.dequeue, Client._release_unread)
     ack = _blocking(Client.ack)
+    complete = _blocking(Client.complete)
     nack = _blocking(Client.nack)
     extend = _blocking(Client.extend)
     release = _blocking(Client.release)

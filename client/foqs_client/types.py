@@ -191,6 +191,41 @@ class Deliveries(list[Delivery]):
 
 
 @_value_class
+class Completion:
+    """A delivery that is done, and the items that follow from it, for `Client.complete`.
+
+    Attributes:
+        delivery: the delivery, or its (id, token).
+        items: at least one.
+    """
+
+    delivery: Delivery | tuple[str, int]
+    items: Sequence[Item]
+
+
+@_value_class
+class Completed:
+    """The result of one completion: the ids of its items, or an error. With an error nothing was changed.
+
+    Attributes:
+        ids: the ids in the order of the items. The id of an item that repeats the item of its own key is the first one.
+        error: why the completion was not written.
+        repeated: an earlier attempt wrote it.
+    """
+
+    ids: Sequence[str] | None = None
+    error: FoqsError | None = None
+    repeated: bool = False
+
+    def require(self) -> Sequence[str]:
+        """Return the ids, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        assert self.ids is not None
+        return self.ids
+
+
+@_value_class
 class Nack:
     """A delivery to nack, for `Client.nack`.
 

@@ -8,7 +8,7 @@ row; without it neither a client nor a host starts. Pure, without Thrift.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,16 +39,18 @@ class Scope(enum.Enum):
 
 @dataclass(slots=True, frozen=True)
 class Requirement:
-    """The requirement of a call: its scope, and the permissions of which a principal needs one.
+    """The requirement of a call: its scope, and the permissions of which a principal needs one, or all.
 
     Attributes:
         any_of: the permissions of which a call of a NAMESPACE needs one.
         namespace_field: the path of the request's field that names the namespace.
+        all_of: the permissions that a call of a NAMESPACE needs, each of them; `any_of` is empty then.
     """
 
     scope: Scope
     any_of: tuple[Permission, ...] = ()
     namespace_field: str = "namespace_name"
+    all_of: tuple[Permission, ...] = ()
 
     @property
     def is_of_administrators(self) -> bool:
@@ -56,7 +58,14 @@ class Requirement:
         return self.scope is Scope.CLUSTER or self.any_of == (Permission.ADMIN,)
 
     def __str__(self) -> str:
-        return " or ".join(one.name for one in self.any_of) or _WORDS[self.scope]
+        words = " and ".join(one.name for one in self.all_of) or " or ".join(one.name for one in self.any_of)
+        return words or _WORDS[self.scope]
+
+    def missing(self, granted: Collection[int]) -> Permission | None:
+        """Return a permission that a call of a NAMESPACE still needs; None if these are enough."""
+        if self.all_of:
+            return next((permission for permission in self.all_of if permission not in granted), None)
+        return None if any(permission in granted for permission in self.any_of) else self.any_of[0]
 
 
 _WORDS: Final = {
@@ -125,6 +134,7 @@ _PRINCIPAL: Final = Requirement(Scope.AUTHENTICATED)
 _CLUSTER: Final = Requirement(Scope.CLUSTER)
 _ENQUEUE: Final = Requirement(Scope.NAMESPACE, (Permission.ENQUEUE,))
 _CONSUME: Final = Requirement(Scope.NAMESPACE, (Permission.CONSUME,))
+_COMPLETE: Final = Requirement(Scope.NAMESPACE, all_of=(Permission.CONSUME, Permission.ENQUEUE))
 _READ: Final = Requirement(Scope.NAMESPACE, (Permission.CONSUME, Permission.ADMIN))
 _ADMIN: Final = Requirement(Scope.NAMESPACE, (Permission.ADMIN,))
 _GRANTED: Final = Requirement(Scope.NAMESPACE, (Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN))
@@ -137,6 +147,7 @@ _ROWS: Final = (
     CallRow("dequeue", _CONSUME, WRITES, Route.BEST, waits=True),
     CallRow("abandonDequeues", _PRINCIPAL, WRITES, Route.HERE, since=2, settles=True),  # of its own connection only
     CallRow("ack", _CONSUME, WRITES, Route.BY_ID, "leases", settles=True),
+    CallRow("complete", _COMPLETE, WRITES, Route.BY_ID, "completions", since=2, settles=True),
     CallRow("nack", _CONSUME, WRITES, Route.BY_ID, "nacks", settles=True),
     CallRow("extendLease", _CONSUME, WRITES, Route.BY_ID, "extensions", settles=True),
     CallRow("release", _CONSUME, WRITES, Route.BY_ID, "leases", settles=True),

@@ -29,17 +29,16 @@ def denial(needed: Requirement, principal: Principal, granted: Collection[int]) 
     """Return the error if the principal may not make a call. `granted`: its permissions on the namespace."""
     if principal.is_admin or needed.scope is Scope.AUTHENTICATED or needed.scope is Scope.PUBLIC:
         return None
-    for permission in needed.any_of:
-        if permission in granted:
-            return None
     if needed.scope is Scope.CLUSTER:
         return PermissionDenied(
             f"this call affects the whole cluster, and {principal.name!r} is not an administrator; "
             "set admin = true for it in [auth.principals]",
             field="admin",
         )
-    wanted = " or ".join(permission.name for permission in needed.any_of)
+    missing = needed.missing(granted)
+    if missing is None:
+        return None
     return PermissionDenied(
-        f"{principal.name!r} needs the grant {wanted} on the namespace; a principal with ADMIN on it can set it",
-        field=needed.any_of[0].name,
+        f"{principal.name!r} needs the grant {needed} on the namespace; a principal with ADMIN on it can set it",
+        field=missing.name,
     )

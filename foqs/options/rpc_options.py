@@ -88,7 +88,7 @@ class CallOptions(Options):
     atomic_items_max: int = option(
         100,
         "items",
-        "The items of an atomic enqueue. They are written by one flush, so others wait for all of them.",
+        "The items of an atomic enqueue, or of one completion. They are written by one flush, so others wait for all of them.",
         1,
         1_000,
         change="Raise it if a program must write more items together and gets LIMIT_EXCEEDED. Lower it if small calls wait "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from foqs.core.flush.operation import Inserts, Operation
+from foqs.core.flush.operation import Operation
 from foqs.core.limits.in_flight import InFlight
 from foqs.runtime.deadlines import Deadlines
 from foqs_contract.errors import FoqsError
@@ -40,7 +40,7 @@ class FanOutCall:
         self.accepted_count = 0
         """The number of entries that are in operations."""
         self.on_repeats: Callable[[int], None] | None = None
-        """Called with the number of items that were not inserted because their keys were in use; None if the rate is not limited."""
+        """Called with the number of items that are not charged, because they were not inserted; None if the rate is not limited."""
 
     def add_operation(self, operation: Operation, positions: Sequence[int], shard: int) -> None:
         """Add an operation of a shard. `positions` are the places of its entries in the call."""
@@ -78,8 +78,8 @@ class FanOutCall:
         """Reply with the outcomes of all entries."""
         self._deadlines.remove(self._deadline_bucket, self)
         for operation, positions, shard in self._operations:
-            if self.on_repeats is not None and isinstance(operation, Inserts) and operation.has_idempotency_keys:
-                self.on_repeats(operation.repeat_count)
+            if self.on_repeats is not None and (count := operation.not_inserted_count):
+                self.on_repeats(count)
             outcomes = operation.outcomes(shard)
             if len(outcomes) == len(self.outcomes):
                 self.outcomes = outcomes

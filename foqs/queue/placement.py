@@ -107,6 +107,26 @@ class Placement:
             except (TemporaryRefusal, NotOwner, InvalidArgument) as error:
                 call.refuse(own_positions, error)
 
+    def check_bound_to(self, shard: int, field: str, items: Sequence[NewItem], first_place: int) -> None:
+        """Check that items may be in the shard of an item, which `field` names; their places count from `first_place` on.
+
+        Raises:
+            InvalidArgument: some must be in another shard; both fields are named.
+            Unavailable: no shard is known that may hold some of them.
+        """
+        if _KEYED_TYPES.isdisjoint(map(type, items)):
+            return
+        bindings = (
+            Binding(field, frozenset((shard,))),
+            *joint_bindings(self._bindings_of(items), first_place),
+        )
+        if not allowed_shards(bindings):
+            raise self._bound_error(NO_SHARDS)
+
+    def expiry_errors(self, items: Sequence[NewItem], now_ms: int) -> dict[int, FoqsError]:
+        """Return an error, by place, for each item that would expire before it is due, by the clock of its shard."""
+        return _expiry_errors(items, range(len(items)), now_ms)
+
     def _bindings_of(self, items: Sequence[NewItem]) -> Sequence[Bindings]:
         """Return what binds each item to its shard. Items that are bound alike get the same object."""
         keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]

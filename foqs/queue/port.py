@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.core.flush.completions import CompletedIds as CompletedIds
+from foqs.core.flush.completions import CompletionEntry
 from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
 from foqs.core.flush.operation import AlreadyGone as AlreadyGone
 from foqs.core.flush.operation import Repeated as Repeated
@@ -168,6 +170,18 @@ class ItemExplanation:
     better_items: int | None
     better_items_more: bool
     absent: bool
+
+
+CompletionOutcome: TypeAlias = CompletedIds | FoqsError
+"""The outcome of one completion: the ids of its items, or the error."""
+
+
+class ShardCompletion(NamedTuple):
+    """A completion of an item of a shard. `place`: its place in the call."""
+
+    shard: int
+    completion: CompletionEntry
+    place: int = 0
 
 
 Outcome: TypeAlias = AlreadyGone | FoqsError | str | Repeated | None
@@ -372,6 +386,19 @@ class Queue(Protocol):
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
         """Ack the (shard, number) ids with their tokens. Replies with an outcome for each, in order. Ids must be distinct."""
+        ...
+
+    def complete(
+        self,
+        namespace: str,
+        entries: Sequence[ShardCompletion],
+        deadline: float,
+        on_done: Callable[[list[CompletionOutcome]], None],
+    ) -> PendingCall:
+        """Ack each item and enqueue those that follow from it, or do neither. Replies with an outcome for each, in order.
+
+        Ids must be distinct. The items of each passed `check_completion_items`.
+        """
         ...
 
     def apply(

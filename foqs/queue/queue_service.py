@@ -24,6 +24,7 @@ from foqs.core.memory.ready_index import ReadyIndex
 from foqs.options.options import NamespaceOptions
 from foqs.queue.bulk_changes import HostBulkChanges
 from foqs.queue.call_limits import CallLimits
+from foqs.queue.completing import Completing
 from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.host_state import HostState
 from foqs.queue.order_meter import OrderMeter
@@ -33,11 +34,13 @@ from foqs.queue.placement import Placement, values_at
 from foqs.queue.port import (
     ITEM_OVERHEAD_BYTES,
     BulkChanges,
+    CompletionOutcome,
     EnqueueOutcome,
     LeasedItems,
     Outcome,
     PendingCall,
     QueueReads,
+    ShardCompletion,
 )
 from foqs.queue.quota import Quota
 from foqs.queue.reads.host_reads import HostReads
@@ -91,6 +94,9 @@ class QueueService:
         self.placement = Placement(self._owned, state.slots, tier, loop.time)
         self.quota = Quota(shards.served, state.backlogs, tier.limits, stopwatch_s)
         self._backlogs = state.backlogs
+        self._completing = Completing(
+            self._owned, self.placement, namespaces, self.quota, state.backlogs, self.deadlines
+        )
         self.reads: QueueReads = HostReads(state, self._owned, demand, self.quota, limits, lambda: self.is_stopping)
         self.bulk: BulkChanges = HostBulkChanges(self._owned, self.apply)
         self.order_meter = OrderMeter(state.ranking, state.order_samples, tier.order_sink)
@@ -185,6 +191,15 @@ class QueueService:
             return Acks(namespace, numbers, values_at(tokens, positions), caller)
 
         return self._submit_by_shard(ids, make, deadline, on_done)
+
+    def complete(
+        self,
+        namespace: str,
+        entries: Sequence[ShardCompletion],
+        deadline: float,
+        on_done: Callable[[list[CompletionOutcome]], None],
+    ) -> PendingCall:
+        return self._completing.complete(namespace, entries, deadline, on_done)
 
     def apply(
         self,

@@ -14,9 +14,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.core.flush.completions import CompletionEntry
 from foqs.core.items import validation
+from foqs.core.items.atomic_items import check_completion_items
 from foqs.core.items.explanation import dead_reason
-from foqs.core.items.idempotency_keys import item_digest
+from foqs.core.items.idempotency_keys import completion_digest, item_digest
 from foqs.core.items.item import (
     NUMBER_MAX,
     SEQUENCE_BITS,
@@ -34,6 +36,8 @@ from foqs.core.items.item import (
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import (
     AlreadyGone,
+    CompletedIds,
+    CompletionOutcome,
     EnqueueOutcome,
     ItemDetails,
     ItemExplanation,
@@ -41,6 +45,7 @@ from foqs.queue.port import (
     Outcome,
     Repeated,
     RowView,
+    ShardCompletion,
     TopicStats,
 )
 from foqs.rpc.messages import encode_struct
@@ -314,6 +319,85 @@ def parse_lease(raw: ttypes.Lease) -> tuple[tuple[int, int], int]:
     return parse_item_id(raw.id), _parse_token(raw.token)
 
 
+def parse_completions(
+    raws: Sequence[ttypes.Completion],
+    raw_items: Any,
+    namespace: str,
+    settings: NamespaceSettings,
+    items_max: int,
+    bytes_max: int,
+) -> tuple[list[ShardCompletion], dict[int, FoqsError]]:
+    """Parse `Completion` structs with their items; return the good ones in order, and the errors of the others by place.
+
+    Args:
+        items_max, bytes_max: of the items of each.
+
+    Raises:
+        InvalidArgument: there are more items than the completions have, or fewer.
+    """
+    counts = [max(0, raw.item_count or 0) for raw in raws]
+    if sum(counts) != len(raw_items):
+        if 0 in counts:
+            raise with_path(f"completions[{counts.index(0)}]", _item_count_error())
+        raise InvalidArgument(
+            f"these are {len(raw_items)} items, and the completions have {sum(counts)}; give each item_count",
+            field="items",
+        )
+    good, item_errors = parse_new_items(raw_items, namespace, settings)
+    rest = iter(good)
+    parsed = [None if place in item_errors else next(rest) for place in range(len(raw_items))]
+    found: list[ShardCompletion] = []
+    errors: dict[int, FoqsError] = {}
+    seen: set[bytes | None] = set()
+    first = 0
+    for place, (raw, count) in enumerate(zip(raws, counts, strict=True)):
+        stop = first + count
+        try:
+            (shard, number), token = _parse_completed_lease(raw, place, seen)
+            items = [item for item in parsed[first:stop] if item is not None]
+            for item_place in range(first, stop):
+                if item_place in item_errors:
+                    raise item_errors[item_place]
+            check_completion_items(items, items_max, bytes_max, first, f"completions[{place}].item_count")
+            digest = completion_digest(
+                token, [_requested_item(each) for each in raw_items[first:stop]], settings.incarnation
+            )
+            found.append(ShardCompletion(shard, CompletionEntry(number, token, items, digest, first), place))
+        except FoqsError as error:
+            errors[place] = error
+        first = stop
+    return found, errors
+
+
+def _parse_completed_lease(raw: ttypes.Completion, place: int, seen: set[bytes | None]) -> tuple[tuple[int, int], int]:
+    """Parse the lease of a `Completion` struct into ((shard, number), token). `seen`: the ids so far. Raises InvalidArgument."""
+    try:
+        lease = parse_item_id(raw.id), _parse_token(raw.token)
+        if raw.id in seen:
+            raise InvalidArgument("this id occurs twice in the call; name it once", field="id")
+        seen.add(raw.id)
+        if raw.item_count is None or raw.item_count < 1:
+            raise _item_count_error()
+    except FoqsError as error:
+        raise with_path(f"completions[{place}]", error) from None
+    return lease
+
+
+def _item_count_error() -> InvalidArgument:
+    return InvalidArgument(
+        "this is missing or below 1; give the number of the items that follow, or ack an item from which nothing follows",
+        field="item_count",
+    )
+
+
+def _requested_item(raw: Any) -> tuple[bytes, bytes]:
+    """Return the digest of a `NewItem` struct with the values as requested, and its idempotency key."""
+    numbers = (raw.delay_ms, raw.deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
+    requested = None if numbers.count(None) == len(numbers) else numbers
+    digest = item_digest(raw.topic, raw.priority or 0, raw.payload or b"", raw.metadata or b"", requested)
+    return digest, raw.idempotency_key or b""
+
+
 def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[ttypes.Lease], tuple[int, Event]]:
     """Return a parser of `Lease` structs into (shard, event) with events of this kind."""
 
@@ -453,6 +537,20 @@ def outcomes_reply(results: Sequence[Outcome]) -> ttypes.OutcomesReply:
 def move_items_reply(results: Sequence[EnqueueOutcome]) -> ttypes.MoveItemsReply:
     """Return the reply with the ids of these new items, and errors."""
     return ttypes.MoveItemsReply([_move_outcome(result) for result in results])
+
+
+def complete_reply(results: Sequence[CompletionOutcome]) -> ttypes.CompleteReply:
+    """Return the reply with the ids of the items of these completions, and errors."""
+    return ttypes.CompleteReply([_completion_outcome(place, result) for place, result in enumerate(results)])
+
+
+def _completion_outcome(place: int, result: CompletionOutcome) -> ttypes.CompletionOutcome:
+    if isinstance(result, CompletedIds):
+        return ttypes.CompletionOutcome(None, result.ids, result.is_repeat or None)
+    error = error_struct(result)
+    if error.field == "items":  # a limit, for all items of the completion
+        error.field = f"completions[{place}]"
+    return ttypes.CompletionOutcome(error)
 
 
 def _move_outcome(result: EnqueueOutcome) -> ttypes.MoveOutcome:

@@ -71,6 +71,7 @@ class QueueHandlers:
             "enqueue": self.enqueue,
             "dequeue": self.dequeue,
             "ack": self.ack,
+            "complete": self.complete,
             "nack": self.nack,
             "extendLease": self.extend_lease,
             "release": self.release,
@@ -173,6 +174,18 @@ class QueueHandlers:
             columns = [identity for identity, _ in leases], [token for _, token in leases]
         done = _on_done(codec.outcomes_reply, errors, call)
         return self._queue.ack(namespace, *columns, call.deadline, done) if columns[0] else done([])
+
+    def complete(self, call: Call) -> PendingCall | None:
+        request: ttypes.CompleteRequest = call.request
+        namespace, settings = self._namespace(request)
+        limits = self._queue.limits
+        raws = self._checked_entries(request.completions, "completions")
+        raw_items = self._checked_entries(request.items, "items")
+        entries, errors = codec.parse_completions(
+            raws, raw_items, namespace, settings, limits.atomic_items_max, limits.atomic_bytes_max
+        )
+        done = _on_done(codec.complete_reply, errors, call)
+        return self._queue.complete(namespace, entries, call.deadline, done) if entries else done([])
 
     def nack(self, call: Call) -> PendingCall | None:
         request: ttypes.NackRequest = call.request

@@ -63,12 +63,16 @@ class FlushPlanner:
     # ----------------------------------------------------------- a sealed batch
 
     def complete(self, batch: Batch) -> None:
-        """Complete a sealed batch: assign items to waiters, numbers to moved items, and last numbers to purge markers."""
+        """Complete a sealed batch: items for waiters, numbers of moved items and of completions, last numbers of purge markers."""
         if batch.inserts or batch.dues:
             batch.direct_deliveries = self._assign_to_waiters(batch)
         for moves in batch.moves:
             # Purge markers of this batch and later ones cover them.
             moves.operation.number(moves.start, moves.stop, self._numbers.assign_sealed(moves.count))
+        for part in batch.completions:
+            completions = part.operation
+            numbers = self._numbers.assign_sealed(completions.number_count(part.start, part.stop))
+            completions.number(part.start, part.stop, numbers)
         for purge in batch.purges:
             if isinstance(purge.operation, SetPurgeMarker):
                 last = self._numbers.next_number - 1  # it covers the whole table
@@ -162,7 +166,9 @@ class FlushPlanner:
                 bytes_max = part.operation.read_bytes
                 payloads.update([(number, bytes_max) for number in part.numbers if number in payloads])
         own = batch.key_names() if with_own_idempotency_keys else []
-        return FlushReads(find, rows, payloads, own + batch.lookup_key_names(), bool(own))
+        # Keys of completions that should not exist are read too if one existed that should not.
+        looked_up = batch.lookup_key_names(_find_nothing if with_own_idempotency_keys else find)
+        return FlushReads(find, rows, payloads, own + looked_up, bool(own))
 
     def plan(
         self,
@@ -182,6 +188,11 @@ class FlushPlanner:
         if table.has_empty_topics and not memory.counts.is_lagging:
             plan.topics_removed = table.to_remove(plan.topics, len(plan.topics_added), context.now_ms)
         return plan
+
+
+def _find_nothing(number: int) -> Row | None:
+    """Find no row."""
+    return None
 
 
 def _prefix_within_bytes(order_keys: list[OrderKey], sizes: Mapping[int, int], bytes_max: int) -> list[OrderKey]:

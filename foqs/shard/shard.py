@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from foqs.core.flush.completions import CompletionEntry, Completions
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.moves import Moves
@@ -392,6 +393,31 @@ class OwnedShard:
         if in_flight is not None:
             operation.in_flight = in_flight
             in_flight.add(items)
+        return operation
+
+    def submit_completions(
+        self,
+        namespace: str,
+        entries: Sequence[CompletionEntry],
+        caller: OperationCaller,
+        in_flight: InFlight | None = None,
+    ) -> Completions:
+        """Queue completions of items of this shard, and return their operation.
+
+        Args:
+            in_flight: counts their new items until they have results.
+
+        Raises `TemporaryRefusal`: nothing was queued.
+        """
+        self._check_serving()
+        self._breaker.check()
+        operation = Completions(namespace, entries, self._database_clock.arrival_ms(), caller)
+        self._check_numbers_left(operation.number_count(0, len(operation)))
+        self._writer.submit(operation)
+        if in_flight is not None:
+            operation.in_flight = in_flight
+            for entry in entries:
+                in_flight.add(entry.items)
         return operation
 
     def submit(self, operation: Operation) -> None:

@@ -209,8 +209,9 @@ class Writer:
         return self._pending_key_slots
 
     def refuse_inserts(self, error: Unavailable) -> None:
-        """Fail all new items that wait for a flush or for another try."""
-        parts = [*self._intake.pop_inserts(), *(part for batch in self._bisection_queue for part in batch.parts)]
+        """Fail all new items that wait for a flush or for another try, and the completions that would add some."""
+        parts: list[Part[Any]] = [*self._intake.pop_inserts(), *self._intake.pop_completions()]
+        parts += [part for batch in self._bisection_queue for part in batch.parts]
         self._bisection_queue.clear()
         for part in parts:
             part.fail(error)
@@ -318,7 +319,7 @@ class Writer:
         if batch or self._flush_requested:
             self._flush_requested = False
             self._planner.complete(batch)
-            await self._commit_or_bisect(batch)
+            await self._commit_or_bisect(self._without_completions(batch) if self._breaker.is_open else batch)
             self._intake.on_flush_ended(batch)
         if self._bisection_queue:
             self._sealed_batch = self._bisection_queue.popleft().reseal()
@@ -330,6 +331,16 @@ class Writer:
             if not future.done():
                 await self._read_one(query, future)
             self._reads.popleft()
+
+    def _without_completions(self, batch: Batch) -> Batch:
+        """Fail the completions of a batch, which waited for an earlier event when the breaker opened. Return the rest of it."""
+        if not batch.completions:
+            return batch
+        for part in batch.completions:
+            part.fail(self._breaker.unavailable_error())
+        rest = Batch([*batch.parts_without_items(), *batch.inserts])
+        rest.direct_deliveries = batch.direct_deliveries
+        return rest
 
     async def _write_key_slots(self) -> None:
         """Write the assigned key slots in a flush of their own, so that their refusal delays nothing else."""
@@ -346,7 +357,8 @@ class Writer:
         """Commit a batch. Entries that the database refuses are found by bisection and fail alone, or with their whole operation.
 
         Refused inserts are tried again in later turns, alone and after the events of
-        the turn, so that a bad row or a full disk never delays an ack.
+        the turn, so that a bad row or a full disk never delays an ack. Completions add
+        items too, and are tried again after the events that do not.
         """
         refusal = await self._flush_until_committed(batch)
         if refusal is None:
@@ -354,18 +366,22 @@ class Writer:
         for delivery in batch.direct_deliveries:
             if delivery.operation.settle(0, [None] * delivery.count):
                 delivery.operation.report_end()
-        if batch.inserts and self._breaker.is_open:
+        if batch.adds_items and self._breaker.is_open:
             # Bisection would only put more load on an unhealthy database.
-            for refused in batch.inserts:
+            adding: list[Part[Any]] = [*batch.inserts, *batch.completions]
+            for refused in adding:
                 refused.fail(self._breaker.unavailable_error())
-            batch = Batch(batch.parts_but_inserts())
+            batch = Batch(batch.parts_without_items())
             if batch:
                 await self._commit_or_bisect(batch)
             return
-        events = batch.parts_but_inserts()
-        if events and batch.inserts:
+        events = batch.parts_without_items()
+        if (events or batch.completions) and batch.inserts:
             self._bisect_later(Batch(batch.inserts))
+            await self._commit_or_bisect(Batch([*events, *batch.completions]))
+        elif events and batch.completions:
             await self._commit_or_bisect(Batch(events))
+            await self._commit_or_bisect(Batch(batch.completions))
         elif batch.is_divisible and batch.inserts:
             for half in reversed(batch.split()):
                 self._bisect_later(half)
@@ -465,7 +481,7 @@ class Writer:
                     continue
                 if refused.is_retryable:
                     self._breaker.on_flush_retry(started_s)
-                if not refused.is_retryable or (batch.inserts and self._breaker.is_open):
+                if not refused.is_retryable or (batch.adds_items and self._breaker.is_open):
                     self._flushing_batch = _EMPTY_BATCH
                     self._on_wait_ended()
                     self._on_flush_ended()
@@ -564,7 +580,7 @@ class Writer:
             writes.idempotency_keys_expired_max = KEYS_EXPIRED_PER_FLUSH + len(writes.idempotency_keys_added)
             return writes
 
-        self._breaker.on_wait_started(has_new_items=bool(batch.inserts))
+        self._breaker.on_wait_started(has_new_items=batch.adds_items)
         try:
             await self._store.flush(fence, reads.rows, reads.payloads, reads.key_names, decide)
             self._breaker.on_flush_succeeded()

@@ -74,6 +74,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "attempt": [(-1, INVALID), (I32_MIN, INVALID), (I32_MAX, LIMIT)],
     "restore_key": [*[(value, INVALID) for value in ("", "a\0", b"\xff")], ("x" * 201, LIMIT)],
     "trace_context": [(b"x" * 513, INVALID)],
+    "item_count": [(value, INVALID) for value in (0, -1, I32_MIN)],
     "shard": [(-1, INVALID), (I32_MIN, INVALID), (SHARD_MAX + 1, LIMIT), (I32_MAX, LIMIT)],
     "count": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "items_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
@@ -95,7 +96,10 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
 """By a field's name: bad values, each with the expected error code."""
 
 BAD_LISTS: Final[Mapping[str, list[tuple[int, str]]]] = {
-    **{name: [(0, INVALID), (ITEMS_MAX + 1, LIMIT)] for name in ("items", "leases", "nacks", "extensions", "ids")},
+    **{
+        name: [(0, INVALID), (ITEMS_MAX + 1, LIMIT)]
+        for name in ("items", "leases", "nacks", "completions", "extensions", "ids")
+    },
     "topics": [(0, INVALID), (TOPICS_MAX + 1, LIMIT)],
     "filter.topics": [(0, INVALID), (FILTER_TOPICS_MAX + 1, LIMIT)],
     "states": [(0, INVALID)],
@@ -103,9 +107,11 @@ BAD_LISTS: Final[Mapping[str, list[tuple[int, str]]]] = {
 """By a list's path or name: bad numbers of entries, each with the expected error code."""
 FAR_TOO_MANY: Final = 100_000
 
-ALSO_MUST: Final = {"settings.name", "grant.namespace_name", "grant.principal", "grant.permissions", "json"} | {
-    f"{entries}[0].token" for entries in ("leases", "nacks", "extensions")
-}
+ALSO_MUST: Final = (
+    {"settings.name", "grant.namespace_name", "grant.principal", "grant.permissions", "json"}
+    | {f"{entries}[0].token" for entries in ("leases", "nacks", "completions", "extensions")}
+    | {"completions[0].item_count"}
+)
 """Required fields whose comments do not say so."""
 NO_PAGES: Final = "exportConfig"
 """This call ignores the page."""
@@ -161,6 +167,7 @@ def _entry(method: str, name: str, place: int) -> Any:
         "topics": lambda: ttypes.TopicCount(f"t{place}", 1) if method == "dequeue" else f"t{place}",
         "leases": lambda: ttypes.Lease(id_, 1),
         "nacks": lambda: ttypes.Nack(id_, 1),
+        "completions": lambda: ttypes.Completion(id_, 1, 1),
         "extensions": lambda: ttypes.Extension(id_, 1),
         "ids": lambda: id_,
         "sequence_ids": lambda: place,

@@ -19,6 +19,7 @@ SAID: tuple[list[str], ...] = (
     ["urgent", "", ""],
     ["on disk"] * 4,
     ["all on disk"],
+    ["followed by"],
     [],
     ["It is deferred until", "Have it delivered now"],
     [],

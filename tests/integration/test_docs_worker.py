@@ -74,8 +74,27 @@ def test_the_example_with_handlers_runs_in_both_ways(
     assert dead.metadata == b"an empty letter"
 
 
+def test_the_example_of_items_that_follow_adds_them(tmp_path: Path, host: RestartableHost, client: SyncClient) -> None:
+    (tmp_path / "orders.py").write_text(EXAMPLES[1].replace(ADDRESS, host.address))
+    client.enqueue([Item("orders", b"17"), Item("orders", b"18")])
+    process = subprocess.Popen([sys.executable, "orders.py"], cwd=tmp_path, env=environment(host))
+    try:
+        until(
+            lambda: [topic.topic for topic in client.topics().topics] == ["invoices", "parcels"], "the orders are done"
+        )
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert (
+        sorted(item.payload or b"" for item in client.dequeue({"invoices": 9, "parcels": 9}))
+        == [b"17"] * 2 + [b"18"] * 2
+    )
+
+
 def test_the_example_of_a_consumer_in_its_own_program_runs(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(EXAMPLES[1])
+    (tmp_path / "own.py").write_text(EXAMPLES[2])
     done = subprocess.run(
         [sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )

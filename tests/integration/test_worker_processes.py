@@ -17,13 +17,14 @@ import pytest
 
 from foqs.testing import FakeHost
 from foqs_client import Delivery, Item
-from foqs_client.consumer import Consumer, Job, NotBegun
+from foqs_client.consumer import Consumer, Dead, Job, NotBegun
 from foqs_client.consumer.handler_outcome import RELEASED, HandlerOutcome, outcome_of
 from foqs_client.consumer.process_runner import ProcessDied, ProcessRunner
 from tests.support.aio import run
 from tests.support.child_handlers import (
     die_and_leave_a_holder,
     die_of_poison,
+    follow_up,
     leave_a_program,
     start_processes,
     wait_for_a_program,
@@ -382,3 +383,18 @@ def test_planted_poison_that_is_never_charged_is_found(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("foqs_client.consumer.consumer.outcome_of", uncharged)
     assert any(problem.startswith("the poison was begun") for problem in problems_of_processes())
+
+
+def test_items_that_follow_come_with_the_end_of_a_handler() -> None:
+    async def story() -> None:
+        runner = ProcessRunner(follow_up, 1, print)
+        await runner.start()
+        try:
+            done, failed = job(b"one"), job(b"two", b"fails")
+            assert await ended(runner, done) is None
+            assert list(done.then) == [Item("next", b"one-next")]
+            assert isinstance(await ended(runner, failed), Dead)
+        finally:
+            await runner.close()
+
+    run(story())

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from foqs_client import Item
 from foqs_client.consumer import Dead, Job, NotBegun, Retry
 from tests.support.poison import POISON
 
@@ -27,6 +28,14 @@ def work(job: Job) -> None:
         raise NotBegun("no database")
     if job.metadata == b"unreadable extension":
         job.extend(OfOneProcess())  # type: ignore[arg-type]
+
+
+def follow_up(job: Job) -> None:
+    """Gives an item that follows, first another one."""
+    job.done([Item("wrong")])
+    job.done(then=[Item("next", job.payload + b"-next")])
+    if job.metadata == b"fails":
+        raise Dead
 
 
 def die_and_leave_a_holder(job: Job) -> None:

@@ -9,11 +9,22 @@ from typing import Any, TypeVar
 
 from foqs.catalog.namespace_deletion import ClusterDeletions
 from foqs.catalog.port import Catalog
-from foqs.core.items.item import NewItem, State, parse_id
+from foqs.core.flush.completions import CompletionEntry
+from foqs.core.items.idempotency_keys import completion_digest, item_digest
+from foqs.core.items.item import KeyedItem, NewItem, State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
-from foqs.queue.port import EnqueueOutcome, LeasedItems, Outcome, PendingCall, RowView, TopicStats
+from foqs.queue.port import (
+    CompletionOutcome,
+    EnqueueOutcome,
+    LeasedItems,
+    Outcome,
+    PendingCall,
+    RowView,
+    ShardCompletion,
+    TopicStats,
+)
 from foqs.queue.tier import Alone
 from foqs.runtime.clock import Clock
 from foqs.runtime.unwritten_replies import UnwrittenReplies
@@ -234,6 +245,22 @@ class Caller:
         ]
         return await self.apply(events, timeout_s)
 
+    async def complete(
+        self, entries: Sequence[tuple[RowView, Sequence[NewItem]]], timeout_s: float = 5.0
+    ) -> list[CompletionOutcome]:
+        """Ack each delivered item and enqueue the items that follow from it, or do neither."""
+        completions = [
+            ShardCompletion(
+                item.shard, CompletionEntry(item.row.id, item.row.token, then, digest_of(item.row.token, then))
+            )
+            for item, then in entries
+        ]
+        deadline = self.world.deadline_in(timeout_s)
+        outcomes: list[CompletionOutcome] = await call_result(
+            lambda done: self.queue.complete(self.namespace, completions, deadline, done)
+        )
+        return outcomes
+
     async def cancel(self, *ids: str) -> list[Outcome]:
         events = [
             (shard, Event(EventKind.CANCEL, number, self.namespace))
@@ -253,6 +280,16 @@ class Caller:
     async def stats(self, topic: str = "t") -> TopicStats | None:
         page, _ = await self.queue.reads.list_topics(self.namespace, topic, list(State), None, 10)
         return next((stats for stats in page if stats.topic == topic), None)
+
+
+def digest_of(token: int, items: Sequence[NewItem]) -> bytes:
+    """Return the digest of a completion with these items, which differ in topic, payload or key."""
+    texts = [(item_digest(item.topic.encode(), item.priority, item.payload, b"", None), key_of(item)) for item in items]
+    return completion_digest(token, texts, b"")
+
+
+def key_of(item: NewItem) -> bytes:
+    return item.idempotency_key if isinstance(item, KeyedItem) else b""
 
 
 def ok(result: EnqueueOutcome) -> str:

@@ -19,6 +19,8 @@ from foqs.core.items.row_filter import RowFilter
 from foqs.queue.call_limits import CallLimits
 from foqs.queue.port import (
     ALREADY_GONE,
+    CompletedIds,
+    CompletionOutcome,
     EnqueueOutcome,
     ItemDetails,
     ItemExplanation,
@@ -29,12 +31,13 @@ from foqs.queue.port import (
     PendingCall,
     Repeated,
     RowView,
+    ShardCompletion,
     ShardListing,
     ShardPage,
     TopicStats,
 )
 from foqs.shard.host_shards import ShardStatus
-from foqs_contract.errors import NamespaceNotFound, NotFound
+from foqs_contract.errors import NamespaceNotFound, NotFound, StaleLease
 from tests.support.builders import CALLS, changed
 
 _T = TypeVar("_T")
@@ -156,6 +159,26 @@ class FakeQueue:
             return [self._end(number) for _, number in ids]
 
         return self._start("ack", list(zip(ids, tokens, strict=True)), work, on_done)
+
+    def complete(
+        self,
+        namespace: str,
+        entries: Sequence[ShardCompletion],
+        deadline: float,
+        on_done: Callable[[list[CompletionOutcome]], None],
+    ) -> PendingCall:
+        def outcome(entry: ShardCompletion) -> CompletionOutcome:
+            if self.rows.pop(entry.completion.number, None) is None:
+                return StaleLease("this item is gone")
+            ids = []
+            for item in entry.completion.items:
+                self._next += 1
+                number = make_number(1, self._next)
+                self.rows[number] = new_row(item, number, NOW_MS, NOW_MS)
+                ids.append(format_id(3, number))
+            return CompletedIds(ids, False)
+
+        return self._start("complete", list(entries), lambda: [outcome(entry) for entry in entries], on_done)
 
     def apply(
         self,

@@ -11,16 +11,24 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foqs.core.flush.batch import Batch
+from foqs.core.flush.completions import CompletionEntry, Completions, NewNumbers
 from foqs.core.flush.flush_plan import FlushPlan, entry_result
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Inserts
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.writes import LeaseUpdate
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
+from foqs.core.items.idempotency_keys import (
+    IdempotencyKey,
+    KeyName,
+    completed_item_key,
+    completion_key,
+    move_digest,
+    move_key,
+)
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, OrderKey, Row, State, pack_order_key
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs.store.sql_rows import lease_columns
-from foqs_contract.errors import InvalidArgument, KeyConflict, KeyEnded
+from foqs_contract.errors import FoqsError, InvalidArgument, KeyConflict, KeyEnded, StaleLease
 from tests.support import builders
 
 
@@ -111,6 +119,56 @@ def plain_flush(
             records[name] = IdempotencyKey(*name, number, digest, until_ms)
         return transition.error
 
+    def complete(operation: Completions, place: int) -> Any:
+        """Delete the item, insert those that follow, and record both; or find the record; or do nothing."""
+        entry, own = operation.entries[place], operation.own_numbers[place]
+        namespace = operation.namespace
+        if entry.number not in rows:
+            return completed_before(namespace, entry)
+        event = Event(EventKind.ACK, entry.number, namespace, entry.token)
+        error = apply_event(event, rows[entry.number], context).error
+        numbers = [own + 1 + i for i in range(len(entry.items))]
+        until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
+        added = {completion_key(entry.number): own}
+        for i, item in enumerate(entry.items):
+            if error is not None or not isinstance(item, KeyedItem):
+                continue
+            name = (namespace, item.idempotency_key)
+            record = records.get(name)
+            if record is not None and record.until_ms > context.now_ms:
+                if record.digest != item.digest:
+                    error = KeyConflict("")
+                numbers[i] = record.item_id
+                added[completed_item_key(entry.number, i)] = record.item_id
+            elif item.key_until_ms is not None and item.key_until_ms > until_ms:
+                error = InvalidArgument("")
+            elif item.key_until_ms is not None and item.key_until_ms <= context.now_ms:
+                error = KeyEnded("")
+        if error is not None:
+            return error
+        del rows[entry.number]
+        for key, number in added.items():
+            records[namespace, key] = IdempotencyKey(namespace, key, number, entry.digest, until_ms)
+        for i, item in enumerate(entry.items):
+            if numbers[i] != own + 1 + i:
+                continue
+            if isinstance(item, KeyedItem):
+                name = (namespace, item.idempotency_key)
+                records[name] = IdempotencyKey(*name, numbers[i], item.digest, until_ms)
+            rows[numbers[i]] = above_watermark(new_row(item, numbers[i], operation.accepted_ms, context.now_ms))
+        return NewNumbers(numbers, False)
+
+    def completed_before(namespace: str, entry: CompletionEntry) -> NewNumbers | FoqsError:
+        record = records.get((namespace, completion_key(entry.number)))
+        if record is None or record.until_ms <= context.now_ms or record.digest != entry.digest:
+            return StaleLease("")
+        numbers = [record.item_id + 1 + i for i in range(len(entry.items))]
+        for i, item in enumerate(entry.items):
+            repeated = records.get((namespace, completed_item_key(entry.number, i)))
+            if isinstance(item, KeyedItem) and repeated is not None and repeated.until_ms > context.now_ms:
+                numbers[i] = repeated.item_id
+        return NewNumbers(numbers, True)
+
     def insert(operation: Inserts, place: int) -> Any:
         """Insert an item and record its key; or find the record."""
         number, item = operation.numbers[place], operation.items[place]
@@ -152,6 +210,8 @@ def plain_flush(
         results.append([entry_result(apply(event)) for event in part.operation.events[part.start : part.stop]])
     for moves in batch.moves:
         results.append([move(moves.operation, place) for place in range(moves.start, moves.stop)])
+    for done in batch.completions:
+        results.append([complete(done.operation, place) for place in range(done.start, done.stop)])
     for delivery in batch.leases:
         lease_ms = delivery.operation.lease_ms
         results.append([leased(Event(EventKind.DELIVER, n, lease_ms=lease_ms)) for n in delivery.numbers])

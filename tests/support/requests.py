@@ -76,6 +76,7 @@ _STRUCTS: Final[Mapping[type, Callable[[Names], Any]]] = {
     ttypes.RestoredItem: lambda n: ttypes.RestoredItem(n.topic, payload=b"x" * 50, restore_key="1"),
     ttypes.TopicCount: lambda n: ttypes.TopicCount(n.topic, 3),
     ttypes.Lease: lambda n: ttypes.Lease(n.id, n.token),
+    ttypes.Completion: lambda n: ttypes.Completion(n.id, n.token, 1),
     ttypes.Nack: lambda n: ttypes.Nack(n.id, n.token),
     ttypes.Extension: lambda n: ttypes.Extension(n.id, n.token),
     ttypes.TopicFilter: lambda n: ttypes.TopicFilter(n.topic, [ItemState.READY]),

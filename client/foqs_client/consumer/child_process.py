@@ -7,7 +7,7 @@ and Ctrl-C; its parent handles them. Knows nothing of queues except its current 
 The messages in each direction:
 
     ▶ ("job", Delivery)       ◀ ("ready", None) or ("failed", sentence), once
-    ▶ ("lost", id, token)     ◀ ("done", None or an exception)
+    ▶ ("lost", id, token)     ◀ ("done", (None or an exception, the items that follow))
                               ◀ ("extend", lease_ms)
 """
 
@@ -76,7 +76,7 @@ def main(connection: Connection, reference: FunctionReference) -> None:
             call_sync(handler, job)
         except BaseException as error:
             raised = _portable_exception(error)
-        send("done", raised)
+        send("done", (raised, job.then))
 
 
 def _listen(connection: Connection, jobs: queue.SimpleQueue[Job], send: Callable[[str, object], None]) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 from typing import Any, Final
@@ -387,7 +388,9 @@ class Consumer:
         if stopping and isinstance(error, asyncio.CancelledError):
             return RELEASED
         try:
-            return outcome_of(error, item.delivery.metadata)
+            outcome = outcome_of(error, item.delivery.metadata)
+            then = () if item.job is None else item.job.then
+            return replace(outcome, then=then) if then and outcome.kind is OutcomeKind.DONE else outcome
         except Exception as unusable:  # whatever a handler raises, its item is nacked
             log.exception("the error of the handler of item %s cannot be read", item.delivery.id)
             return HandlerOutcome(OutcomeKind.RETRIED, error=type(unusable).__name__)

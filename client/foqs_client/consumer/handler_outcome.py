@@ -8,12 +8,13 @@ A failure reason never replaces metadata that a producer wrote. Pure.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from foqs_client.consumer.job import Dead, Discard, NotBegun, RemoteError, Retry
 from foqs_client.safe_text import safe_text
-from foqs_client.types import Delivery
+from foqs_client.types import Delivery, Item
 
 REASON_PREFIX: Final = b"failed: "
 """The beginning of metadata that is the reason of an earlier failure. The next failure may replace such metadata."""
@@ -43,6 +44,7 @@ class HandlerOutcome:
         error: a sentence for the log; None if nothing is wrong.
         is_given_up: the handler gave the item up. One that failed in its last attempt is nacked like any other: its host
             knows what becomes of it.
+        then: the items that follow from a done one.
     """
 
     kind: OutcomeKind
@@ -50,6 +52,7 @@ class HandlerOutcome:
     metadata: bytes | None = None
     error: str | None = None
     is_given_up: bool = False
+    then: Sequence[Item] = ()
 
 
 @dataclass(slots=True, frozen=True)

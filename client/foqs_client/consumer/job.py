@@ -1,20 +1,22 @@
 """The argument of a handler, and the exceptions that it can raise.
 
 Holds `Job`, `Retry`, `Dead`, `Discard` and `NotBegun`. Always true: if a handler returns, its
-item is done; if it raises, it is not. A value that no call can send is refused in the
+item is done, with the items that follow from it; if it raises, it is not, and they are
+dropped. A value that no call can send is refused in the
 handler that gives it. Knows nothing of how handlers are run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Final
 
+from foqs_client import conversion
 from foqs_client.conversion import require_bytes
 from foqs_client.errors import InvalidArgument
 from foqs_client.safe_text import safe_text
-from foqs_client.types import Delivery
+from foqs_client.types import Delivery, Item
 
 MS_MAX: Final = 2**63 - 1
 """The largest number that a call can carry. Hosts have lower limits."""
@@ -71,14 +73,16 @@ class Job:
     Attributes:
         lost: the lease has ended and could not be renewed. The item is delivered to another
             consumer, and the result of this handler does not count.
+        then: the items that `done` gave.
     """
 
-    __slots__ = ("_delivery", "_extend", "lost")
+    __slots__ = ("_delivery", "_extend", "lost", "then")
 
     def __init__(self, delivery: Delivery, extend: Callable[[Job, int], object]) -> None:
         self._delivery = delivery
         self._extend = extend
         self.lost = False
+        self.then: Sequence[Item] = ()
 
     @property
     def id(self) -> str:
@@ -155,6 +159,22 @@ class Job:
             InvalidArgument: it is not a whole number from 1.
         """
         self._extend(self, _whole_ms(lease_ms, 1, "lease_ms"))
+
+    def done(self, then: Sequence[Item] = ()) -> None:
+        """Give the items that follow from this one. When the handler returns, they are added and this item is acked, or neither.
+
+        They are written in one transaction, in the shard of this item, however often that is tried. If the handler raises,
+        they are dropped. The items of the last call count. Idempotency keys that belong to another shard are refused, and
+        the item is tried again as if the handler had failed.
+
+        Raises:
+            InvalidArgument: one of them is no item, or its payload, metadata or trace context is not bytes.
+        """
+        items = list(then)
+        for place, item in enumerate(items):
+            if not isinstance(item, Item):
+                raise InvalidArgument(f"{item!r} is no Item; make one of foqs_client.Item", field=f"then[{place}]")
+        self.then = conversion.items(items)
 
     def __repr__(self) -> str:
         return f"Job(id={self.id!r}, topic={self.topic!r}, attempt={self.attempt})"

@@ -276,7 +276,8 @@ class _WorkerProcess:
                 if kind == "extend":
                     job.extend(value)
                 else:
-                    return value  # type: ignore[no-any-return]
+                    raised, job.then = value
+                    return raised  # type: ignore[no-any-return]
         except (BrokenPipeError, ConnectionResetError):
             raise
         except (OSError, EOFError):

@@ -17,12 +17,13 @@ from typing import Final, Generic, TypeVar
 
 from foqs_client.consumer.failure_backoff import BACKOFF_S_MAX, BACKOFF_S_MIN
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
-from foqs_client.types import Outcome
+from foqs_client.types import EntryResult, Outcome
 from foqs_contract.backoff import Backoff
 
 E = TypeVar("E")
 
 ENTRIES_PER_CALL: Final = 500
+WEIGHT_PER_CALL: Final = 512 * 1024
 CALL_FIELDS: Final = ("namespace_name", "timeout_ms")
 """The fields that a call has once: if a host refuses one of them, it refuses each entry."""
 
@@ -34,15 +35,18 @@ class SettlementQueue(Generic[E]):
         send: sends entries; returns an outcome for each, in order.
         on_outcomes: gets entries and their outcomes; returns the entries to send again.
         on_failure: gets an error that is not a FoqsError. The entries of that call are dropped.
+        weigh: returns the weight of an entry; a call has at most `WEIGHT_PER_CALL`, or one entry. None: they weigh nothing.
     """
 
     def __init__(
         self,
-        send: Callable[[Sequence[E]], Awaitable[Sequence[Outcome]]],
-        on_outcomes: Callable[[Sequence[E], Sequence[Outcome]], Sequence[E]],
+        send: Callable[[Sequence[E]], Awaitable[Sequence[EntryResult]]],
+        on_outcomes: Callable[[Sequence[E], Sequence[EntryResult]], Sequence[E]],
         on_failure: Callable[[Exception], object],
         rng: Random,
+        weigh: Callable[[E], int] | None = None,
     ) -> None:
+        self._weigh = weigh
         self._send = send
         self._on_outcomes = on_outcomes
         self._on_failure = on_failure
@@ -76,7 +80,7 @@ class SettlementQueue(Generic[E]):
     async def _run(self) -> None:
         try:
             while self._entries:
-                batch = self._entries[: self._entries_max]
+                batch = self._entries[: self._batch_size()]
                 del self._entries[: len(batch)]
                 self._in_flight_count = len(batch)
                 try:
@@ -95,9 +99,20 @@ class SettlementQueue(Generic[E]):
             self._in_flight_count = 0
             self._task = None
 
+    def _batch_size(self) -> int:
+        """Return how many entries the next call has."""
+        if self._weigh is None:
+            return self._entries_max
+        weight = 0
+        for count, entry in enumerate(self._entries[: self._entries_max]):
+            weight += self._weigh(entry)
+            if weight > WEIGHT_PER_CALL and count:
+                return count
+        return self._entries_max
+
     async def _send_batch(self, batch: Sequence[E]) -> Sequence[E]:
         try:
-            outcomes = await self._send(batch)
+            outcomes: Sequence[EntryResult] = await self._send(batch)
         except LimitExceeded as error:
             if len(batch) > 1:
                 self._entries_max = max(1, len(batch) // 2)

@@ -1,8 +1,8 @@
 """Settles items: sends their acks, nacks and releases.
 
 Holds `Settler`. Always true: each kind has batches of its own for each host, and no
-batch delays another. An ack is retried until a host replies with success or a
-refusal. A nack or a release is retried until the lease ends, because the item then
+batch delays another. An ack or a completion is retried until a host replies with success or a
+refusal. A completion that is refused for its new items is nacked, as if its handler had failed. A nack or a release is retried until the lease ends, because the item then
 comes back by itself. Every settled item leaves the in-flight set. Knows nothing of
 handlers.
 """
@@ -14,17 +14,23 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Final
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
-from foqs_client.consumer.handler_outcome import OutcomeKind
+from foqs_client.consumer.handler_outcome import HandlerOutcome, OutcomeKind, end_attempts, outcome_of
 from foqs_client.consumer.in_flight_set import InFlightItem, InFlightSet
 from foqs_client.consumer.settlement_queue import SettlementQueue, SettlementQueues
 from foqs_client.errors import (
     FoqsError,
     InvalidArgument,
     LimitExceeded,
+    NotFound,
+    StaleLease,
 )
-from foqs_client.types import Nack, Outcome
+from foqs_client.types import Completion, EntryResult, Nack, Outcome
+
+ITEM_WEIGHT: Final = 1_024
+"""What a new item weighs beside its bytes: a call has at most about 500 of them, and a host takes 1,000 unless it is told otherwise."""
 
 log = logging.getLogger("foqs.consumer")
 
@@ -51,6 +57,10 @@ class Settler:
         self._acks: SettlementQueues[InFlightItem] = SettlementQueues(
             lambda: SettlementQueue(self._ack, self._on_acked, on_failure, rng), self._owner_of
         )
+        self._completions: SettlementQueues[InFlightItem] = SettlementQueues(
+            lambda: SettlementQueue(self._complete, self._on_completed, on_failure, rng, _completion_weight),
+            self._owner_of,
+        )
         self._nacks: SettlementQueues[InFlightItem] = SettlementQueues(
             lambda: SettlementQueue(self._nack, self._on_nacked, on_failure, rng), self._owner_of
         )
@@ -62,7 +72,9 @@ class Settler:
         """Queue the item for the call that its outcome needs."""
         assert item.outcome is not None
         kind = item.outcome.kind
-        if kind is OutcomeKind.DONE or kind is OutcomeKind.DISCARDED:
+        if item.outcome.then:
+            self._completions.put(item)
+        elif kind is OutcomeKind.DONE or kind is OutcomeKind.DISCARDED:
             self._acks.put(item)
         elif kind is OutcomeKind.RELEASED:
             self._releases.put(item)
@@ -71,7 +83,7 @@ class Settler:
 
     async def close(self) -> None:
         """End the calls in flight. Their outcomes are unknown."""
-        for queues in (self._acks, self._nacks, self._releases):
+        for queues in (self._acks, self._completions, self._nacks, self._releases):
             await queues.close()
 
     def _owner_of(self, item: InFlightItem) -> Hashable:
@@ -80,22 +92,41 @@ class Settler:
     async def _ack(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
         return await self._client.ack([item.delivery for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
+    async def _complete(self, batch: Sequence[InFlightItem]) -> Sequence[EntryResult]:
+        completions = [Completion(item.delivery, _outcome_of(item).then) for item in batch]
+        return await self._client.complete(completions, timeout_ms=COMMIT_TIMEOUT_MS)
+
     async def _nack(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
         return await self._client.nack([_nack_of(item) for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
     async def _release(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
         return await self._client.release([item.delivery for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
-    def _on_acked(self, batch: Sequence[InFlightItem], outcomes: Sequence[Outcome]) -> Sequence[InFlightItem]:
+    def _on_acked(self, batch: Sequence[InFlightItem], outcomes: Sequence[EntryResult]) -> Sequence[InFlightItem]:
         return self._apply_outcomes(batch, outcomes, lambda item, error: error.may_succeed_later)
 
-    def _on_nacked(self, batch: Sequence[InFlightItem], outcomes: Sequence[Outcome]) -> Sequence[InFlightItem]:
+    def _on_completed(self, batch: Sequence[InFlightItem], results: Sequence[EntryResult]) -> Sequence[InFlightItem]:
+        """Nack the items whose completions will be refused again, as if their handlers had failed. Nothing of them was written."""
+        others: list[tuple[InFlightItem, EntryResult]] = []
+        for item, result in zip(batch, results, strict=True):
+            error = result.error
+            if error is None or error.may_succeed_later or isinstance(error, StaleLease | NotFound):
+                others.append((item, result))
+                continue
+            log.warning("item %s is not done, because the items that follow are refused: %s", item.delivery.id, error)
+            item.outcome = end_attempts(outcome_of(error, item.delivery.metadata), item.delivery)
+            self._nacks.put(item)
+        if not others:
+            return ()
+        return self._on_acked([item for item, _ in others], [result for _, result in others])
+
+    def _on_nacked(self, batch: Sequence[InFlightItem], outcomes: Sequence[EntryResult]) -> Sequence[InFlightItem]:
         return self._apply_outcomes(batch, outcomes, self._should_retry_nack)
 
     def _apply_outcomes(
         self,
         batch: Sequence[InFlightItem],
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[EntryResult],
         should_retry: Callable[[InFlightItem, FoqsError], bool],
     ) -> Sequence[InFlightItem]:
         """Remove settled and failed items from the in-flight set. Return the items to retry."""
@@ -141,7 +172,16 @@ class Settler:
         return False
 
 
+def _outcome_of(item: InFlightItem) -> HandlerOutcome:
+    assert item.outcome is not None
+    return item.outcome
+
+
+def _completion_weight(item: InFlightItem) -> int:
+    """Return about how many bytes the new items of an item take in a call, and at least as much as keeps their count bounded."""
+    return sum(ITEM_WEIGHT + len(new.payload) + len(new.metadata) for new in _outcome_of(item).then)
+
+
 def _nack_of(item: InFlightItem) -> Nack:
-    outcome, delivery = item.outcome, item.delivery
-    assert outcome is not None
+    outcome, delivery = _outcome_of(item), item.delivery
     return Nack(delivery.id, delivery.token, outcome.delay_ms, metadata=outcome.metadata, dead=outcome.is_given_up)

@@ -77,6 +77,19 @@ class Iface(object):
         """
         pass
 
+    def complete(self, request):
+        """
+        Acks items and adds the items that follow from each, in one transaction of its shard, or does neither. The token is
+        valid as for an ack. If it was superseded, or the item is gone, the entry is STALE_LEASE and nothing is written. The
+        limits of the namespace hold as for an enqueue. The call may be repeated: within the namespace's key window an entry
+        with the same token and the same items replies the same ids, marked as repeated. It needs ENQUEUE and CONSUME.
+
+        Parameters:
+         - request
+
+        """
+        pass
+
     def nack(self, request):
         """
         Returns items that are not done: they are delivered again at once, later or after a backoff, or they are dead. Only while the lease lasts.
@@ -740,6 +753,45 @@ class Client(Iface):
         if result.failed is not None:
             raise result.failed
         raise TApplicationException(TApplicationException.MISSING_RESULT, "ack failed: unknown result")
+
+    def complete(self, request):
+        """
+        Acks items and adds the items that follow from each, in one transaction of its shard, or does neither. The token is
+        valid as for an ack. If it was superseded, or the item is gone, the entry is STALE_LEASE and nothing is written. The
+        limits of the namespace hold as for an enqueue. The call may be repeated: within the namespace's key window an entry
+        with the same token and the same items replies the same ids, marked as repeated. It needs ENQUEUE and CONSUME.
+
+        Parameters:
+         - request
+
+        """
+        self.send_complete(request)
+        return self.recv_complete()
+
+    def send_complete(self, request):
+        self._oprot.writeMessageBegin('complete', TMessageType.CALL, self._seqid)
+        args = complete_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_complete(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = complete_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "complete failed: unknown result")
 
     def nack(self, request):
         """
@@ -2442,6 +2494,7 @@ class Processor(Iface, TProcessor):
         self._processMap["dequeue"] = Processor.process_dequeue
         self._processMap["abandonDequeues"] = Processor.process_abandonDequeues
         self._processMap["ack"] = Processor.process_ack
+        self._processMap["complete"] = Processor.process_complete
         self._processMap["nack"] = Processor.process_nack
         self._processMap["extendLease"] = Processor.process_extendLease
         self._processMap["release"] = Processor.process_release
@@ -2637,6 +2690,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("ack", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_complete(self, seqid, iprot, oprot):
+        args = complete_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = complete_result()
+        try:
+            result.success = self._handler.complete(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("complete", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -4662,6 +4741,166 @@ class ack_result(object):
 all_structs.append(ack_result)
 ack_result.thrift_spec = (
     (0, TType.STRUCT, 'success', [OutcomesReply, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class complete_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = CompleteRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('complete_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(complete_args)
+complete_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [CompleteRequest, None], None, ),  # 1
+)
+
+
+class complete_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = CompleteReply()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('complete_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(complete_result)
+complete_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [CompleteReply, None], None, ),  # 0
     (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
 )
 

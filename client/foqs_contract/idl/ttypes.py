@@ -2407,6 +2407,417 @@ class AckRequest(object):
         return not (self == other)
 
 
+class Completion(object):
+    """
+    An item that is done, and how many items follow from it.
+
+    Attributes:
+     - id: Required.
+     - token: Required.
+     - item_count: Required: at least 1. This many of the request's `items` follow from it, after those of the completions before it. At
+    most the host's limits of items and bytes of an atomic enqueue. They are added to the shard of `id`. An idempotency
+    key that belongs to another shard is INVALID_ARGUMENT, and the error names both fields.
+
+    """
+
+    __slots__ = (
+        'id',
+        'token',
+        'item_count',
+    )
+
+
+    def __init__(self, id=None, token=None, item_count=None,):
+        self.id = id
+        self.token = token
+        self.item_count = item_count
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.id = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I64:
+                    self.token = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.item_count = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('Completion')
+        if self.id is not None:
+            oprot.writeFieldBegin('id', TType.STRING, 1)
+            oprot.writeString(self.id.encode('utf-8') if sys.version_info[0] == 2 else self.id)
+            oprot.writeFieldEnd()
+        if self.token is not None:
+            oprot.writeFieldBegin('token', TType.I64, 2)
+            oprot.writeI64(self.token)
+            oprot.writeFieldEnd()
+        if self.item_count is not None:
+            oprot.writeFieldBegin('item_count', TType.I32, 3)
+            oprot.writeI32(self.item_count)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class CompleteRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - completions: Required: 1 to the items-per-call limit; each id once.
+     - timeout_ms
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
+     - items: Required: the items that follow, completion by completion. At most the items-per-call limit.
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'completions',
+        'timeout_ms',
+        'forwarded',
+        'items',
+    )
+
+
+    def __init__(self, namespace_name=None, completions=None, timeout_ms=None, forwarded=None, items=None,):
+        self.namespace_name = namespace_name
+        self.completions = completions
+        self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
+        self.items = items
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.completions = []
+                    (_etype52, _size49) = iprot.readListBegin()
+                    for _i53 in range(_size49):
+                        _elem54 = Completion()
+                        _elem54.read(iprot)
+                        self.completions.append(_elem54)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.LIST:
+                    self.items = []
+                    (_etype58, _size55) = iprot.readListBegin()
+                    for _i59 in range(_size55):
+                        _elem60 = NewItem()
+                        _elem60.read(iprot)
+                        self.items.append(_elem60)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('CompleteRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.completions is not None:
+            oprot.writeFieldBegin('completions', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRUCT, len(self.completions))
+            for iter61 in self.completions:
+                iter61.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.items is not None:
+            oprot.writeFieldBegin('items', TType.LIST, 5)
+            oprot.writeListBegin(TType.STRUCT, len(self.items))
+            for iter62 in self.items:
+                iter62.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class CompletionOutcome(object):
+    """
+    Attributes:
+     - error: Present: nothing was written for this entry.
+     - ids: Present: the item is deleted, and its items are added; their ids, in the order of the items. An item whose own
+    idempotency key is in use for the same item is not added again: its id is the first one.
+     - repeated: An earlier attempt with the same token and the same items was written; these are its ids.
+
+    """
+
+    __slots__ = (
+        'error',
+        'ids',
+        'repeated',
+    )
+
+
+    def __init__(self, error=None, ids=None, repeated=None,):
+        self.error = error
+        self.ids = ids
+        self.repeated = repeated
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.error = Error()
+                    self.error.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.ids = []
+                    (_etype66, _size63) = iprot.readListBegin()
+                    for _i67 in range(_size63):
+                        _elem68 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem68)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.BOOL:
+                    self.repeated = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('CompletionOutcome')
+        if self.error is not None:
+            oprot.writeFieldBegin('error', TType.STRUCT, 1)
+            self.error.write(oprot)
+            oprot.writeFieldEnd()
+        if self.ids is not None:
+            oprot.writeFieldBegin('ids', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRING, len(self.ids))
+            for iter69 in self.ids:
+                oprot.writeString(iter69.encode('utf-8') if sys.version_info[0] == 2 else iter69)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.repeated is not None:
+            oprot.writeFieldBegin('repeated', TType.BOOL, 3)
+            oprot.writeBool(self.repeated)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class CompleteReply(object):
+    """
+    One outcome for each entry of the request, in its order.
+
+    Attributes:
+     - outcomes
+
+    """
+
+    __slots__ = (
+        'outcomes',
+    )
+
+
+    def __init__(self, outcomes=None,):
+        self.outcomes = outcomes
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.LIST:
+                    self.outcomes = []
+                    (_etype73, _size70) = iprot.readListBegin()
+                    for _i74 in range(_size70):
+                        _elem75 = CompletionOutcome()
+                        _elem75.read(iprot)
+                        self.outcomes.append(_elem75)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('CompleteReply')
+        if self.outcomes is not None:
+            oprot.writeFieldBegin('outcomes', TType.LIST, 1)
+            oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
+            for iter76 in self.outcomes:
+                iter76.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class Nack(object):
     """
     Attributes:
@@ -2576,11 +2987,11 @@ class NackRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.nacks = []
-                    (_etype52, _size49) = iprot.readListBegin()
-                    for _i53 in range(_size49):
-                        _elem54 = Nack()
-                        _elem54.read(iprot)
-                        self.nacks.append(_elem54)
+                    (_etype80, _size77) = iprot.readListBegin()
+                    for _i81 in range(_size77):
+                        _elem82 = Nack()
+                        _elem82.read(iprot)
+                        self.nacks.append(_elem82)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2611,8 +3022,8 @@ class NackRequest(object):
         if self.nacks is not None:
             oprot.writeFieldBegin('nacks', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.nacks))
-            for iter55 in self.nacks:
-                iter55.write(oprot)
+            for iter83 in self.nacks:
+                iter83.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2782,11 +3193,11 @@ class ExtendLeaseRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.extensions = []
-                    (_etype59, _size56) = iprot.readListBegin()
-                    for _i60 in range(_size56):
-                        _elem61 = Extension()
-                        _elem61.read(iprot)
-                        self.extensions.append(_elem61)
+                    (_etype87, _size84) = iprot.readListBegin()
+                    for _i88 in range(_size84):
+                        _elem89 = Extension()
+                        _elem89.read(iprot)
+                        self.extensions.append(_elem89)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2817,8 +3228,8 @@ class ExtendLeaseRequest(object):
         if self.extensions is not None:
             oprot.writeFieldBegin('extensions', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.extensions))
-            for iter62 in self.extensions:
-                iter62.write(oprot)
+            for iter90 in self.extensions:
+                iter90.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2895,11 +3306,11 @@ class ReleaseRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.leases = []
-                    (_etype66, _size63) = iprot.readListBegin()
-                    for _i67 in range(_size63):
-                        _elem68 = Lease()
-                        _elem68.read(iprot)
-                        self.leases.append(_elem68)
+                    (_etype94, _size91) = iprot.readListBegin()
+                    for _i95 in range(_size91):
+                        _elem96 = Lease()
+                        _elem96.read(iprot)
+                        self.leases.append(_elem96)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2930,8 +3341,8 @@ class ReleaseRequest(object):
         if self.leases is not None:
             oprot.writeFieldBegin('leases', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.leases))
-            for iter69 in self.leases:
-                iter69.write(oprot)
+            for iter97 in self.leases:
+                iter97.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2996,11 +3407,11 @@ class OutcomesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.outcomes = []
-                    (_etype73, _size70) = iprot.readListBegin()
-                    for _i74 in range(_size70):
-                        _elem75 = Outcome()
-                        _elem75.read(iprot)
-                        self.outcomes.append(_elem75)
+                    (_etype101, _size98) = iprot.readListBegin()
+                    for _i102 in range(_size98):
+                        _elem103 = Outcome()
+                        _elem103.read(iprot)
+                        self.outcomes.append(_elem103)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3017,8 +3428,8 @@ class OutcomesReply(object):
         if self.outcomes is not None:
             oprot.writeFieldBegin('outcomes', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
-            for iter76 in self.outcomes:
-                iter76.write(oprot)
+            for iter104 in self.outcomes:
+                iter104.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -3084,10 +3495,10 @@ class TopicFilter(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.states = []
-                    (_etype80, _size77) = iprot.readListBegin()
-                    for _i81 in range(_size77):
-                        _elem82 = ItemState(iprot.readI32()).name
-                        self.states.append(_elem82)
+                    (_etype108, _size105) = iprot.readListBegin()
+                    for _i109 in range(_size105):
+                        _elem110 = ItemState(iprot.readI32()).name
+                        self.states.append(_elem110)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3113,8 +3524,8 @@ class TopicFilter(object):
         if self.states is not None:
             oprot.writeFieldBegin('states', TType.LIST, 2)
             oprot.writeListBegin(TType.I32, len(self.states))
-            for iter83 in self.states:
-                oprot.writeI32(ItemState[iter83].value)
+            for iter111 in self.states:
+                oprot.writeI32(ItemState[iter111].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.local_only is not None:
@@ -3544,11 +3955,11 @@ class GetActiveTopicsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype87, _size84) = iprot.readListBegin()
-                    for _i88 in range(_size84):
-                        _elem89 = TopicStats()
-                        _elem89.read(iprot)
-                        self.topics.append(_elem89)
+                    (_etype115, _size112) = iprot.readListBegin()
+                    for _i116 in range(_size112):
+                        _elem117 = TopicStats()
+                        _elem117.read(iprot)
+                        self.topics.append(_elem117)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3575,8 +3986,8 @@ class GetActiveTopicsReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter90 in self.topics:
-                iter90.write(oprot)
+            for iter118 in self.topics:
+                iter118.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -3696,10 +4107,10 @@ class PeekRequest(object):
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype94, _size91) = iprot.readListBegin()
-                    for _i95 in range(_size91):
-                        _elem96 = iprot.readI32()
-                        self.shards.append(_elem96)
+                    (_etype122, _size119) = iprot.readListBegin()
+                    for _i123 in range(_size119):
+                        _elem124 = iprot.readI32()
+                        self.shards.append(_elem124)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3744,8 +4155,8 @@ class PeekRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 8)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter97 in self.shards:
-                oprot.writeI32(iter97)
+            for iter125 in self.shards:
+                oprot.writeI32(iter125)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -3806,11 +4217,11 @@ class ItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype101, _size98) = iprot.readListBegin()
-                    for _i102 in range(_size98):
-                        _elem103 = ItemView()
-                        _elem103.read(iprot)
-                        self.items.append(_elem103)
+                    (_etype129, _size126) = iprot.readListBegin()
+                    for _i130 in range(_size126):
+                        _elem131 = ItemView()
+                        _elem131.read(iprot)
+                        self.items.append(_elem131)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3822,10 +4233,10 @@ class ItemsReply(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.cursors = []
-                    (_etype107, _size104) = iprot.readListBegin()
-                    for _i108 in range(_size104):
-                        _elem109 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.cursors.append(_elem109)
+                    (_etype135, _size132) = iprot.readListBegin()
+                    for _i136 in range(_size132):
+                        _elem137 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.cursors.append(_elem137)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3842,8 +4253,8 @@ class ItemsReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter110 in self.items:
-                iter110.write(oprot)
+            for iter138 in self.items:
+                iter138.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -3853,8 +4264,8 @@ class ItemsReply(object):
         if self.cursors is not None:
             oprot.writeFieldBegin('cursors', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.cursors))
-            for iter111 in self.cursors:
-                oprot.writeString(iter111.encode('utf-8') if sys.version_info[0] == 2 else iter111)
+            for iter139 in self.cursors:
+                oprot.writeString(iter139.encode('utf-8') if sys.version_info[0] == 2 else iter139)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -4046,20 +4457,20 @@ class ExplainReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.reasons = []
-                    (_etype115, _size112) = iprot.readListBegin()
-                    for _i116 in range(_size112):
-                        _elem117 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.reasons.append(_elem117)
+                    (_etype143, _size140) = iprot.readListBegin()
+                    for _i144 in range(_size140):
+                        _elem145 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.reasons.append(_elem145)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.remedies = []
-                    (_etype121, _size118) = iprot.readListBegin()
-                    for _i122 in range(_size118):
-                        _elem123 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.remedies.append(_elem123)
+                    (_etype149, _size146) = iprot.readListBegin()
+                    for _i150 in range(_size146):
+                        _elem151 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.remedies.append(_elem151)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4095,15 +4506,15 @@ class ExplainReply(object):
         if self.reasons is not None:
             oprot.writeFieldBegin('reasons', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.reasons))
-            for iter124 in self.reasons:
-                oprot.writeString(iter124.encode('utf-8') if sys.version_info[0] == 2 else iter124)
+            for iter152 in self.reasons:
+                oprot.writeString(iter152.encode('utf-8') if sys.version_info[0] == 2 else iter152)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.remedies is not None:
             oprot.writeFieldBegin('remedies', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.remedies))
-            for iter125 in self.remedies:
-                oprot.writeString(iter125.encode('utf-8') if sys.version_info[0] == 2 else iter125)
+            for iter153 in self.remedies:
+                oprot.writeString(iter153.encode('utf-8') if sys.version_info[0] == 2 else iter153)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.better_items is not None:
@@ -4184,10 +4595,10 @@ class CancelRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype129, _size126) = iprot.readListBegin()
-                    for _i130 in range(_size126):
-                        _elem131 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem131)
+                    (_etype157, _size154) = iprot.readListBegin()
+                    for _i158 in range(_size154):
+                        _elem159 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem159)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4218,8 +4629,8 @@ class CancelRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter132 in self.ids:
-                oprot.writeString(iter132.encode('utf-8') if sys.version_info[0] == 2 else iter132)
+            for iter160 in self.ids:
+                oprot.writeString(iter160.encode('utf-8') if sys.version_info[0] == 2 else iter160)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -4407,10 +4818,10 @@ class UpdateRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype136, _size133) = iprot.readListBegin()
-                    for _i137 in range(_size133):
-                        _elem138 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem138)
+                    (_etype164, _size161) = iprot.readListBegin()
+                    for _i165 in range(_size161):
+                        _elem166 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem166)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4447,8 +4858,8 @@ class UpdateRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter139 in self.ids:
-                oprot.writeString(iter139.encode('utf-8') if sys.version_info[0] == 2 else iter139)
+            for iter167 in self.ids:
+                oprot.writeString(iter167.encode('utf-8') if sys.version_info[0] == 2 else iter167)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.change is not None:
@@ -4540,10 +4951,10 @@ class ItemFilter(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.states = []
-                    (_etype143, _size140) = iprot.readListBegin()
-                    for _i144 in range(_size140):
-                        _elem145 = ItemState(iprot.readI32()).name
-                        self.states.append(_elem145)
+                    (_etype171, _size168) = iprot.readListBegin()
+                    for _i172 in range(_size168):
+                        _elem173 = ItemState(iprot.readI32()).name
+                        self.states.append(_elem173)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4570,10 +4981,10 @@ class ItemFilter(object):
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype149, _size146) = iprot.readListBegin()
-                    for _i150 in range(_size146):
-                        _elem151 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topics.append(_elem151)
+                    (_etype177, _size174) = iprot.readListBegin()
+                    for _i178 in range(_size174):
+                        _elem179 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topics.append(_elem179)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4594,8 +5005,8 @@ class ItemFilter(object):
         if self.states is not None:
             oprot.writeFieldBegin('states', TType.LIST, 2)
             oprot.writeListBegin(TType.I32, len(self.states))
-            for iter152 in self.states:
-                oprot.writeI32(ItemState[iter152].value)
+            for iter180 in self.states:
+                oprot.writeI32(ItemState[iter180].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.priority_min is not None:
@@ -4617,8 +5028,8 @@ class ItemFilter(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 7)
             oprot.writeListBegin(TType.STRING, len(self.topics))
-            for iter153 in self.topics:
-                oprot.writeString(iter153.encode('utf-8') if sys.version_info[0] == 2 else iter153)
+            for iter181 in self.topics:
+                oprot.writeString(iter181.encode('utf-8') if sys.version_info[0] == 2 else iter181)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -4834,11 +5245,11 @@ class ListItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype157, _size154) = iprot.readListBegin()
-                    for _i158 in range(_size154):
-                        _elem159 = ItemView()
-                        _elem159.read(iprot)
-                        self.items.append(_elem159)
+                    (_etype185, _size182) = iprot.readListBegin()
+                    for _i186 in range(_size182):
+                        _elem187 = ItemView()
+                        _elem187.read(iprot)
+                        self.items.append(_elem187)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4865,8 +5276,8 @@ class ListItemsReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter160 in self.items:
-                iter160.write(oprot)
+            for iter188 in self.items:
+                iter188.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -4946,10 +5357,10 @@ class ExtendHeldLeasesRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype164, _size161) = iprot.readListBegin()
-                    for _i165 in range(_size161):
-                        _elem166 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem166)
+                    (_etype192, _size189) = iprot.readListBegin()
+                    for _i193 in range(_size189):
+                        _elem194 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem194)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4985,8 +5396,8 @@ class ExtendHeldLeasesRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter167 in self.ids:
-                oprot.writeString(iter167.encode('utf-8') if sys.version_info[0] == 2 else iter167)
+            for iter195 in self.ids:
+                oprot.writeString(iter195.encode('utf-8') if sys.version_info[0] == 2 else iter195)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.lease_ms is not None:
@@ -5086,10 +5497,10 @@ class CountItemsRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype171, _size168) = iprot.readListBegin()
-                    for _i172 in range(_size168):
-                        _elem173 = iprot.readI32()
-                        self.shards.append(_elem173)
+                    (_etype199, _size196) = iprot.readListBegin()
+                    for _i200 in range(_size196):
+                        _elem201 = iprot.readI32()
+                        self.shards.append(_elem201)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5122,8 +5533,8 @@ class CountItemsRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter174 in self.shards:
-                oprot.writeI32(iter174)
+            for iter202 in self.shards:
+                oprot.writeI32(iter202)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5324,10 +5735,10 @@ class BulkRequest(object):
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype178, _size175) = iprot.readListBegin()
-                    for _i179 in range(_size175):
-                        _elem180 = iprot.readI32()
-                        self.shards.append(_elem180)
+                    (_etype206, _size203) = iprot.readListBegin()
+                    for _i207 in range(_size203):
+                        _elem208 = iprot.readI32()
+                        self.shards.append(_elem208)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5382,8 +5793,8 @@ class BulkRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 8)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter181 in self.shards:
-                oprot.writeI32(iter181)
+            for iter209 in self.shards:
+                oprot.writeI32(iter209)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.move_to is not None:
@@ -6281,11 +6692,11 @@ class ListBulkJobsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.jobs = []
-                    (_etype185, _size182) = iprot.readListBegin()
-                    for _i186 in range(_size182):
-                        _elem187 = BulkJob()
-                        _elem187.read(iprot)
-                        self.jobs.append(_elem187)
+                    (_etype213, _size210) = iprot.readListBegin()
+                    for _i214 in range(_size210):
+                        _elem215 = BulkJob()
+                        _elem215.read(iprot)
+                        self.jobs.append(_elem215)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6302,8 +6713,8 @@ class ListBulkJobsReply(object):
         if self.jobs is not None:
             oprot.writeFieldBegin('jobs', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.jobs))
-            for iter188 in self.jobs:
-                iter188.write(oprot)
+            for iter216 in self.jobs:
+                iter216.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6511,10 +6922,10 @@ class ListDeadRequest(object):
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype192, _size189) = iprot.readListBegin()
-                    for _i193 in range(_size189):
-                        _elem194 = iprot.readI32()
-                        self.shards.append(_elem194)
+                    (_etype220, _size217) = iprot.readListBegin()
+                    for _i221 in range(_size217):
+                        _elem222 = iprot.readI32()
+                        self.shards.append(_elem222)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6555,8 +6966,8 @@ class ListDeadRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter195 in self.shards:
-                oprot.writeI32(iter195)
+            for iter223 in self.shards:
+                oprot.writeI32(iter223)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6625,10 +7036,10 @@ class RedriveRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype199, _size196) = iprot.readListBegin()
-                    for _i200 in range(_size196):
-                        _elem201 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem201)
+                    (_etype227, _size224) = iprot.readListBegin()
+                    for _i228 in range(_size224):
+                        _elem229 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem229)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6659,8 +7070,8 @@ class RedriveRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter202 in self.ids:
-                oprot.writeString(iter202.encode('utf-8') if sys.version_info[0] == 2 else iter202)
+            for iter230 in self.ids:
+                oprot.writeString(iter230.encode('utf-8') if sys.version_info[0] == 2 else iter230)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -6743,10 +7154,10 @@ class MoveItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype206, _size203) = iprot.readListBegin()
-                    for _i207 in range(_size203):
-                        _elem208 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem208)
+                    (_etype234, _size231) = iprot.readListBegin()
+                    for _i235 in range(_size231):
+                        _elem236 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem236)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6787,8 +7198,8 @@ class MoveItemsRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter209 in self.ids:
-                oprot.writeString(iter209.encode('utf-8') if sys.version_info[0] == 2 else iter209)
+            for iter237 in self.ids:
+                oprot.writeString(iter237.encode('utf-8') if sys.version_info[0] == 2 else iter237)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.topic is not None:
@@ -6954,11 +7365,11 @@ class MoveItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.outcomes = []
-                    (_etype213, _size210) = iprot.readListBegin()
-                    for _i214 in range(_size210):
-                        _elem215 = MoveOutcome()
-                        _elem215.read(iprot)
-                        self.outcomes.append(_elem215)
+                    (_etype241, _size238) = iprot.readListBegin()
+                    for _i242 in range(_size238):
+                        _elem243 = MoveOutcome()
+                        _elem243.read(iprot)
+                        self.outcomes.append(_elem243)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6975,8 +7386,8 @@ class MoveItemsReply(object):
         if self.outcomes is not None:
             oprot.writeFieldBegin('outcomes', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
-            for iter216 in self.outcomes:
-                iter216.write(oprot)
+            for iter244 in self.outcomes:
+                iter244.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7285,11 +7696,11 @@ class RestoreItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype220, _size217) = iprot.readListBegin()
-                    for _i221 in range(_size217):
-                        _elem222 = RestoredItem()
-                        _elem222.read(iprot)
-                        self.items.append(_elem222)
+                    (_etype248, _size245) = iprot.readListBegin()
+                    for _i249 in range(_size245):
+                        _elem250 = RestoredItem()
+                        _elem250.read(iprot)
+                        self.items.append(_elem250)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7320,8 +7731,8 @@ class RestoreItemsRequest(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter223 in self.items:
-                iter223.write(oprot)
+            for iter251 in self.items:
+                iter251.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -7766,10 +8177,10 @@ class NamespaceRequest(object):
             elif fid == 4:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype227, _size224) = iprot.readListBegin()
-                    for _i228 in range(_size224):
-                        _elem229 = iprot.readI32()
-                        self.shards.append(_elem229)
+                    (_etype255, _size252) = iprot.readListBegin()
+                    for _i256 in range(_size252):
+                        _elem257 = iprot.readI32()
+                        self.shards.append(_elem257)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7798,8 +8209,8 @@ class NamespaceRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 4)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter230 in self.shards:
-                oprot.writeI32(iter230)
+            for iter258 in self.shards:
+                oprot.writeI32(iter258)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7938,11 +8349,11 @@ class NamespacesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.namespaces = []
-                    (_etype234, _size231) = iprot.readListBegin()
-                    for _i235 in range(_size231):
-                        _elem236 = NamespaceSettings()
-                        _elem236.read(iprot)
-                        self.namespaces.append(_elem236)
+                    (_etype262, _size259) = iprot.readListBegin()
+                    for _i263 in range(_size259):
+                        _elem264 = NamespaceSettings()
+                        _elem264.read(iprot)
+                        self.namespaces.append(_elem264)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7964,8 +8375,8 @@ class NamespacesReply(object):
         if self.namespaces is not None:
             oprot.writeFieldBegin('namespaces', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.namespaces))
-            for iter237 in self.namespaces:
-                iter237.write(oprot)
+            for iter265 in self.namespaces:
+                iter265.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -8058,10 +8469,10 @@ class UsageReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.topic_names = []
-                    (_etype241, _size238) = iprot.readListBegin()
-                    for _i242 in range(_size238):
-                        _elem243 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topic_names.append(_elem243)
+                    (_etype269, _size266) = iprot.readListBegin()
+                    for _i270 in range(_size266):
+                        _elem271 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topic_names.append(_elem271)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8094,8 +8505,8 @@ class UsageReply(object):
         if self.topic_names is not None:
             oprot.writeFieldBegin('topic_names', TType.LIST, 5)
             oprot.writeListBegin(TType.STRING, len(self.topic_names))
-            for iter244 in self.topic_names:
-                oprot.writeString(iter244.encode('utf-8') if sys.version_info[0] == 2 else iter244)
+            for iter272 in self.topic_names:
+                oprot.writeString(iter272.encode('utf-8') if sys.version_info[0] == 2 else iter272)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8166,10 +8577,10 @@ class Grant(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.permissions = []
-                    (_etype248, _size245) = iprot.readListBegin()
-                    for _i249 in range(_size245):
-                        _elem250 = Permission(iprot.readI32()).name
-                        self.permissions.append(_elem250)
+                    (_etype276, _size273) = iprot.readListBegin()
+                    for _i277 in range(_size273):
+                        _elem278 = Permission(iprot.readI32()).name
+                        self.permissions.append(_elem278)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8194,8 +8605,8 @@ class Grant(object):
         if self.permissions is not None:
             oprot.writeFieldBegin('permissions', TType.LIST, 3)
             oprot.writeListBegin(TType.I32, len(self.permissions))
-            for iter251 in self.permissions:
-                oprot.writeI32(Permission[iter251].value)
+            for iter279 in self.permissions:
+                oprot.writeI32(Permission[iter279].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8334,11 +8745,11 @@ class GrantsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.grants = []
-                    (_etype255, _size252) = iprot.readListBegin()
-                    for _i256 in range(_size252):
-                        _elem257 = Grant()
-                        _elem257.read(iprot)
-                        self.grants.append(_elem257)
+                    (_etype283, _size280) = iprot.readListBegin()
+                    for _i284 in range(_size280):
+                        _elem285 = Grant()
+                        _elem285.read(iprot)
+                        self.grants.append(_elem285)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8360,8 +8771,8 @@ class GrantsReply(object):
         if self.grants is not None:
             oprot.writeFieldBegin('grants', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.grants))
-            for iter258 in self.grants:
-                iter258.write(oprot)
+            for iter286 in self.grants:
+                iter286.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -8452,10 +8863,10 @@ class TopicRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype262, _size259) = iprot.readListBegin()
-                    for _i263 in range(_size259):
-                        _elem264 = iprot.readI32()
-                        self.shards.append(_elem264)
+                    (_etype290, _size287) = iprot.readListBegin()
+                    for _i291 in range(_size287):
+                        _elem292 = iprot.readI32()
+                        self.shards.append(_elem292)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8488,8 +8899,8 @@ class TopicRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter265 in self.shards:
-                oprot.writeI32(iter265)
+            for iter293 in self.shards:
+                oprot.writeI32(iter293)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8563,10 +8974,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype269, _size266) = iprot.readListBegin()
-                    for _i270 in range(_size266):
-                        _elem271 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem271)
+                    (_etype297, _size294) = iprot.readListBegin()
+                    for _i298 in range(_size294):
+                        _elem299 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem299)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8596,8 +9007,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter272 in self.regions:
-                oprot.writeString(iter272.encode('utf-8') if sys.version_info[0] == 2 else iter272)
+            for iter300 in self.regions:
+                oprot.writeString(iter300.encode('utf-8') if sys.version_info[0] == 2 else iter300)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -9085,11 +9496,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype276, _size273) = iprot.readListBegin()
-                    for _i277 in range(_size273):
-                        _elem278 = ShardInfo()
-                        _elem278.read(iprot)
-                        self.shards.append(_elem278)
+                    (_etype304, _size301) = iprot.readListBegin()
+                    for _i305 in range(_size301):
+                        _elem306 = ShardInfo()
+                        _elem306.read(iprot)
+                        self.shards.append(_elem306)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9111,8 +9522,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter279 in self.shards:
-                iter279.write(oprot)
+            for iter307 in self.shards:
+                iter307.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -9608,11 +10019,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype283, _size280) = iprot.readListBegin()
-                    for _i284 in range(_size280):
-                        _elem285 = HostInfo()
-                        _elem285.read(iprot)
-                        self.hosts.append(_elem285)
+                    (_etype311, _size308) = iprot.readListBegin()
+                    for _i312 in range(_size308):
+                        _elem313 = HostInfo()
+                        _elem313.read(iprot)
+                        self.hosts.append(_elem313)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9634,8 +10045,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter286 in self.hosts:
-                iter286.write(oprot)
+            for iter314 in self.hosts:
+                iter314.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -9910,22 +10321,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype290, _size287) = iprot.readListBegin()
-                    for _i291 in range(_size287):
-                        _elem292 = HostInfo()
-                        _elem292.read(iprot)
-                        self.hosts.append(_elem292)
+                    (_etype318, _size315) = iprot.readListBegin()
+                    for _i319 in range(_size315):
+                        _elem320 = HostInfo()
+                        _elem320.read(iprot)
+                        self.hosts.append(_elem320)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype296, _size293) = iprot.readListBegin()
-                    for _i297 in range(_size293):
-                        _elem298 = ShardInfo()
-                        _elem298.read(iprot)
-                        self.shards.append(_elem298)
+                    (_etype324, _size321) = iprot.readListBegin()
+                    for _i325 in range(_size321):
+                        _elem326 = ShardInfo()
+                        _elem326.read(iprot)
+                        self.shards.append(_elem326)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9942,30 +10353,30 @@ class GetRoutingReply(object):
             elif fid == 6:
                 if ftype == TType.LIST:
                     self.removed_hosts = []
-                    (_etype302, _size299) = iprot.readListBegin()
-                    for _i303 in range(_size299):
-                        _elem304 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.removed_hosts.append(_elem304)
+                    (_etype330, _size327) = iprot.readListBegin()
+                    for _i331 in range(_size327):
+                        _elem332 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.removed_hosts.append(_elem332)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.removed_shards = []
-                    (_etype308, _size305) = iprot.readListBegin()
-                    for _i309 in range(_size305):
-                        _elem310 = iprot.readI32()
-                        self.removed_shards.append(_elem310)
+                    (_etype336, _size333) = iprot.readListBegin()
+                    for _i337 in range(_size333):
+                        _elem338 = iprot.readI32()
+                        self.removed_shards.append(_elem338)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.loads = []
-                    (_etype314, _size311) = iprot.readListBegin()
-                    for _i315 in range(_size311):
-                        _elem316 = iprot.readDouble()
-                        self.loads.append(_elem316)
+                    (_etype342, _size339) = iprot.readListBegin()
+                    for _i343 in range(_size339):
+                        _elem344 = iprot.readDouble()
+                        self.loads.append(_elem344)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9986,15 +10397,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter317 in self.hosts:
-                iter317.write(oprot)
+            for iter345 in self.hosts:
+                iter345.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter318 in self.shards:
-                iter318.write(oprot)
+            for iter346 in self.shards:
+                iter346.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -10008,22 +10419,22 @@ class GetRoutingReply(object):
         if self.removed_hosts is not None:
             oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
             oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
-            for iter319 in self.removed_hosts:
-                oprot.writeString(iter319.encode('utf-8') if sys.version_info[0] == 2 else iter319)
+            for iter347 in self.removed_hosts:
+                oprot.writeString(iter347.encode('utf-8') if sys.version_info[0] == 2 else iter347)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.removed_shards is not None:
             oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.removed_shards))
-            for iter320 in self.removed_shards:
-                oprot.writeI32(iter320)
+            for iter348 in self.removed_shards:
+                oprot.writeI32(iter348)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.loads is not None:
             oprot.writeFieldBegin('loads', TType.LIST, 8)
             oprot.writeListBegin(TType.DOUBLE, len(self.loads))
-            for iter321 in self.loads:
-                oprot.writeDouble(iter321)
+            for iter349 in self.loads:
+                oprot.writeDouble(iter349)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -10729,21 +11140,21 @@ class ListAuditReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.entries = []
-                    (_etype325, _size322) = iprot.readListBegin()
-                    for _i326 in range(_size322):
-                        _elem327 = AuditEntry()
-                        _elem327.read(iprot)
-                        self.entries.append(_elem327)
+                    (_etype353, _size350) = iprot.readListBegin()
+                    for _i354 in range(_size350):
+                        _elem355 = AuditEntry()
+                        _elem355.read(iprot)
+                        self.entries.append(_elem355)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.missing_hosts = []
-                    (_etype331, _size328) = iprot.readListBegin()
-                    for _i332 in range(_size328):
-                        _elem333 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.missing_hosts.append(_elem333)
+                    (_etype359, _size356) = iprot.readListBegin()
+                    for _i360 in range(_size356):
+                        _elem361 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.missing_hosts.append(_elem361)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10760,15 +11171,15 @@ class ListAuditReply(object):
         if self.entries is not None:
             oprot.writeFieldBegin('entries', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.entries))
-            for iter334 in self.entries:
-                iter334.write(oprot)
+            for iter362 in self.entries:
+                iter362.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.missing_hosts is not None:
             oprot.writeFieldBegin('missing_hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.missing_hosts))
-            for iter335 in self.missing_hosts:
-                oprot.writeString(iter335.encode('utf-8') if sys.version_info[0] == 2 else iter335)
+            for iter363 in self.missing_hosts:
+                oprot.writeString(iter363.encode('utf-8') if sys.version_info[0] == 2 else iter363)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -10959,11 +11370,11 @@ class GossipReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype339, _size336) = iprot.readListBegin()
-                    for _i340 in range(_size336):
-                        _elem341 = TopicUpdate()
-                        _elem341.read(iprot)
-                        self.topics.append(_elem341)
+                    (_etype367, _size364) = iprot.readListBegin()
+                    for _i368 in range(_size364):
+                        _elem369 = TopicUpdate()
+                        _elem369.read(iprot)
+                        self.topics.append(_elem369)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10980,11 +11391,11 @@ class GossipReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.namespace_reports = []
-                    (_etype345, _size342) = iprot.readListBegin()
-                    for _i346 in range(_size342):
-                        _elem347 = NamespaceReport()
-                        _elem347.read(iprot)
-                        self.namespace_reports.append(_elem347)
+                    (_etype373, _size370) = iprot.readListBegin()
+                    for _i374 in range(_size370):
+                        _elem375 = NamespaceReport()
+                        _elem375.read(iprot)
+                        self.namespace_reports.append(_elem375)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11006,11 +11417,11 @@ class GossipReply(object):
             elif fid == 9:
                 if ftype == TType.LIST:
                     self.topic_rates = []
-                    (_etype351, _size348) = iprot.readListBegin()
-                    for _i352 in range(_size348):
-                        _elem353 = TopicRate()
-                        _elem353.read(iprot)
-                        self.topic_rates.append(_elem353)
+                    (_etype379, _size376) = iprot.readListBegin()
+                    for _i380 in range(_size376):
+                        _elem381 = TopicRate()
+                        _elem381.read(iprot)
+                        self.topic_rates.append(_elem381)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11036,8 +11447,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter354 in self.topics:
-                iter354.write(oprot)
+            for iter382 in self.topics:
+                iter382.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -11051,8 +11462,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter355 in self.namespace_reports:
-                iter355.write(oprot)
+            for iter383 in self.namespace_reports:
+                iter383.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -11070,8 +11481,8 @@ class GossipReply(object):
         if self.topic_rates is not None:
             oprot.writeFieldBegin('topic_rates', TType.LIST, 9)
             oprot.writeListBegin(TType.STRUCT, len(self.topic_rates))
-            for iter356 in self.topic_rates:
-                iter356.write(oprot)
+            for iter384 in self.topic_rates:
+                iter384.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.unavailable_shards is not None:
@@ -11483,6 +11894,34 @@ AckRequest.thrift_spec = (
     (2, TType.LIST, 'leases', (TType.STRUCT, [Lease, None], False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
     (4, TType.BOOL, 'forwarded', None, None, ),  # 4
+)
+all_structs.append(Completion)
+Completion.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'id', 'UTF8', None, ),  # 1
+    (2, TType.I64, 'token', None, None, ),  # 2
+    (3, TType.I32, 'item_count', None, None, ),  # 3
+)
+all_structs.append(CompleteRequest)
+CompleteRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.LIST, 'completions', (TType.STRUCT, [Completion, None], False), None, ),  # 2
+    (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
+    (5, TType.LIST, 'items', (TType.STRUCT, [NewItem, None], False), None, ),  # 5
+)
+all_structs.append(CompletionOutcome)
+CompletionOutcome.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'error', [Error, None], None, ),  # 1
+    (2, TType.LIST, 'ids', (TType.STRING, 'UTF8', False), None, ),  # 2
+    (3, TType.BOOL, 'repeated', None, None, ),  # 3
+)
+all_structs.append(CompleteReply)
+CompleteReply.thrift_spec = (
+    None,  # 0
+    (1, TType.LIST, 'outcomes', (TType.STRUCT, [CompletionOutcome, None], False), None, ),  # 1
 )
 all_structs.append(Nack)
 Nack.thrift_spec = (

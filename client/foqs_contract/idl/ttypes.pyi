@@ -213,6 +213,30 @@ class AckRequest(_Struct):
     forwarded: bool | None
     def __init__(self, namespace_name: str | bytes | None = None, leases: Sequence[Lease] | None = None, timeout_ms: int | None = None, forwarded: bool | None = None) -> None: ...
 
+class Completion(_Struct):
+    id: bytes | None
+    token: int | None
+    item_count: int | None
+    def __init__(self, id: str | bytes | None = None, token: int | None = None, item_count: int | None = None) -> None: ...
+
+class CompleteRequest(_Struct):
+    namespace_name: bytes | None
+    completions: Sequence[Completion] | None
+    timeout_ms: int | None
+    forwarded: bool | None
+    items: Sequence[NewItem] | None
+    def __init__(self, namespace_name: str | bytes | None = None, completions: Sequence[Completion] | None = None, timeout_ms: int | None = None, forwarded: bool | None = None, items: Sequence[NewItem] | None = None) -> None: ...
+
+class CompletionOutcome(_Struct):
+    error: Error | None
+    ids: Sequence[str] | None
+    repeated: bool | None
+    def __init__(self, error: Error | None = None, ids: Sequence[str] | None = None, repeated: bool | None = None) -> None: ...
+
+class CompleteReply(_Struct):
+    outcomes: Sequence[CompletionOutcome] | None
+    def __init__(self, outcomes: Sequence[CompletionOutcome] | None = None) -> None: ...
+
 class Nack(_Struct):
     id: bytes | None
     token: int | None

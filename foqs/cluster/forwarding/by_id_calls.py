@@ -13,8 +13,10 @@ local costs one check of its results' types.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
@@ -30,11 +32,15 @@ from foqs_contract.thrift_method import ThriftMethod
 
 
 class _Entries(NamedTuple):
-    """The list of a call with an outcome per entry, and the structs of reply and outcome."""
+    """The list of a call with an outcome per entry, and the structs of reply and outcome.
+
+    `has_items`: each entry has some of the request's `items`, one after the other, and says how many.
+    """
 
     field: str
     reply: Any
     outcome: Any
+    has_items: bool
 
 
 class ByIdCalls:
@@ -61,7 +67,8 @@ class ByIdCalls:
 def _entries(row: CallRow) -> _Entries:
     reply = METHODS[row.name].reply_class
     [outcome] = [field[3][1][0] for field in filter(None, reply.thrift_spec) if field[2] == "outcomes"]
-    return _Entries(row.entries, reply, outcome)
+    has_items = any(field[2] == "items" for field in filter(None, METHODS[row.name].request_spec[1]))
+    return _Entries(row.entries, reply, outcome, has_items)
 
 
 class _ForwardedByIdCall(WrappedCall):
@@ -147,6 +154,9 @@ class _ForwardedByIdCall(WrappedCall):
         part.forwarded = True
         all_entries = getattr(part, entries.field)
         setattr(part, entries.field, [all_entries[place] for place in places])
+        item_places = _item_places(all_entries, places) if entries.has_items else ()
+        if entries.has_items:
+            part.items = [self.request.items[place] for place in item_places]
         try:
             outcomes = (await self._peers.call(peer, self._client_method, part, self.deadline)).outcomes or []
         except (HostTooOld, UnknownOutcome) as error:
@@ -154,7 +164,7 @@ class _ForwardedByIdCall(WrappedCall):
         except FoqsError:
             return
         for peer_index, (place, outcome) in enumerate(zip(places, outcomes, strict=False)):
-            merged[place] = _with_caller_index(outcome, entries.field, peer_index, place)
+            merged[place] = _with_caller_index(outcome, entries.field, peer_index, place, item_places)
         for place in places[len(outcomes) :]:
             merged[place] = entries.outcome(
                 codec.error_struct(
@@ -166,9 +176,21 @@ class _ForwardedByIdCall(WrappedCall):
             )
 
 
-def _with_caller_index(outcome: Any, entries: str, peer_index: int, caller_index: int) -> Any:
+def _item_places(entries: Sequence[Any], places: Sequence[int]) -> list[int]:
+    """Return the places of the items of these entries among the items of the request."""
+    ends = [0, *accumulate(max(0, entry.item_count or 0) for entry in entries)]
+    return [item for place in places for item in range(ends[place], ends[place + 1])]
+
+
+def _with_caller_index(
+    outcome: Any, entries: str, peer_index: int, caller_index: int, item_places: Sequence[int] = ()
+) -> Any:
     """Correct the index in the field of a peer's outcome to the index in the caller's request."""
     error = outcome.error
+    found = re.match(r"items\[(\d+)\]", error.field) if error is not None and error.field and item_places else None
+    if found is not None and int(found[1]) < len(item_places):
+        error.field = f"items[{item_places[int(found[1])]}]{error.field[found.end() :]}"
+        return outcome
     prefix = f"{entries}[{peer_index}]"
     if error is not None and error.field and error.field.startswith(prefix):
         error.field = f"{entries}[{caller_index}]{error.field[len(prefix) :]}"

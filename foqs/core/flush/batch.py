@@ -6,15 +6,16 @@ knows the count of its entries and the numbers of its events. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from foqs.core.flush.completions import Completions
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Dues, Events, Inserts, Leases, Operation
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.items.idempotency_keys import KeyName, move_key
-from foqs.core.items.item import Row
+from foqs.core.items.idempotency_keys import KeyName, completed_item_key, completion_key, move_key
+from foqs.core.items.item import KeyedItem, Row
 from foqs_contract.errors import FoqsError
 
 W = TypeVar("W", bound=Operation)
@@ -48,8 +49,8 @@ class Batch:
 
     Attributes:
         parts: all parts except direct deliveries, in order of precedence.
-        acks, events, moves, leases, inserts: the parts by the type of their operation.
-        event_numbers: numbers of the acks, events and moves.
+        acks, events, moves, completions, leases, inserts: the parts by the type of their operation.
+        event_numbers: numbers of the acks, events, moves and completions.
         lease_numbers: numbers of the items to lease.
         dues: the parts among `events` that come from the timer service.
         direct_deliveries: leases of items that this batch inserts or finds due, which
@@ -62,6 +63,7 @@ class Batch:
     __slots__ = (
         "_entry_count",
         "acks",
+        "completions",
         "direct_deliveries",
         "dues",
         "event_numbers",
@@ -82,6 +84,7 @@ class Batch:
         self.events: list[Part[Events]] = []
         self.dues: list[Part[Dues]] = []
         self.moves: list[Part[Moves]] = []
+        self.completions: list[Part[Completions]] = []
         self.leases: list[Part[Leases]] = []
         self.inserts: list[Part[Inserts]] = []
         self.event_numbers: list[int] = []
@@ -120,6 +123,9 @@ class Batch:
                 self.event_numbers += part.numbers
             elif kind is Moves:
                 self.moves.append(part)
+                self.event_numbers += part.numbers
+            elif kind is Completions:
+                self.completions.append(part)
                 self.event_numbers += part.numbers
             elif kind is ReplayLookup:
                 self.replay_lookups.append(part)
@@ -161,11 +167,13 @@ class Batch:
             for key in part.operation.idempotency_keys(part.start, part.stop)
         ]
 
-    def lookup_key_names(self) -> list[KeyName]:
+    def lookup_key_names(self, find_row: Callable[[int], Row | None]) -> list[KeyName]:
         """Return the idempotency keys that must be read. A key may occur twice.
 
         They are those of its replay lookups and moves, and of inserts some of whose keys have an end: an item whose end is
-        over writes no row, so the database would not refuse it when the key is remembered.
+        over writes no row, so the database would not refuse it when the key is remembered. And those of the items of
+        completions; the records of completions only of items that `find_row` does not find, because an item that is there
+        was not completed.
         """
         names = [name for part in self.replay_lookups for name in part.operation.key_names(part.start, part.stop)]
         names += [(part.operation.namespace, move_key(number)) for part in self.moves for number in part.numbers]
@@ -175,7 +183,20 @@ class Batch:
             if part.operation.has_key_ends
             for key in part.operation.idempotency_keys(part.start, part.stop)
         ]
+        for part in self.completions:
+            namespace = part.operation.namespace
+            for completion in part.operation.entries[part.start : part.stop]:
+                keyed = [(place, item) for place, item in enumerate(completion.items) if isinstance(item, KeyedItem)]
+                names += [(namespace, item.idempotency_key) for _, item in keyed]
+                if find_row(completion.number) is None:
+                    names.append((namespace, completion_key(completion.number)))
+                    names += [(namespace, completed_item_key(completion.number, place)) for place, _ in keyed]
         return names
+
+    @property
+    def adds_items(self) -> bool:
+        """Whether it has new items, of inserts or of completions."""
+        return bool(self.inserts or self.completions)
 
     @property
     def is_divisible(self) -> bool:
@@ -201,8 +222,8 @@ class Batch:
                 second.append(Part(part.operation, middle, part.stop))
         return Batch(first), Batch(second)
 
-    def parts_but_inserts(self) -> list[Part[Any]]:
-        """Return the parts that insert nothing, without direct deliveries."""
+    def parts_without_items(self) -> list[Part[Any]]:
+        """Return the parts that add no items, without direct deliveries."""
         return [*self.acks, *self.events, *self.moves, *self.leases, *self.purges, *self.replay_lookups]
 
     def reseal(self) -> Batch:

@@ -13,13 +13,16 @@ from typing import Any, Final
 from foqs.core.flush.batch import Part
 from foqs.core.flush.operation import Inserts
 from foqs.core.flush.whole_keys import repeat_of_all
-from foqs.core.items.atomic_items import error_of_item
+from foqs.core.items.atomic_items import KEY_FIELD, error_of_item
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation
+from foqs.core.items.item import KeyedItem, NewItem
 from foqs.core.items.life import FlushContext
 from foqs_contract.errors import FoqsError, InvalidArgument, KeyConflict, KeyEnded
 
 NO_KEYS: Final[Mapping[KeyName, IdempotencyKey]] = {}
 """No keys are in use: all keys count as new."""
+
+_KEY_USED: Final = "this key was used for a different item; give each item its own key"
 
 
 class FlushKeys:
@@ -66,7 +69,7 @@ class FlushKeys:
         self,
         record: IdempotencyKey,
         digest: bytes,
-        conflict: str = "this key was used for a different item; give each item its own key",
+        conflict: str = _KEY_USED,
     ) -> Any:
         """Return the result of an entry whose key is in use: the number of the key's first item, or a conflict."""
         if record.digest == digest:
@@ -133,6 +136,34 @@ class FlushKeys:
         if repeated is not None:
             self.repeat_count += len(names)
         return repeated
+
+    def add_of_completion(
+        self, namespace: str, items: Sequence[NewItem], first_number: int, first_place: int
+    ) -> list[int] | FoqsError:
+        """Add the free keys of a completion's items, or none of them.
+
+        Returns the number of each item: its own, from `first_number` on, or that of the first item of its key. Or the error
+        of the first item whose key is used for a different item, or has ended; places count from `first_place` on.
+        """
+        numbers = list(range(first_number, first_number + len(items)))
+        free: list[tuple[KeyedItem, int]] = []
+        for place, item in enumerate(items):
+            if not isinstance(item, KeyedItem):
+                continue
+            record = self.record_in_use(namespace, item.idempotency_key)
+            if record is None:
+                error = self._end_error(namespace, item.key_until_ms)
+                if error is not None:
+                    return error_of_item(first_place + place, error)
+                free.append((item, numbers[place]))
+            elif record.digest == item.digest:
+                numbers[place] = record.item_id
+            else:
+                self.conflict_count += 1
+                return error_of_item(first_place + place, KeyConflict(_KEY_USED, field=KEY_FIELD))
+        for item, number in free:
+            self.add(namespace, item.idempotency_key, number, item.digest)
+        return numbers
 
     # -------------------------------------------------------------- its records
 

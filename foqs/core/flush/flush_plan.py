@@ -15,17 +15,26 @@ from itertools import repeat
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.completions import CompletionEntry, Completions, NewNumbers
 from foqs.core.flush.flush_keys import NO_KEYS, FlushKeys
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.writes import LeaseUpdate, RowChanges, Writes
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
-from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
+from foqs.core.items.idempotency_keys import (
+    IdempotencyKey,
+    KeyName,
+    completed_item_key,
+    completion_key,
+    move_digest,
+    move_key,
+)
+from foqs.core.items.item import TIME_MS_MAX, KeyedItem, NewItem, Row, State, TopicName
 from foqs.core.items.item_with_history import restored_row
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs.core.timing.due_timers import DueTimers, TimerEntry, timer_entry
+from foqs_contract.errors import FoqsError, StaleLease
 
 FindRow = Callable[[int], Row | None]
 
@@ -173,12 +182,16 @@ def plan_flush(
         )
     if batch.moves:
         _decide_moves(batch.moves, find_row, context, timers, plan)
+    if batch.completions:
+        _decide_completions(batch.completions, find_row, context, plan)
     if batch.dues:
         _remove_stale_timers(batch.dues, find_row, plan)
     if batch.leases:
         _decide_leases(batch.leases, find_row, context, timers, plan)
     if batch.inserts:
-        _decide_inserts(batch, context, timers, purge_markers, plan)
+        _decide_inserts(batch, context, purge_markers, plan)
+    if plan.inserted:
+        _time_inserted(timers, plan)
     if batch.direct_deliveries:
         _decide_direct_deliveries(batch.direct_deliveries, context, timers, plan)
     if batch.replay_lookups:
@@ -274,6 +287,74 @@ def _decide_moves(
         plan.results.append((part, results))
 
 
+def _decide_completions(
+    parts: Sequence[Part[Completions]], find_row: FindRow, context: FlushContext, plan: FlushPlan
+) -> None:
+    """Ack each item and insert those that follow from it, or do neither."""
+    for part in parts:
+        operation = part.operation
+        results: list[Any] = []
+        for place in range(part.start, part.stop):
+            completion = operation.entries[place]
+            row = find_row(completion.number)
+            if row is None:
+                results.append(_repeat_of_completion(operation.namespace, completion, plan.keys))
+            else:
+                own_number, accepted_ms = operation.own_numbers[place], operation.accepted_ms
+                results.append(_complete(operation.namespace, completion, row, own_number, accepted_ms, context, plan))
+        plan.results.append((part, results))
+
+
+def _complete(
+    namespace: str,
+    completion: CompletionEntry,
+    row: Row,
+    own_number: int,
+    accepted_ms: int,
+    context: FlushContext,
+    plan: FlushPlan,
+) -> Any:
+    """Complete the item of a row. Return `NewNumbers`, or the error for which nothing is written."""
+    number, keys = completion.number, plan.keys
+    error = apply_event(Event(EventKind.ACK, number, namespace, completion.token), row, context).error
+    if error is not None:
+        return error
+    numbers = keys.add_of_completion(namespace, completion.items, own_number + 1, completion.first_place)
+    if isinstance(numbers, FoqsError):
+        return numbers
+    keys.add(namespace, completion_key(number), own_number, completion.digest)
+    plan.deleted.setdefault(EventKind.ACK, []).append(row)
+    _change_timer(timer_entry(row), None, plan)
+    topics = plan.topics.setdefault(namespace, set())
+    for place, item in enumerate(completion.items):
+        if numbers[place] == own_number + 1 + place:
+            plan.inserted.append(new_row(item, numbers[place], accepted_ms, context.now_ms))
+            topics.add(item.topic)
+        else:
+            keys.repeat_count += 1
+            keys.add(namespace, completed_item_key(number, place), numbers[place], completion.digest)
+    return NewNumbers(numbers, False)
+
+
+def _repeat_of_completion(namespace: str, completion: CompletionEntry, keys: FlushKeys) -> Any:
+    """Return the numbers that an earlier attempt wrote, or the error of a completion whose item is gone without its record."""
+    number = completion.number
+    record = keys.record_in_use(namespace, completion_key(number))
+    if record is None or record.digest != completion.digest:
+        return StaleLease(
+            "this item is gone, and not by this completion as far as is remembered: another consumer may have finished it, "
+            "or it was cancelled or purged; nothing was written"
+        )
+    keys.repeat_count += 1
+    numbers = list(range(record.item_id + 1, record.item_id + 1 + len(completion.items)))
+    for place, item in enumerate(completion.items):
+        if isinstance(item, KeyedItem):
+            repeated = keys.record_in_use(namespace, completed_item_key(number, place))
+            if repeated is not None:
+                numbers[place] = repeated.item_id
+    return NewNumbers(numbers, True)
+
+
 def _change_timer(old: TimerEntry | None, new: TimerEntry | None, plan: FlushPlan) -> None:
     if old != new:
         if old is not None:
@@ -361,7 +442,6 @@ def _decide_purges(batch: Batch, plan: FlushPlan) -> None:
 def _decide_inserts(
     batch: Batch,
     context: FlushContext,
-    timers: DueTimers,
     purge_markers: PurgeMarkers,
     plan: FlushPlan,
 ) -> None:
@@ -397,7 +477,11 @@ def _decide_inserts(
     inserted = plan.inserted
     inserted += map(new_row, items, numbers, accepted, repeat(context.now_ms))
     inserted += restored
-    plan.timed = [row for row in inserted if row.due_ms is not None]
+
+
+def _time_inserted(timers: DueTimers, plan: FlushPlan) -> None:
+    """Note which new rows have a due, and raise it to the watermark."""
+    plan.timed = [row for row in plan.inserted if row.due_ms is not None]
     for row in plan.timed:
         assert row.due_ms is not None
         row.due_ms = timers.raise_to_watermark(row.due_ms)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.completions import Completions
 from foqs.core.flush.lane_queue import LaneQueue
 from foqs.core.flush.operation import Lane, Operation
 from foqs.core.flush.queue_quota import LightNamespaces, QueueQuota
@@ -248,6 +249,13 @@ class Intake:
     def pop_inserts(self) -> list[Part[Any]]:
         """Remove and return all waiting inserts."""
         return self._queues[Lane.INSERT].pop_all()[0]
+
+    def pop_completions(self) -> list[Part[Any]]:
+        """Remove and return all completions that wait and are not held back by an earlier event."""
+        parts = self._queues[Lane.NACK].remove(Completions)
+        for part in parts:
+            self._release_numbers(part.numbers)
+        return parts
 
     def on_flush_ended(self, batch: Batch) -> None:
         """Free the numbers of a batch that was committed or refused."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from foqs.core.flush.batch import Part
 from foqs.core.flush.fair_queue import FairScheduler
-from foqs.core.flush.operation import OPEN
+from foqs.core.flush.operation import OPEN, Operation
 from foqs.core.flush.queue_quota import QueueQuota
 
 TURN_COST_MAX: Final = 64
@@ -118,6 +118,24 @@ class LaneQueue:
                 self._quota.release_reservation(namespace, count, written)
         self._reset()
         return popped, abandoned
+
+    def remove(self, kind: type[Operation]) -> list[Part[Any]]:
+        """Remove and return the parts of the operations of one kind."""
+        removed: list[Part[Any]] = []
+        for namespace, queue in self._queues.items():
+            own = [part for part in queue if type(part.operation) is kind]
+            if not own:
+                continue
+            kept = [part for part in queue if type(part.operation) is not kind]
+            queue.clear()
+            queue.extend(kept)
+            count = sum([part.count for part in own])
+            written = sum([part.bytes for part in own])
+            self.items -= count
+            self.bytes -= written + sum([part.count * part.operation.read_bytes for part in own])
+            self._quota.release_reservation(namespace, count, written)
+            removed += own
+        return removed
 
     def _reset(self) -> None:
         self.items = 0

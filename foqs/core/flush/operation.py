@@ -128,6 +128,11 @@ class Operation:
         return 0
 
     @property
+    def not_inserted_count(self) -> int:
+        """The number of new items that are not charged: repeats and key conflicts of inserts, and all that completions left out."""
+        return 0
+
+    @property
     def is_open(self) -> bool:
         """Whether any entry has no result yet."""
         return self._open_count > 0
@@ -359,8 +364,9 @@ class Inserts(Operation):
         return isinstance(self.items[0], ItemWithHistory)
 
     @property
-    def repeat_count(self) -> int:
-        """The count of entries that inserted nothing because their keys were in use: repeats and key conflicts."""
+    def not_inserted_count(self) -> int:
+        if not self.has_idempotency_keys:
+            return 0
         return sum([type(result) is int or isinstance(result, KeyConflict) for result in self.results])
 
     def _settle_pending(self, start: int, stop: int, if_open: FoqsError, if_sealed: FoqsError) -> None:

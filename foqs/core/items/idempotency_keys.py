@@ -81,8 +81,32 @@ def move_digest(topic: str, incarnation: bytes) -> bytes:
     return item_digest(topic.encode(), 0, b"", b"", None, incarnation)
 
 
+def completion_key(number: int) -> bytes:
+    """Return the key that records the completion of an item. Its record names the number before that of the first new item."""
+    return b"%bdone %d" % (_RESERVED, number)
+
+
+def completed_item_key(number: int, place: int) -> bytes:
+    """Return the key that records the item which a completion did not insert, because its own key was in use.
+
+    `place`: of the item in the completion of the item with this `number`.
+    """
+    return b"%bdone %d %d" % (_RESERVED, number, place)
+
+
+def completion_digest(token: int, items: Sequence[tuple[bytes, bytes]], incarnation: bytes) -> bytes:
+    """Return the digest of a completion: a repeat with the same token and the same items has the same.
+
+    Args:
+        items: for each item its `item_digest`, without an incarnation, and its idempotency key; empty if it has none.
+    """
+    parts = [b"%b%d|%b" % (digest, len(key), key) for digest, key in items]
+    text = b"%d|%b" % (token, b"".join(parts))
+    return incarnation + blake2b(text, digest_size=DIGEST_BYTES - len(incarnation)).digest()
+
+
 def is_reserved(key: bytes) -> bool:
-    """Return whether the key records a move or a restore, so that it is not the item's own."""
+    """Return whether the key records a move, a completion or a restore, so that it is not the item's own."""
     return key.startswith(_RESERVED)
 
 

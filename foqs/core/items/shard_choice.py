@@ -89,8 +89,8 @@ def choose_shards(
     return taking if len(taking) < 2 else _shortest_first(taking, turn % len(taking))
 
 
-def joint_bindings(bindings_by_item: Sequence[Bindings]) -> Bindings:
-    """Return the bindings of items that must be in one shard, named with their places in the call.
+def joint_bindings(bindings_by_item: Sequence[Bindings], first_place: int = 0) -> Bindings:
+    """Return the bindings of items that must be in one shard, named with their places in the call, from `first_place` on.
 
     Of items with the same bindings, which are one object, only the first is named.
     """
@@ -98,7 +98,7 @@ def joint_bindings(bindings_by_item: Sequence[Bindings]) -> Bindings:
     for place, bindings in enumerate(bindings_by_item):
         first.setdefault(id(bindings), place)
     return tuple(
-        Binding(f"items[{place}].{binding.field}", binding.shards)
+        Binding(f"items[{first_place + place}].{binding.field}", binding.shards)
         for place in first.values()
         for binding in bindings_by_item[place]
     )

@@ -26,10 +26,21 @@ def test_each_call_on_a_namespace_is_allowed_by_its_permissions_and_by_no_other(
         needed = row.requirement
         if needed.scope is Scope.NAMESPACE:
             assert all(allowed(call, permission) for permission in needed.any_of), call
-            refusal = denial(needed, SOMEBODY, [other for other in Permission if other not in needed.any_of])
+            enough = needed.any_of or needed.all_of
+            refusal = denial(needed, SOMEBODY, [other for other in Permission if other not in enough])
             assert refusal is not None, call
-            assert (refusal.number, refusal.field) == (ErrorCode.PERMISSION_DENIED, needed.any_of[0].name), call
+            assert (refusal.number, refusal.field) == (ErrorCode.PERMISSION_DENIED, enough[0].name), call
             assert "somebody" in refusal.message
+
+
+def test_completion_needs_both_permissions_and_the_missing_one_is_named() -> None:
+    needed = CALLS["complete"].requirement
+    assert denial(needed, SOMEBODY, [Permission.CONSUME, Permission.ENQUEUE]) is None
+    for granted, missing in ((Permission.CONSUME, "ENQUEUE"), (Permission.ENQUEUE, "CONSUME")):
+        refusal = denial(needed, SOMEBODY, [granted])
+        assert refusal is not None
+        assert refusal.field == missing
+        assert "CONSUME and ENQUEUE" in refusal.message
 
 
 def test_grants_on_a_namespace_do_not_allow_cluster_calls() -> None:

@@ -30,7 +30,8 @@ def test_rows_agree_with_the_structs_of_their_calls() -> None:
             assert need.namespace_field.split(".")[0] in fields, row
         else:
             assert "namespace_name" not in fields or row.name in ("deleteNamespace", "rankItem"), row
-        assert bool(need.any_of) == (need.scope is Scope.NAMESPACE), row
+        assert bool(need.any_of or need.all_of) == (need.scope is Scope.NAMESPACE), row
+        assert not (need.any_of and need.all_of), row
         assert row.waits == ("wait_ms" in fields), row
         assert bool(row.entries) == (row.route is Route.BY_ID), row
         if row.entries:

@@ -272,7 +272,7 @@ def test_a_namespace_without_a_grant_is_denied_whether_it_exists_or_not() -> Non
         raw = await entered(host)
         for name in calls_of(Scope.NAMESPACE):
             need = CALLS[name].requirement
-            denied = ("PERMISSION_DENIED", need.any_of[0].name)
+            denied = ("PERMISSION_DENIED", (need.any_of or need.all_of)[0].name)
             assert await asked(raw, name, request_of(name)) == denied, name
             assert await asked(raw, name, request_of(name, "no-such")) == denied, name
             assert await asked(raw, name, request_of(name, None)) == ("INVALID_ARGUMENT", need.namespace_field), name

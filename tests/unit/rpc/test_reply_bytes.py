@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foqs.core.items.item import State
 from foqs.options.rpc_options import RESULT_BYTES_MAX
-from foqs.queue.port import LeasedItems, RowView
+from foqs.queue.port import CompletedIds, LeasedItems, RowView
 from foqs.rpc import codec
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
@@ -109,6 +109,8 @@ def test_no_outcome_of_an_entry_is_longer_than_the_options_say(text: str) -> Non
         (codec.enqueue_reply([error] * 100), Foqs.enqueue_result),
         (codec.outcomes_reply([error] * 100), Foqs.ack_result),
         (codec.move_items_reply([error] * 100), Foqs.moveItems_result),
+        (codec.complete_reply([error] * 100), Foqs.complete_result),
+        (codec.complete_reply([CompletedIds(["65535-" + "9" * 19] * 100, True)]), Foqs.complete_result),
     ]
     for reply, method in replies:
         assert len(encode_struct(False, method(reply), [method, method.thrift_spec])) <= 100 * RESULT_BYTES_MAX

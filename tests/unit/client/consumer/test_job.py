@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foqs_client import Delivery, InvalidArgument
+from foqs_client import Delivery, InvalidArgument, Item
 from foqs_client.consumer import Job, Retry
 
 
@@ -35,6 +35,22 @@ def test_retry_converts_values_of_other_types_that_fit() -> None:
     retry = Retry(WholeNumber(), bytearray(b"m"))  # type: ignore[arg-type]
     assert (retry.delay_ms, retry.metadata) == (200, b"m")
     assert (type(retry.delay_ms), type(retry.metadata)) == (int, bytes)
+
+
+def test_done_refuses_what_is_no_item_and_the_last_call_counts() -> None:
+    job = Job(Delivery(id="3-17"), lambda job, ms: None)
+    with pytest.raises(InvalidArgument) as caught:
+        job.done([Item("t"), "t"])  # type: ignore[list-item]
+    assert caught.value.field == "then[1]"
+    with pytest.raises(InvalidArgument) as caught:
+        job.done([Item("t", "text")])  # type: ignore[arg-type]
+    assert caught.value.field == "payload"
+    assert not job.then
+    job.done([Item("t"), Item("t", bytearray(b"bytes"))])  # type: ignore[arg-type]
+    payloads = [item.payload for item in job.then]
+    assert payloads == [b"", b"bytes"]
+    job.done()
+    assert not job.then
 
 
 @pytest.mark.parametrize("lease_ms", ["x", 1.5, 0, -5, 2**63, None])

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from random import Random
 
 from foqs_client.consumer.failure_backoff import BACKOFF_S_MIN
-from foqs_client.consumer.settlement_queue import SettlementQueue, SettlementQueues
+from foqs_client.consumer.settlement_queue import WEIGHT_PER_CALL, SettlementQueue, SettlementQueues
 from foqs_client.errors import InvalidArgument
-from foqs_client.types import Outcome
+from foqs_client.types import EntryResult, Outcome
 from tests.support.virtual_time import run_virtual
 
 
@@ -28,7 +28,7 @@ def test_entries_that_arrive_during_a_call_form_the_next_batch() -> None:
             await asyncio.sleep(1)
             return [Outcome()] * len(entries)
 
-        def settled(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
+        def settled(entries: Sequence[int], outcomes: Sequence[EntryResult]) -> Sequence[int]:
             finished.extend(entries)
             return ()
 
@@ -127,7 +127,7 @@ def test_call_that_is_refused_as_a_whole_is_not_sent_in_halves() -> None:
             sizes.append(len(entries))
             raise InvalidArgument("too long", field="timeout_ms")
 
-        def on_outcomes(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
+        def on_outcomes(entries: Sequence[int], outcomes: Sequence[EntryResult]) -> Sequence[int]:
             refused.extend(entries)
             return ()
 
@@ -136,6 +136,26 @@ def test_call_that_is_refused_as_a_whole_is_not_sent_in_halves() -> None:
             queue.put(entry)
         await queue.wait_empty()
         assert (sizes, refused) == ([500], list(range(500)))
+
+    run_virtual(main)
+
+
+def test_call_has_as_many_entries_as_its_weight_allows_and_at_least_one() -> None:
+    async def main() -> None:
+        batches: list[list[int]] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            batches.append(list(entries))
+            return [Outcome()] * len(entries)
+
+        queue: SettlementQueue[int] = SettlementQueue(
+            call, lambda entries, _: (), unexpected, Random(1), lambda entry: entry
+        )
+        half = WEIGHT_PER_CALL // 2
+        for entry in (half, half, 1, 3 * half, half, 1):
+            queue.put(entry)
+        await queue.wait_empty()
+        assert batches == [[half, half], [1], [3 * half], [half, 1]]
 
     run_virtual(main)
 
@@ -153,7 +173,7 @@ def test_refused_entry_harms_no_other_entry_of_its_batch() -> None:
                 raise InvalidArgument("this call cannot be sent")
             return [Outcome()] * len(entries)
 
-        def on_outcomes(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
+        def on_outcomes(entries: Sequence[int], outcomes: Sequence[EntryResult]) -> Sequence[int]:
             for entry, outcome in zip(entries, outcomes, strict=True):
                 (settled if outcome.error is None else refused).append(entry)
             return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -107,6 +108,38 @@ def test_any_host_moves_items_of_all_shards_and_repeats_the_ids() -> None:
         again = (await world.ask(hosts[1], "moveItems", request)).outcomes
         assert [(each.id, each.repeated) for each in again[:-1]] == [(each.id, True) for each in moved]
         assert {row.topic for table in world.database.tables.values() for row in table.rows.values()} == {"u"}
+
+    run_rpc_tier(story)
+
+
+def test_any_host_completes_items_of_all_shards_and_repeats_the_ids() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        held = await leases(world, hosts)
+        own_key = f"~{min(hosts[0].engine.shards[min(hosts[0].engine.shards)].key_slots):03x}key"
+        completions: list[Any] = [ttypes.Completion(*each, 2) for each in held]
+        items = [ttypes.NewItem("u") for _ in held for _ in range(2)]
+        foreign = next(each for each in completions if int(each.id.split("-")[0]) not in hosts[0].engine.shards)
+        items[2 * completions.index(foreign) + 1] = ttypes.NewItem("u", idempotency_key=own_key)
+        request = ttypes.CompleteRequest("default", completions, items=items)
+        outcomes = (await world.ask(hosts[0], "complete", request)).outcomes
+        place = completions.index(foreign)
+        refused = outcomes[place].error
+        assert (refused.code, refused.field) == (
+            CODE.INVALID_ARGUMENT,
+            f"items[{2 * place + 1}].idempotency_key",
+        )
+        assert "].id and items[" in refused.message
+        done = {each.id: outcome.ids for each, outcome in zip(completions, outcomes, strict=True) if outcome.ids}
+        assert len(done) == 7
+        assert all({new.split("-")[0] for new in ids} == {id.split("-")[0]} for id, ids in done.items())
+        again = (await world.ask(hosts[1], "complete", request)).outcomes
+        assert [(outcome.ids, outcome.repeated) for outcome in again if outcome.ids] == [
+            (ids, True) for ids in done.values()
+        ]
+        topics = Counter(row.topic for table in world.database.tables.values() for row in table.rows.values())
+        assert topics["u"] == 14
+        assert sum(topics.values()) == 15
 
     run_rpc_tier(story)
 

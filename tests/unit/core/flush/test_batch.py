@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.completions import CompletionEntry, Completions
 from foqs.core.flush.operation import ALREADY_GONE, OPEN, Events, Inserts, Lane, Leases
 from foqs.core.items.life import Event, EventKind
 from foqs_contract.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
@@ -168,13 +169,25 @@ def test_a_batch_splits_between_operations_that_are_whole(sizes: list[tuple[bool
     ]
 
 
+def completions(number: int) -> Completions:
+    return Completions("n", [CompletionEntry(number, 5, [make_item()], b"digest")], 0, None)
+
+
 def test_the_parts_that_insert_nothing_keep_their_order_of_precedence() -> None:
     caller = Caller()
     batch = Batch()
-    for operation in (caller.inserts(6, 1), caller.delivery(4, 5), caller.acks(1, 2), caller.events(EventKind.NACK, 3)):
+    for operation in (
+        caller.inserts(6, 1),
+        completions(7),
+        caller.delivery(4, 5),
+        caller.acks(1, 2),
+        caller.events(EventKind.NACK, 3),
+    ):
         batch.add([Part(operation, 0, len(operation))])
-    assert batch.parts_but_inserts() == [*batch.acks, *batch.events, *batch.leases]
-    assert len(Batch(batch.parts_but_inserts())) == len(batch) - 1
+    assert batch.parts_without_items() == [*batch.acks, *batch.events, *batch.leases]
+    assert len(Batch(batch.parts_without_items())) == len(batch) - 2
+    assert batch.adds_items
+    assert not Batch(batch.parts_without_items()).adds_items
 
 
 def test_refused_inserts_are_sealed_again_unless_their_caller_withdrew_them() -> None:

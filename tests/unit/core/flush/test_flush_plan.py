@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.completions import CompletionEntry, Completions
 from foqs.core.flush.flush_plan import FlushPlan, chain_finders, entry_result, plan_flush
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Events, Inserts, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
+from foqs.core.items.idempotency_keys import (
+    IdempotencyKey,
+    KeyName,
+    completed_item_key,
+    completion_key,
+    move_digest,
+    move_key,
+)
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition
 from foqs.core.timing.due_timers import DueTimers, TimerEntry, timer_entry
@@ -127,15 +135,33 @@ distinct_keys = st.lists(some_keys, min_size=1, max_size=3, unique=True)
 some_key_ends = st.none() | moments | st.sampled_from([NOW + KEY_WINDOW_MS, NOW + KEY_WINDOW_MS + 1])
 some_digests = st.sampled_from([b"one", b"two"])
 some_move_keys = st.sampled_from(IDS).map(move_key)
+some_completion_keys = st.sampled_from(IDS).map(completion_key) | st.sampled_from(IDS).map(
+    lambda number: completed_item_key(number, 0)
+)
 some_move_digests = st.sampled_from("tv").map(lambda topic: move_digest(topic, b""))
 
 
 @st.composite
 def some_key_rows(draw: st.DrawFn) -> dict[KeyName, IdempotencyKey]:
     rows: dict[KeyName, IdempotencyKey] = {}
-    for name in draw(st.sets(st.tuples(st.sampled_from("nm"), some_keys | some_move_keys), max_size=6)):
+    for name in draw(
+        st.sets(st.tuples(st.sampled_from("nm"), some_keys | some_move_keys | some_completion_keys), max_size=6)
+    ):
         rows[name] = IdempotencyKey(*name, 50 + len(rows), draw(some_digests | some_move_digests), draw(moments))
     return rows
+
+
+@st.composite
+def a_completion(draw: st.DrawFn, number: int, namespace: str) -> CompletionEntry:
+    items: list[NewItem] = draw(st.lists(a_new_item(namespace), min_size=1, max_size=3))
+    for place, key in enumerate(draw(st.lists(some_keys, max_size=len(items), unique=True))):
+        items[place] = KeyedItem(
+            **asdict(items[place]),
+            idempotency_key=key,
+            digest=draw(some_digests),
+            key_until_ms=draw(some_key_ends),
+        )
+    return CompletionEntry(number, draw(st.sampled_from([0, 5, 6])), items, draw(some_digests))
 
 
 @st.composite
@@ -148,9 +174,12 @@ def a_batch(draw: st.DrawFn) -> Batch:
         chosen, numbers = numbers[:count], numbers[count:]
         namespace = draw(st.sampled_from("nm"))
         kind = draw(st.sampled_from(EventKind))
-        operation: Acks | Events | Leases | Moves
+        operation: Acks | Completions | Events | Leases | Moves
         if kind is EventKind.ACK and draw(st.booleans()):
             operation = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], None)
+        elif kind is EventKind.ACK:
+            operation = Completions(namespace, [draw(a_completion(number, namespace)) for number in chosen], 0, None)
+            operation.number(0, len(chosen), 100 * FIRST_NEW + chosen[0] * 100)
         elif kind is EventKind.DELIVER and draw(st.booleans()):
             spans = [((namespace, "t"), keys_of(chosen[:2])), ((namespace, "u"), keys_of(chosen[2:]))]
             operation = Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, None)
@@ -216,13 +245,15 @@ def test_a_batch_is_decided_like_its_entries_one_by_one(
 ) -> None:
     before = {number: replace(row) for number, row in table.items()}, dict(keys)
     plain = plain_flush(batch, table, keys, CONTEXT, watermark_ms)
-    found = {name: keys[name] for name in (*batch.key_names(), *batch.lookup_key_names()) if name in keys}
+    found = {
+        name: keys[name] for name in (*batch.key_names(), *batch.lookup_key_names(lambda number: None)) if name in keys
+    }
     plan = plan_flush(batch, table.get, CONTEXT, timers(watermark_ms), found)
     assert (table, keys) == before
     assert keys_after(plan, keys) == plain.keys
 
-    parts = [*batch.direct_deliveries, *batch.acks, *batch.events, *batch.moves, *batch.leases, *batch.inserts]
-    parts += batch.replay_lookups
+    parts = [*batch.direct_deliveries, *batch.acks, *batch.events, *batch.moves, *batch.completions]
+    parts += [*batch.leases, *batch.inserts, *batch.replay_lookups]
     assert [part for part, _ in plan.results] == parts
     for (part, results), expected in zip(plan.results, plain.results, strict=True):
         assert len(results) == part.count
@@ -485,7 +516,7 @@ def test_a_new_key_with_an_end_is_written_only_before_it_and_a_remembered_one_is
     )
     batch = batch_of(operation)
 
-    assert batch.lookup_key_names() == [("n", key) for key in (b"known", *ends)]
+    assert batch.lookup_key_names(lambda number: None) == [("n", key) for key in (b"known", *ends)]
     plan = plan_flush(batch, chain_finders({}), CONTEXT, timers(), found)
     [(_, (known, over, *written, late))] = plan.results
     assert (known, written) == (7, [None, None])
@@ -496,7 +527,7 @@ def test_a_new_key_with_an_end_is_written_only_before_it_and_a_remembered_one_is
 
 
 def test_keys_without_ends_are_not_read() -> None:
-    assert batch_of(keyed(make_keyed_item(b"k"))).lookup_key_names() == []
+    assert batch_of(keyed(make_keyed_item(b"k"))).lookup_key_names(lambda number: None) == []
 
 
 def test_a_key_in_use_at_the_first_attempt_of_a_flush_stays_in_use_for_later_attempts() -> None:
