@@ -58,8 +58,13 @@ class Quota:
         self._minute_counts: dict[str, MinuteCount] = {}
         self._topic_totals = TopicTotals()
 
-    def check_limits(self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem]) -> None:
+    def check_limits(
+        self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem], removed: int = 0
+    ) -> None:
         """Check rate and backlog for a call. Nothing is charged.
+
+        Args:
+            removed: items that leave when these are written.
 
         Raises:
             RateLimited: the rate does not allow it now.
@@ -68,7 +73,7 @@ class Quota:
         part = self._parts.of(namespace)
         part.record_request(len(items), self._stopwatch_s())
         if settings.backlog_items_max or settings.backlog_bytes_max:
-            self._check_backlog(namespace, settings, items, part)
+            self._check_backlog(namespace, settings, items, part, removed)
         if settings.enqueues_per_minute:
             self._check_rate(namespace, settings.enqueues_per_minute, len(items), part)
 
@@ -142,8 +147,10 @@ class Quota:
         settings: NamespaceOptions,
         items: Sequence[NewItem],
         part: LimitPart,
+        removed: int,
     ) -> None:
         held_items, held_bytes = self._backlogs.backlog(namespace)
+        held_items = max(0, held_items - removed)
         items_max, bytes_max = settings.backlog_items_max, settings.backlog_bytes_max
         if items_max and held_items + len(items) > part.items_max(items_max):
             held_items += part.elsewhere_items

@@ -11,6 +11,7 @@ from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.completions import Completions, NewNumbers
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.intake import Intake
@@ -172,7 +173,10 @@ def _plan_flush(original: Callable[..., FlushPlan]) -> Callable[..., FlushPlan]:
         moved = {new.id for _, new in plan.moved}
         replaced = plan.keys.records_replaced()
         COUNTS["keys used again"] += sum(record.item_id not in moved for record in replaced)
-        COUNTS["purged before the insert"] += insert_results.count(None) - len(plan.inserted)
+        completed = [result for result in _results_of(Completions, plan) if isinstance(result, NewNumbers)]
+        written = {number for result in completed if not result.is_repeat for number in result.numbers}
+        inserted = [row for row in plan.inserted if row.id not in written]
+        COUNTS["purged before the insert"] += insert_results.count(None) - len(inserted)
         COUNTS["items moved"] += len(plan.moved)
         COUNTS["moves repeated"] += sum(type(result) is int for result in move_results)
         COUNTS["moves refused"] += sum(isinstance(result, FoqsError) for result in move_results)
@@ -181,7 +185,7 @@ def _plan_flush(original: Callable[..., FlushPlan]) -> Callable[..., FlushPlan]:
     return plan_flush
 
 
-def _results_of(kind: type[Inserts | Moves], plan: FlushPlan) -> list[Any]:
+def _results_of(kind: type[Completions | Inserts | Moves], plan: FlushPlan) -> list[Any]:
     return [result for part, results in plan.results if isinstance(part.operation, kind) for result in results]
 
 

@@ -25,6 +25,7 @@ from tests.simulation import (
     payload_weights,
     planted_atomic,
     planted_bytes,
+    planted_completions,
     planted_durability,
     planted_gossip,
     planted_holes,
@@ -44,7 +45,7 @@ from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
 from tests.simulation.heavy import HEAVY_PLAN, HeavyCluster, HeavyRun
 from tests.simulation.planted import BUGS, FAULTS, Bug, shows
 from tests.simulation.workload import Plan, Run
-from tests.support import access_rules, admin_rules, atomic_rules, explanation_rules, faulty_database
+from tests.support import access_rules, admin_rules, atomic_rules, completion_rules, explanation_rules, faulty_database
 from tests.support.checker import check_histories, summary
 from tests.support.history import read
 from tests.support.item_histories import sort_by_item
@@ -76,6 +77,7 @@ def run_seed(
     heavy: bool = False,
     journal: bool = False,
     atomic: bool = False,
+    completions: bool = False,
     keep_history: bool = False,
 ) -> Result:
     """Play one seed and check its history.
@@ -85,6 +87,7 @@ def run_seed(
         heavy: with long payloads, on one standalone host.
         journal: the stores journal.
         atomic: with a client that makes atomic calls.
+        completions: with a client that completes items.
     """
     runs: list[Run] = []
 
@@ -99,6 +102,7 @@ def run_seed(
             runs.append(Run(SimulatedCluster(loop, seed), seed, plan or Plan()))
         runs[0].cluster.journals = journal
         runs[0].has_atomic_calls = atomic
+        runs[0].has_completions = completions
         await runs[0].play()
 
     event_counts.install()
@@ -134,6 +138,7 @@ def run_seed(
         | access_rules.count_occurrences(histories)
         | explanation_rules.count_occurrences(histories)
         | atomic_rules.count_occurrences(histories)
+        | completion_rules.count_occurrences(histories)
         | summary(histories)
     )
     return Result(
@@ -160,6 +165,7 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
         **BUGS,
         **planted_atomic.BUGS,
         **planted_bytes.BUGS,
+        **planted_completions.BUGS,
         **planted_holes.BUGS,
         **planted_incarnations.BUGS,
         **planted_moves.BUGS,
@@ -170,13 +176,21 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
     return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}
 
 
-def _work(task: tuple[int, bool, bool, bool, bool, str | None, bool]) -> Result:
-    seed, fleet, heavy, journal, atomic, bug, keep_history = task
+def _work(task: tuple[int, bool, bool, bool, bool, bool, str | None, bool]) -> Result:
+    seed, fleet, heavy, journal, atomic, completions, bug, keep_history = task
     logging.disable(logging.WARNING)
     gc.disable()  # each seed has its own process
     if bug is not None:
         _bugs(fleet)[bug].plant()
-    return run_seed(seed, fleet=fleet, heavy=heavy, journal=journal, atomic=atomic, keep_history=keep_history)
+    return run_seed(
+        seed,
+        fleet=fleet,
+        heavy=heavy,
+        journal=journal,
+        atomic=atomic,
+        completions=completions,
+        keep_history=keep_history,
+    )
 
 
 def run_seeds(
@@ -187,6 +201,7 @@ def run_seeds(
     heavy: bool = False,
     journal: bool = False,
     atomic: bool = False,
+    completions: bool = False,
     bug: str | None = None,
     keep_history: bool = False,
 ) -> list[Result]:
@@ -195,7 +210,7 @@ def run_seeds(
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
     with context.Pool(jobs, maxtasksperchild=1) as pool:
-        tasks = [(seed, fleet, heavy, journal, atomic, bug, keep_history) for seed in seeds]
+        tasks = [(seed, fleet, heavy, journal, atomic, completions, bug, keep_history) for seed in seeds]
         for result in pool.imap_unordered(_work, tasks):
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
@@ -220,6 +235,7 @@ def main() -> int:
     parser.add_argument("--heavy", action="store_true", help="use long payloads, and a payload limit that changes")
     parser.add_argument("--journal", action="store_true", help="let the stores journal")
     parser.add_argument("--atomic", action="store_true", help="let a client make atomic calls")
+    parser.add_argument("--completions", action="store_true", help="let a client complete items")
     parser.add_argument("--history", type=Path, help="with one seed: write its history to this file")
     parser.add_argument(
         "--plant",
@@ -236,6 +252,7 @@ def main() -> int:
         options.heavy,
         options.journal,
         options.atomic,
+        options.completions,
         options.plant,
         keep_history,
     )

@@ -22,6 +22,7 @@ from tests.simulation import (
     lost_commits,
     planted_atomic,
     planted_bytes,
+    planted_completions,
     planted_durability,
     planted_gossip,
     planted_holes,
@@ -35,7 +36,7 @@ from tests.simulation import (
     planted_timers,
 )
 from tests.simulation.planted import BUGS, FAULTS, PLANTED_ERROR, Bug, shows
-from tests.support import access_rules, admin_rules, atomic_rules, explanation_rules, faulty_database
+from tests.support import access_rules, admin_rules, atomic_rules, completion_rules, explanation_rules, faulty_database
 from tests.support.forked_programs import preload, run_program
 
 ROOT = Path(__file__).parents[2]
@@ -103,9 +104,11 @@ def test_fixed_seeds_with_long_payloads_have_no_violation(base: int) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("base", [0, *(pytest.param(base, marks=pytest.mark.long) for base in JOURNAL_LONG_SEEDS)])
 @pytest.mark.parametrize("kind", [["--journal"], ["--journal", "--fleet"], pytest.param([], marks=pytest.mark.long)])
-def test_fixed_seeds_of_stores_that_journal_and_of_atomic_calls_have_no_violation(kind: list[str], base: int) -> None:
-    names = ("deadlocks", "late commits", "full disks", *atomic_rules.NAMES)
-    assert_seeds_pass(JOURNAL_CHUNK, base, names, "--atomic", *kind)
+def test_fixed_seeds_of_stores_that_journal_atomic_calls_and_completions_have_no_violation(
+    kind: list[str], base: int
+) -> None:
+    names = ("deadlocks", "late commits", "full disks", *atomic_rules.NAMES, *completion_rules.NAMES)
+    assert_seeds_pass(JOURNAL_CHUNK, base, names, "--atomic", "--completions", *kind)
 
 
 def assert_seeds_pass(seeds: int, base: int, names: Sequence[str], *options: str) -> list[int]:
@@ -214,6 +217,12 @@ def test_a_planted_bug_of_atomic_calls_is_caught(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_completions.BUGS)
+def test_a_planted_bug_of_completions_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_completions.BUGS[name], "--completions")
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", planted_order.BUGS)
 def test_a_planted_bug_of_the_order_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_order.BUGS[name])
@@ -271,9 +280,10 @@ def test_a_planted_bug_of_lost_commits_is_caught(name: str) -> None:
 
 
 def test_every_invariant_has_a_planted_bug() -> None:
-    bugs = (*BUGS.values(), *planted_atomic.BUGS.values(), *planted_order.BUGS.values())
+    modules = (planted_atomic, planted_completions, planted_order)
+    bugs = (*BUGS.values(), *(bug for module in modules for bug in module.BUGS.values()))
     shown = {invariant for bug in bugs for invariant in bug.shows}
-    assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20}
+    assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20, 21}
 
 
 @pytest.mark.timeout(600)

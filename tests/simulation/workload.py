@@ -18,6 +18,7 @@ from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack, Unavail
 from tests.simulation.administrator import SWEPT, Administrator
 from tests.simulation.atomic_producer import ATOMIC_TOPIC, AtomicProducer
 from tests.simulation.cluster import KEY_WINDOW_MS, NAMESPACES, URL, Incarnation, SimulatedCluster
+from tests.simulation.completer import COMPLETED_TOPICS, Completer
 from tests.simulation.crowd import CALLERS, Crowd
 from tests.simulation.guest import Guest
 from tests.simulation.in_sequence import InSequence
@@ -78,6 +79,9 @@ class Run:
         self._weakening = Random(f"{seed}/weak servers")
         self._pauses = Random(f"{seed}/in sequence")
         self._atomic = Random(f"{seed}/atomic calls")
+        self._completions = Random(f"{seed}/completions")
+        self.has_completions = False
+        """Whether a client completes items; as `has_atomic_calls`."""
         self.has_atomic_calls = False
         """Whether a client makes atomic calls. It has its own random numbers, but changes all histories by its work."""
         self._working = True
@@ -104,6 +108,8 @@ class Run:
         ]
         if self.has_atomic_calls:
             workers.append(asyncio.ensure_future(self._call_atomically()))
+        if self.has_completions:
+            workers.append(asyncio.ensure_future(self._complete()))
         sequence = self._in_sequence()
         workers.append(asyncio.ensure_future(sequence.work(lambda: not self._working)))
         await self._until(lambda: self._is_enough())
@@ -317,6 +323,11 @@ class Run:
         client = self._recording("atomic", "default", OPERATOR)
         await AtomicProducer(client, self._atomic, self._call).work(lambda: not self._working)
 
+    async def _complete(self) -> None:
+        """Run a client that completes items."""
+        client = self._recording("completer", "default", OPERATOR)
+        await Completer(client, self._completions, self._call).work(lambda: not self._working)
+
     def _count_call(self) -> None:
         self.calls += 1
 
@@ -468,6 +479,7 @@ class Run:
         """Ack all items until only dead ones remain, or none was delivered for longer than any delay."""
         client = self._recording(name, namespace, OPERATOR)
         topics = (*TOPICS, TOPIC, *MOVED_TOPICS, *((ATOMIC_TOPIC,) if self.has_atomic_calls else ()))
+        topics += COMPLETED_TOPICS if self.has_completions else ()
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < _QUIET_S and self._are_left(namespace):
             try:

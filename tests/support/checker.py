@@ -1,6 +1,6 @@
 """The checker: the rules that every history must keep, whatever failed on the way.
 
-`check` returns the `Violation`s of invariants 1 to 9, 11, 15 to 17, 19 and 20
+`check` returns the `Violation`s of invariants 1 to 9, 11, 15 to 17 and 19 to 21
 (ARCHITECTURE.md lists them). Always true: there are no false alarms. A rule is
 broken only if it is broken in every order of events that the stamps allow, and
 a call of unknown outcome may have taken effect, or not, or may do so later.
@@ -21,7 +21,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tests.support import access_rules, admin_rules, atomic_rules, clock_bounds, explanation_rules, incarnations
+from tests.support import (
+    access_rules,
+    admin_rules,
+    atomic_rules,
+    clock_bounds,
+    completion_rules,
+    explanation_rules,
+    incarnations,
+)
 from tests.support.clock_bounds import ClockBounds
 from tests.support.history import CallEnd, Event, read
 from tests.support.item_histories import DESTROYING, ENDING, PAGES, ItemHistories, ItemHistory, sort_by_item
@@ -54,6 +62,7 @@ def check_histories(histories: ItemHistories, bounds: ClockBounds | None = None)
         *_check_one_id_per_key(histories, limits),
         *_check_dequeue_counts(histories),
         *(_violation(histories, 20, ids, problem) for ids, problem in atomic_rules.broken_calls(histories)),
+        *_check_completions(histories, limits),
         *_check_administration(histories, limits),
     ]
     for item in histories:
@@ -132,6 +141,13 @@ def _check_one_id_per_key(histories: ItemHistories, bounds: ClockBounds) -> Iter
                 histories, namespace, start_ms, last_ms
             ):
                 yield _violation(histories, 3, (id, other_id), f"key {key} named two ids within its window")
+
+
+def _check_completions(histories: ItemHistories, bounds: ClockBounds) -> Iterator[Violation]:
+    """21: see `completion_rules`."""
+    window_ms = float("inf") if bounds.key_window_ms is None else bounds.shortest_ms(bounds.key_window_ms)
+    for ids, problem in completion_rules.broken_completions(histories, window_ms):
+        yield _violation(histories, 21, ids, problem)
 
 
 def _check_dequeue_counts(histories: ItemHistories) -> Iterator[Violation]:

@@ -15,7 +15,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from foqs_client import Change, Client, Delivery, Enqueued, Explanation, FoqsError, Item, Nack, Outcome
+from foqs_client import (
+    Change,
+    Client,
+    Completed,
+    Completion,
+    Delivery,
+    Enqueued,
+    Explanation,
+    FoqsError,
+    Item,
+    Nack,
+    Outcome,
+)
 from tests.support.history import UNKNOWN, Event, History, mark
 from tests.support.request_time_client import RequestTimeClient
 
@@ -79,6 +91,33 @@ class RecordingClient:
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         call = self._invoke("ack", [_lease(lease) for lease in leases])
         return await self._finish(call, self.client.ack(leases, timeout_ms=timeout_ms), _outcome)
+
+    async def complete(self, completions: Sequence[Completion], *, timeout_ms: int | None = None) -> list[Completed]:
+        """Record completions, and also as an ack of each item and an enqueue of all new ones, with the same outcomes."""
+        named = [(_lease(each.delivery), [self._new(item) for item in each.items]) for each in completions]
+        for lease, items in named:
+            for item in items:
+                item["key"] = item["key"] or f"then of {lease['id']}: {item['mark']}"
+        marks = [{**lease, "marks": [item["mark"] for item in items]} for lease, items in named]
+        complete = self._invoke("complete", marks)
+        ack = self._invoke("ack", [lease for lease, _ in named])
+        enqueue = self._invoke("enqueue", [item for _, items in named for item in items])
+        reply = asyncio.ensure_future(self.client.complete(completions, timeout_ms=timeout_ms))
+
+        async def new_items() -> list[Enqueued]:
+            results = await _shared(reply)
+            return [
+                Enqueued(result.ids[place] if result.ids is not None else None, result.error, result.repeated)
+                for completion, result in zip(completions, results, strict=True)
+                for place in range(len(completion.items))
+            ]
+
+        results, _, _ = await asyncio.gather(
+            self._finish(complete, _shared(reply), _completed),
+            self._finish(ack, _shared(reply), _acked),
+            self._finish(enqueue, new_items(), _enqueued),
+        )
+        return results
 
     async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         call = self._invoke("nack", [self._nack(nack) for nack in nacks])
@@ -255,6 +294,18 @@ async def _shared(reply: asyncio.Future[T]) -> T:
 
 
 def _moved_away(result: Enqueued) -> Event:
+    if result.error is not None:
+        return _error(result.error)
+    return {"already_gone": True} if result.repeated else {}
+
+
+def _completed(result: Completed) -> Event:
+    if result.error is not None:
+        return _error(result.error)
+    return {"ids": result.ids, "repeated": result.repeated}
+
+
+def _acked(result: Completed) -> Event:
     if result.error is not None:
         return _error(result.error)
     return {"already_gone": True} if result.repeated else {}

@@ -110,7 +110,7 @@ class Settler:
         others: list[tuple[InFlightItem, EntryResult]] = []
         for item, result in zip(batch, results, strict=True):
             error = result.error
-            if error is None or error.may_succeed_later or isinstance(error, StaleLease | NotFound):
+            if error is None or _may_be_written_later(error) or isinstance(error, StaleLease | NotFound):
                 others.append((item, result))
                 continue
             log.warning("item %s is not done, because the items that follow are refused: %s", item.delivery.id, error)
@@ -118,7 +118,11 @@ class Settler:
             self._nacks.put(item)
         if not others:
             return ()
-        return self._on_acked([item for item, _ in others], [result for _, result in others])
+        return self._apply_outcomes(
+            [item for item, _ in others],
+            [result for _, result in others],
+            lambda item, error: _may_be_written_later(error),
+        )
 
     def _on_nacked(self, batch: Sequence[InFlightItem], outcomes: Sequence[EntryResult]) -> Sequence[InFlightItem]:
         return self._apply_outcomes(batch, outcomes, self._should_retry_nack)
@@ -175,6 +179,11 @@ class Settler:
 def _outcome_of(item: InFlightItem) -> HandlerOutcome:
     assert item.outcome is not None
     return item.outcome
+
+
+def _may_be_written_later(error: FoqsError) -> bool:
+    """Whether a completion may pass later. A full backlog says when to try again."""
+    return error.may_succeed_later or error.retry_after_ms is not None
 
 
 def _completion_weight(item: InFlightItem) -> int:

@@ -349,7 +349,7 @@ def test_open_breaker_refuses_completions_and_lets_acks_pass(monkeypatch: pytest
     ("limits", "kind", "field"),
     [
         ({"enqueues_per_minute": 4}, RateLimited, "items"),
-        ({"backlog_items_max": 4}, LimitExceeded, "items"),
+        ({"backlog_items_max": 3}, LimitExceeded, "items"),
         ({"topics_max": 2}, LimitExceeded, "items[0].topic"),
     ],
 )
@@ -366,6 +366,20 @@ def test_limits_hold_for_new_items_of_each_entry(limits: dict[str, int], kind: t
         assert error.field == field
         await wait_until_idle(world, engine)
         assert world.rows() == [("t", LEASED)] + [("u", READY)] * 2
+
+    run_in_world(story)
+
+
+def test_item_that_is_acked_leaves_room_for_one_that_follows() -> None:
+    async def story(world: World) -> None:
+        world.catalog = catalog(default={"backlog_items_max": 2})
+        engine = await world.counted_engine(ONE)
+        caller = Caller(world, engine)
+        items = await delivered(caller, 2)
+        for item in items:
+            assert len(done((await caller.complete([(item, [new_item("u")])]))[0])) == 1
+        await wait_until_idle(world, engine)
+        assert world.rows() == [("u", READY)] * 2
 
     run_in_world(story)
 
