@@ -132,7 +132,7 @@ test-unit: $(DEV) ## the tests that start no server
 	@$(BIN)/python -m pytest tests/unit tests/support $(ARGS)
 
 # Tests take the plain Python, which a compiled module from before the last edit would hide.
-test test-unit test-newest test-containers test-long test-sqs sim: export FOQS_PURE := 1
+test test-unit test-newest test-containers test-regions test-long test-sqs sim: export FOQS_PURE := 1
 
 .PHONY: test-sqs
 test-sqs: $(DEV) ## the tests of the SQS server: ours, moto's, kombu's, AWS' signature vectors (also part of make test)
@@ -184,6 +184,12 @@ test-containers: $(DEV) ## the tests in containers, by the engine that DOCKER_HO
 	export BASE_IMAGE='$(BASE)'; \
 	$(BIN)/python -m pytest -m containers tests/containers $(ARGS); \
 	TEST_IN_CONTAINERS=1 $(BIN)/python -m pytest -m 'mysql or zookeeper' $(IN_CONTAINERS) $(ARGS)
+
+REGION_TESTS := tests/unit/shardmgr $(addprefix tests/integration/test_,promotion.py region_drain.py region_loss.py server_of_hosts.py takeover_barrier.py)
+
+.PHONY: test-regions
+test-regions: system-packages $(DEV) ## the tests of databases with a server in each region, with the long ones
+	@$(BIN)/python -m pytest -rP $(REGION_TESTS) $(ARGS)
 
 .PHONY: test-long
 test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems of the benchmarks

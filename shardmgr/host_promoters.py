@@ -118,9 +118,10 @@ class HostPromoters:
             if done is not None and done.elected is not None:
                 await promoter.close()
                 await self._wait(database)
+            elif done is not None and done.entry.is_serving:
+                await self._wait_for_entry(database, done.version)
             else:
-                is_busy = done is not None and not done.entry.is_serving
-                await asyncio.sleep(_BUSY_S if is_busy else pace.tick_ms / 1_000)
+                await asyncio.sleep(_BUSY_S)
 
         try:
             await run_promoter(self._registry, database, self._nonce, promoter, after, pause)
@@ -146,3 +147,23 @@ class HostPromoters:
         except TimeoutError:
             pass
         self._changed[database].clear()
+
+    async def _wait_for_entry(self, database: str, version: int) -> None:
+        """Wait one tick, or until the entry has another version, as when a move begins."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._pace.tick_ms / 1_000
+        while loop.time() < until_s:
+            self._changed[database].clear()
+            try:
+                found = await read_primary(self._registry, database)
+            except (RegistryError, MalformedDocument):
+                await asyncio.sleep(_BUSY_S)  # the next round meets the same, and says so
+                return
+            if found is None or found.version != version:
+                return
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._changed[database].wait()
+                    await asyncio.sleep(_BUSY_S)  # bounds the reads while much changes in the cluster
+            except TimeoutError:
+                return

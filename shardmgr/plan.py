@@ -11,7 +11,7 @@ A database with an entry gives its shards the region and the term of its primary
 entry does not serve, its shards leave their owners, and none gets another one. While the entry cannot be read, its
 shards stay with their owners, and none gets another one.
 
-    unassigned ──▶ assigned(A, e) ──▶ leaving(A, e) ──handed over, A gone, or overdue──▶ assigned(B, e+1)
+    unassigned ──▶ assigned(A, e) ──▶ leaving(A, e) ──handed over, A gone, overdue, or its term is over──▶ assigned(B, e+1)
 
 A host fits a shard if it runs, is not leaving, is not drained, and is of the shard's
 tier. The candidates for a shard are the host to which it is pinned, if that host
@@ -27,7 +27,7 @@ from typing import Final, TypeAlias
 
 from shardmgr.model import EPOCH_MAX, Assignment, Layout, Member, Plan, ShardSpec
 from shardmgr.ownership import OwnershipState
-from shardmgr.primary import Primaries, Primary, usable_term
+from shardmgr.primary import Primaries, Primary, is_over, usable_term
 
 _PlacementKey: TypeAlias = tuple[str, str, str | None, int]
 """A shard's tier, region, pinned host and weight."""
@@ -54,7 +54,8 @@ def next_plan(
     draft = PlanDraft(layout, plan, members, primaries)
     for number, assignment in sorted(plan.assignments.items()):
         owner = draft.member(assignment)
-        if owner is None or _may_reassign(number, assignment, owner, overdue):
+        entry = primaries.entries.get(assignment.database)
+        if owner is None or _may_reassign(number, assignment, owner, overdue, entry):
             continue
         spec = layout.shards.get(number)
         if spec is not None and spec.database in primaries.malformed and not (assignment.leaving or owner.leaving):
@@ -86,14 +87,21 @@ def _at_primaries(layout: Layout, primaries: Mapping[str, Primary]) -> Layout:
     return replace(layout, shards=shards)
 
 
-def _may_reassign(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
-    """Return whether a leaving shard may be assigned to another member."""
+def _may_reassign(
+    number: int, assignment: Assignment, owner: Member, overdue: frozenset[int], entry: Primary | None
+) -> bool:
+    """Return whether a leaving shard may be assigned to another member.
+
+    Args:
+        entry: of the assignment's database; None: it has none. If the term is over, the owner has nothing to hand over.
+    """
     if not assignment.leaving:
         return False
     holding = owner.held_shards.get(number)
     free = holding is not None and holding.epoch == assignment.epoch and holding.state == OwnershipState.FREE.value
     # An owner that found its epoch in use writes nothing with it any more.
-    return free or owner.taken_epochs.get(number, 0) >= assignment.epoch or number in overdue
+    is_taken = owner.taken_epochs.get(number, 0) >= assignment.epoch
+    return free or is_taken or number in overdue or is_over(entry, assignment.term)
 
 
 class PlanDraft:

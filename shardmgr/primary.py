@@ -130,6 +130,14 @@ def usable_term(entry: Primary | None) -> int | None:
     return entry.term if entry.state is PrimaryState.SERVING else None
 
 
+def is_over(entry: Primary | None, term: int) -> bool:
+    """Return whether a term of a database has ended for good: nothing more is acknowledged in it, whatever its owners do.
+
+    The time before the first entry has term 0. It ends when the first primary has its position.
+    """
+    return entry is not None and term < entry.term and (entry.has_served or entry.position is not None)
+
+
 @dataclass(slots=True, frozen=True)
 class ServerReport:
     """What a promoter reads of one server, over one connection and in the order of the attributes.

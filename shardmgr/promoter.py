@@ -96,14 +96,16 @@ class ShardsFree:
         self._database = database
         self._session_ms = session_ms
         self._boot_ms = boot_ms
+        self._term = 0
         self._since_ms: int | None = None
-        """When no member held a shard first; None: one does."""
+        """When no member held a shard first, in this term after an accepted loss; None: one does."""
 
     async def __call__(self, entry: Primary) -> bool:
         reading = await read_cluster(self._registry)
         free = has_no_owner(reading.plan, self._database)
+        if not entry.loss_accepted or entry.term != self._term:
+            self._term, self._since_ms = entry.term, None
         if not entry.loss_accepted:
-            self._since_ms = None
             return free
         if not free or reading.malformed or self._is_held(reading):
             self._since_ms = None
@@ -127,7 +129,7 @@ class Promoter:
     Args:
         registry: an open registry; it may have other users.
         servers: the servers of the database.
-        are_shards_free: asked in each round, after the entry was read.
+        are_shards_free: asked in each round in which the entry does not serve, after it was read.
         suspicion: begins to replace a primary that is lost; None: only an administrator does.
         boot_ms: the boot-time clock, for the suspicion.
     """
@@ -169,7 +171,7 @@ class Promoter:
             return None
         entry = found.entry
         reports = await self._observe(entry)
-        free = await self._are_shards_free(entry)
+        free = not entry.is_serving and await self._are_shards_free(entry)
         step = self._next_step(entry, reports, shards_free=free)
         if isinstance(step, ReplaceEntry):
             try:

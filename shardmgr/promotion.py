@@ -163,6 +163,9 @@ class Promotion:
         entry, primary = self._entry, self._reports.get(self._entry.server)
         if primary is None:
             return AwaitChange((f"{entry.server} is not reached",))
+        if self._lacks_acks(primary) and not primary.is_read_only and any(entry.ackers.values()):
+            # It was weakened by hand: hosts were told of commits that no acker may have. Each acker must catch up again.
+            return ReplaceEntry(replace(entry, ackers=dict.fromkeys(entry.ackers, "")))
         if primary.is_read_only or self._lacks_acks(primary):
             if self.may_be_opened(primary):
                 return self._command_primary(ServerCommand.OPEN)

@@ -194,6 +194,15 @@ OVERVIEW: Final = Dashboard(
             [("sum(foqs_planner_elected)", "elected planners"), ("max(foqs_plan_failing)", "failing")],
         ),
         Panel(
+            "Primaries of databases",
+            "Of databases with a server in each region: 1 while the primary serves, and how many replicas prove what they acknowledged.",
+            "foqsackersnotproven",
+            [
+                ("max by (database) (foqs_database_serving)", "{{database}} serves"),
+                ("max by (database) (foqs_database_proven_ackers)", "{{database}} proven ackers"),
+            ],
+        ),
+        Panel(
             "Order",
             "The share of deliveries, estimated from a sample, that passed over a better ready item: by priority, or by age alone.",
             "order",

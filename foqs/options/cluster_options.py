@@ -221,6 +221,7 @@ def check_cluster_options(
     """Refuse a cluster without databases, and databases or hosts that others cannot reach. Raises InvalidOption."""
     if len(databases) > DATABASES_MAX:
         raise InvalidOption(f"{len(databases)} databases are more than {DATABASES_MAX}", "name fewer", "databases")
+    _check_servers_are_of_one_database(databases)
     for name, options in databases.items():
         key = f"databases.{name}"
         if not DATABASE_NAME_PATTERN.fullmatch(name):
@@ -250,6 +251,19 @@ def check_cluster_options(
             "set the HOST:PORT at which they reach this host",
             "server.advertise",
         )
+
+
+def _check_servers_are_of_one_database(databases: Mapping[str, DatabaseOptions]) -> None:
+    """Refuse a server that two databases name: it is promoted as a whole, and their promoters would end each other's work."""
+    databases_by_address: dict[tuple[str, int], str] = {}
+    for name, options in databases.items():
+        for server, address in options.server_addresses.items():
+            if (other := databases_by_address.setdefault(address, name)) != name:
+                raise InvalidOption(
+                    f"{server} at {address[0]}:{address[1]} is also a server of databases.{other}",
+                    "give each database servers of its own, or put the shards of both into one database",
+                    f"databases.{name}.servers",
+                )
 
 
 def check_hosts_can_authenticate(cluster: ClusterOptions, server: ServerOptions, auth: AuthOptions) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -97,6 +98,8 @@ class Load:
         self.told: set[bytes] = set()
         """The payloads that were acknowledged."""
         self.tried: set[bytes] = set()
+        self.moments_s: list[float] = []
+        """When the items were acknowledged."""
         self._acknowledged = asyncio.Condition()
 
     async def produce(self, client: Client, producer: int) -> None:
@@ -109,6 +112,7 @@ class Load:
             except FoqsError:
                 continue
             self.told.add(payload)
+            self.moments_s.append(time.monotonic())
             async with self._acknowledged:
                 self._acknowledged.notify_all()
 
@@ -117,6 +121,11 @@ class Load:
         enough = len(self.told) + 2 * _PRODUCERS
         async with self._acknowledged:
             await self._acknowledged.wait_for(lambda: len(self.told) >= enough)
+
+    def longest_gap_s(self, begin_s: float) -> float:
+        """Return the longest time since a moment in which nothing was acknowledged."""
+        moments = [begin_s, *(each for each in self.moments_s if each > begin_s)]
+        return max(after - before for before, after in itertools.pairwise(moments))
 
 
 @asynccontextmanager
@@ -161,3 +170,34 @@ def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack)), timeout=280)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_primary_moves_ten_times_under_load_and_every_held_lease_is_acked(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        regions = [f"--region={name}=r-{name}" for name in "abc"]
+        await site.foqs("database", "adopt", "main", "--primary", "a", *regions, "--yes")
+        await site.served_by("one")
+        gaps_s: list[float] = []
+        async with Client(site.address) as client, load(client) as producers:
+            await producers.wait_for_more()
+            for number in range(10):
+                (await client.enqueue([Item("held", b"held")]))[0].require()
+                held = await client.dequeue({"held": 1}, wait_ms=5_000, lease_ms=200_000)
+                region, host = (("r-b", "two"), ("r-a", "one"))[number % 2]
+                begun = time.monotonic()
+                await site.foqs("database", "move", "main", "--to", region)
+                await site.served_by(host)
+                await producers.wait_for_more()
+                gaps_s.append(producers.longest_gap_s(begun))
+                for outcome in await client.ack(held):
+                    outcome.require()
+        print("no item was acknowledged for", ", ".join(f"{each:.1f}" for each in sorted(gaps_s)), "s")
+        async with Client(site.address) as client:
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.told <= set(taken) <= producers.tried
+
+    with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack)), timeout=880)

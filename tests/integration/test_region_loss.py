@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foqs_client import Client
-from tests.integration.test_region_drain import Site, load
+from tests.integration.test_region_drain import Load, Site, load
 from tests.support.aio import run
 from tests.support.dequeue_all import dequeue_all
 from tests.support.region_servers import RegionServers
@@ -57,6 +57,37 @@ def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknow
 
     with ZooKeeper() as zookeeper, RegionServers(kind, 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_primary_is_lost_ten_times_and_the_lost_one_rejoins_each_time(tmp_path: Path) -> None:
+    async def lose_primary(site: Site, servers: RegionServers, producers: Load, term: int) -> float:
+        """Kill the primary, and let it rejoin. Return how long no item was acknowledged."""
+        _, region, primary, found_term, state, *_ = row_of_main(await site.foqs("region", "list"))
+        assert (region, found_term, state) == (f"r-{primary}", str(term), "serving")
+        begun = time.monotonic()
+        servers.servers[primary].kill9()
+        await producers.wait_for_more()
+        away_s = time.monotonic() - begun
+        servers.servers[primary].start("--init-rpl-role=SLAVE")
+        said = await site.foqs("database", "rejoin", "main", primary)
+        assert f"main: {primary} has all that it has" in said
+        return away_s
+
+    async def story(site: Site, servers: RegionServers) -> None:
+        await adopt(site, "semi-sync")
+        async with Client(site.address) as client, load(client) as producers:
+            await producers.wait_for_more()
+            away_s = [await lose_primary(site, servers, producers, term) for term in range(1, 11)]
+            print("no item was acknowledged for", ", ".join(f"{each:.1f}" for each in sorted(away_s)), "s")
+        async with Client(site.address) as client:
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.told <= set(taken) <= producers.tried
+
+    with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=1_180)
 
 
 @pytest.mark.long

@@ -431,3 +431,15 @@ def test_only_a_database_server_has_servers() -> None:
     options = {"databases.main.url": "sqlite:./x", "databases.main.servers": "a=h:1"}
     with pytest.raises(ConfigError, match=r"databases\.main\.servers: only a database of MySQL or MariaDB has servers"):
         load(overrides=options)
+
+
+def test_server_is_of_one_database_only() -> None:
+    options = {
+        f"databases.{name}.{key}": value
+        for name, servers in (("main", "a=h:1,b=h:2"), ("other", "c=h:2"))
+        for key, value in (("url", "mysql://u@h/d"), ("servers", servers))
+    }
+    refused = r"databases\.other\.servers: c at h:2 is also a server of databases\.main; give each database servers of its own"
+    with pytest.raises(ConfigError, match=refused):
+        load(overrides=options)
+    load(overrides=options | {"databases.other.servers": "c=h:3"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.host_promoters import HostPromoters, PromoterPace
 from shardmgr.primary import LossPolicy, Primary
-from shardmgr.primary_changes import first_entry
-from shardmgr.primary_document import FOLDER, read_primary, replace_primary
+from shardmgr.primary_changes import first_entry, start_drain
+from shardmgr.primary_document import FOLDER, change_primary, read_primary, replace_primary
 from shardmgr.primary_moves import ELECTION_FOLDER
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plain_database_servers import PlainDatabaseServers
@@ -153,3 +154,25 @@ def test_malformed_entry_is_logged_and_the_promoter_goes_on_when_it_is_corrected
 
     on_site(story)
     assert any("primaries/main" in str(vars(record).get("step")) for record in caplog.records)
+
+
+def drain_to_the_first_acker(entry: Primary) -> Primary:
+    return start_drain(entry, min(entry.ackers))
+
+
+def is_proven_after(term: int, entry: Primary) -> bool:
+    return entry.term > term and is_proven(entry)
+
+
+def test_elected_promoter_sees_a_move_at_once() -> None:
+    async def story(site: Site) -> None:
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        for _ in range(5):
+            await asyncio.sleep(2.3)
+            begun_ms = site.clock.monotonic_ms()
+            term = (await change_primary(site.registry, "main", drain_to_the_first_acker)).term
+            await site.until(partial(is_proven_after, term))
+            assert site.clock.monotonic_ms() - begun_ms < PACE.tick_ms
+
+    on_site(story)

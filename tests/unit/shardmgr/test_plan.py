@@ -9,7 +9,7 @@ import pytest
 from shardmgr.documents import render_plan
 from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.plan import has_no_owner, next_plan
-from shardmgr.primary import DatabaseServer, LossPolicy, Primaries, Primary, PrimaryState
+from shardmgr.primary import DatabaseServer, LossPolicy, Primaries, Primary, PrimaryState, ReplicationPosition
 from tests.support.plan_following import (
     NONE_OVERDUE,
     follow_plan,
@@ -435,6 +435,22 @@ def test_assignment_of_an_earlier_term_leaves_although_the_entry_serves_again() 
 def test_first_entry_of_a_database_takes_its_shards_from_owners_without_a_term() -> None:
     plan = plan_of(s1=assigned(IN_R1), s2=assigned(IN_R1))
     assert all(each.leaving for each in plan_with(SERVING, plan, IN_R1).assignments.values())
+
+
+def test_owner_whose_term_is_over_is_not_waited_for() -> None:
+    """Its server is lost, so that it cannot write what waits."""
+    revoking = replace(SERVING, state=PrimaryState.REVOKING)
+    leaving = plan_with(revoking, plan_of(s1=in_term(IN_R1, 1), s2=in_term(IN_R2, 1)), IN_R1, IN_R2)
+    assert plan_with(revoking, leaving, IN_R1, IN_R2) == leaving
+    promoting = replace(
+        MOVED, state=PrimaryState.PROMOTING, position=ReplicationPosition({"0-11": 3}), has_served=False
+    )
+    ended = plan_with(promoting, leaving, IN_R1, IN_R2)
+    assert ended == Plan({}, {1: 1, 2: 1})
+    assert plan_with(MOVED, leaving, IN_R1, IN_R2) == plan_of(s1=in_term(IN_R2, 2, 2), s2=in_term(IN_R2, 2, 2))
+    adopted = replace(SERVING, state=PrimaryState.DRAINING, has_served=False)
+    before = plan_of(s1=assigned(IN_R1, leaving=True), s2=assigned(IN_R1, leaving=True))
+    assert plan_with(adopted, before, IN_R1) == before, "its owners write what waits"
 
 
 MALFORMED = Primaries(malformed={"db": "primaries/db: term: Field required"})

@@ -287,5 +287,8 @@ def test_shards_are_free_after_an_accepted_loss_when_no_session_can_hold_one() -
         await site.registry.withdraw(MEMBERS, "n2")
         assert not await at(71_000)
         assert await at(77_000)
+        accepted = replace(accepted, term=2)
+        assert not await at(78_000), "the loss of another term"
+        assert await at(84_000)
 
     on_site(story)

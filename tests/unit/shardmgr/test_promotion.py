@@ -100,6 +100,18 @@ def test_acker_that_was_restarted_follows_and_gets_a_standing_when_it_has_all() 
     assert next_entry(ENTRY, r1=PRIMARY, r2=caught_up, r3=ACKER).ackers == {"r2": "5", "r3": STANDING}
 
 
+def test_primary_that_was_weakened_proves_nothing_until_its_ackers_have_caught_up_again() -> None:
+    weak = replace(PRIMARY, waits_for_acks=False)
+    void = next_entry(ENTRY, r1=weak, r2=ACKER, r3=ACKER)
+    assert void.ackers == {"r2": "", "r3": ""}
+    assert step(void, r1=weak, r2=ACKER, r3=ACKER) == SendCommand("r1", ServerCommand.OPEN, waits_for_acks=True)
+    lagging = replace(ACKER, applied=position(8))
+    assert missing(void, r1=PRIMARY, r2=lagging, r3=lagging) == ()
+    assert next_entry(void, r1=PRIMARY, r2=ACKER, r3=lagging).ackers == {"r2": STANDING, "r3": ""}
+    restarted = replace(weak, is_read_only=True)
+    assert step(ENTRY, r1=restarted, r2=ACKER, r3=ACKER) == SendCommand("r1", ServerCommand.OPEN, waits_for_acks=True)
+
+
 def test_reception_is_not_started_while_it_would_throw_away_what_the_primary_lacks() -> None:
     ahead = replace(STOPPED, applied=position(5), received=position(10))
     assert missing(ENTRY, r1=PRIMARY, r2=ahead, r3=ACKER) == ()
