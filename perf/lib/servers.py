@@ -106,6 +106,10 @@ class Postgres(ServerProcess):
             user=self._user,
         )
         self.version = run_program([_postgres("postgres"), "--version"]).split()[2]
+        self.start()
+
+    def start(self) -> None:
+        """Start the server on its data."""
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.folder),

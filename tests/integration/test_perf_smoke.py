@@ -382,6 +382,17 @@ def test_every_other_system_accounts_for_every_item(system: str, batch: str) -> 
     assert found["figures"]["versions"]
 
 
+@pytest.mark.long
+@pytest.mark.postgres
+def test_each_way_to_enqueue_in_a_transaction_is_judged() -> None:
+    found = lines("outbox_kills", "--transactions", "60", "--kills", "1", timeout_s=900)
+    figures = {line["parameters"]["way"]: line["figures"] for line in found}
+
+    assert set(figures) == {"foqs", "txoutbox", "txoutbox-keys", "on-commit"}
+    assert all(each["committed_items"] > 0 == each["rolled_back_items"] for each in figures.values())
+    assert not any(figures["foqs"][name] for name in ("lost", "doubled", "overtaken"))
+
+
 def test_bench_refuses_to_measure_and_show_at_once() -> None:
     asked = [sys.executable, "-m", "perf.bench", "--markdown", "--repeats", "1"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
