@@ -24,12 +24,13 @@ from tests.support.mysql9 import KINDS
 
 SCHEMA: Final = "foqs"
 _SERVER_IDS: Final = {"a": 11, "b": 12, "c": 13}
-_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "mariadb": (
         "--read-only=1",
         "--skip-slave-start",
         "--gtid-strict-mode=1",
         "--log-slave-updates",
+        "--binlog-format=ROW",
         "--relay-log-recovery=0",
         "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
         "--rpl-semi-sync-master-timeout=1000000000000000000",
@@ -44,8 +45,8 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "--plugin-load-add=semisync_replica.so",
     ),
 }
-_COMMON: Final = ("--log-bin=bin", "--relay-log=relay", "--sync-binlog=1", "--sync-relay-log=1")
-_PROMOTER_RIGHTS: Final = {
+COMMON: Final = ("--log-bin=bin", "--relay-log=relay", "--sync-binlog=1", "--sync-relay-log=1")
+PROMOTER_RIGHTS: Final = {
     "mariadb": "READ_ONLY ADMIN, RELOAD, REPLICATION SLAVE ADMIN, REPLICATION MASTER ADMIN, REPLICA MONITOR, PROCESS, "
     "CONNECTION ADMIN",
     "mysql9": "RELOAD, REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, SYSTEM_VARIABLES_ADMIN, PROCESS, CONNECTION_ADMIN",
@@ -135,7 +136,7 @@ class RegionServers:
     def _make_accounts(self, server: MariaDb) -> None:
         """Make accounts and the schema without a trace in the log: each server gets them so."""
         lock = "SET GLOBAL super_read_only = %d" if self._kind == "mysql9" else "DO %d"
-        privileges = [f"GRANT {_PROMOTER_RIGHTS[self._kind]} ON *.* TO promoter@'127.0.0.1'"]
+        privileges = [f"GRANT {PROMOTER_RIGHTS[self._kind]} ON *.* TO promoter@'127.0.0.1'"]
         if self._kind == "mysql9":
             privileges.append("GRANT SELECT ON performance_schema.* TO promoter@'127.0.0.1'")
         statements = (
@@ -165,7 +166,7 @@ class RegionServers:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for name, number in self._server_ids.items():
-                server = KINDS[self._kind](*_COMMON, *_OPTIONS[self._kind], f"--server-id={number}")
+                server = KINDS[self._kind](*COMMON, *OPTIONS[self._kind], f"--server-id={number}")
                 stack.callback(server.remove)
                 # Else both would have the uuid of the data that they were copied from.
                 (server.folder / "data/auto.cnf").unlink(missing_ok=True)
