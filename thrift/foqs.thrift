@@ -149,7 +149,13 @@ struct NewItem {
    * the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
    */
   11: optional string idempotency_key,
-  /** 1 to 255 bytes. Reserved: this version answers NOT_IMPLEMENTED for an item that has one. */
+  /**
+   * The group of the item, such as a customer: 1 to 255 bytes of UTF-8 without NUL. It is kept and returned as given, and
+   * never changes, also if the item is moved, dead, redriven or restored. All items of a group of the namespace are in one
+   * shard: its slot is the CRC-32 of the namespace, NUL and the group, modulo 1,024. If that shard is not served, the
+   * result is UNAVAILABLE. An idempotency_key of the item is unique within the group and has at most 237 bytes, and its own
+   * slot does not count. A group does not change the order of deliveries yet.
+   */
   12: optional string group,
   /**
    * The trace to which the item belongs, in any encoding: it is kept and returned as given, and never changes. At most
@@ -190,6 +196,8 @@ struct Delivery {
   11: optional i64 first_delivery_age_ms,
   /** As enqueued; missing: it has none. */
   12: optional binary trace_context,
+  /** As enqueued; missing: it has none. */
+  13: optional string group,
 }
 
 /** An item as it is stored, for people and tools. */
@@ -225,6 +233,8 @@ struct ItemView {
   18: optional i64 first_delivery_age_ms,
   /** As enqueued; missing: it has none. */
   19: optional binary trace_context,
+  /** As enqueued; missing: it has none. */
+  20: optional string group,
 }
 
 // ---------------------------------------------------------- authentication
@@ -925,6 +935,8 @@ struct RestoredItem {
    */
   14: optional string restore_key,
   15: optional binary trace_context,
+  /** With it, a key is unique within the group, and the slot is that of the group; see NewItem. */
+  16: optional string group,
 }
 
 struct RestoreItemsRequest {

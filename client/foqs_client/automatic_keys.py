@@ -16,7 +16,7 @@ from typing import Final
 from foqs_client.errors import FoqsError, KeyConflict, UnknownOutcome
 from foqs_client.retried_calls import RetriedCall
 from foqs_client.types import Enqueued, Item
-from foqs_contract.key_slots import KEY_SLOT_COUNT
+from foqs_contract.key_slots import KEY_SLOT_COUNT, group_slot_of
 
 _UNIQUE_BITS: Final = 64
 MISSING_RESULT: Final = Enqueued(
@@ -35,23 +35,32 @@ class AutomaticKeys:
     Args:
         rng: makes the keys unique.
         next_slot: chooses the slot of a call; returns None if it has no preference.
+        namespace: the namespace of the items.
 
     Attributes:
         was_slot_chosen: `next_slot` chose the slot of the last call. The next slot it
             chooses is another host's, if there is one.
     """
 
-    def __init__(self, rng: Random, next_slot: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(
+        self, rng: Random, next_slot: Callable[[], int | None] = lambda: None, namespace: str = "default"
+    ) -> None:
         self._rng = rng
+        self._namespace = namespace
         self._next_slot = next_slot
         self.was_slot_chosen = False
         self._slot = rng.randrange(KEY_SLOT_COUNT)
 
-    def with_keys(self, items: Iterable[Item]) -> list[Item]:
-        """Return the items with keys. A key consists of slot, time, random bits and index."""
-        chosen = self._next_slot()
+    def with_keys(self, items: Iterable[Item], slot: int | None = None) -> list[Item]:
+        """Return the items with keys. A key consists of slot, time, random bits and index.
+
+        Args:
+            slot: the slot of the keys; None: that of the next call.
+        """
+        chosen = self._next_slot() if slot is None else None
         self.was_slot_chosen = chosen is not None
-        slot = self._slot = (self._slot + 1) % KEY_SLOT_COUNT if chosen is None else chosen
+        if slot is None:
+            slot = self._slot = (self._slot + 1) % KEY_SLOT_COUNT if chosen is None else chosen
         call = f"~{slot:03x}{time.time_ns() // 1_000_000:012x}{self._rng.getrandbits(_UNIQUE_BITS):016x}-"
         return [
             Item(
@@ -68,6 +77,7 @@ class AutomaticKeys:
                 f"{call}{place}",
                 item.trace_context,
                 item.key_until_ms,
+                item.group,
             )
             if item.idempotency_key is None
             else item
@@ -78,8 +88,15 @@ class AutomaticKeys:
         """Return the items of an atomic call with keys, or as they are if the caller gave one.
 
         A key beside the caller's would be another one when the caller repeats the call, which would then be a conflict.
+        The keys are in the slot of the first group, if there is one.
         """
-        return items if any(item.idempotency_key is not None for item in items) else self.with_keys(items)
+        if any(item.idempotency_key is not None for item in items):
+            return items
+        group = next((item.group for item in items if isinstance(item.group, str)), None)
+        return self.with_keys(items, None if group is None else self._group_slot(group))
+
+    def _group_slot(self, group: str) -> int:
+        return group_slot_of(self._namespace.encode(errors="surrogatepass"), group.encode(errors="surrogatepass"))
 
 
 class RetriedEnqueue(RetriedCall[Item, Enqueued]):

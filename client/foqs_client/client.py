@@ -163,7 +163,7 @@ class Client(BulkCalls, CompletingCalls, MovingCalls, ReadingCalls, AdminCalls, 
             lambda *arguments: self._dequeue_from(*arguments),
             lambda *arguments: self._dequeue_from(*arguments, for_tier=True),
         )
-        self._automatic_keys = AutomaticKeys(rng, self._router.next_slot) if automatic_keys else None
+        self._automatic_keys = AutomaticKeys(rng, self._router.next_slot, namespace) if automatic_keys else None
         self.tracing = make_tracing(tracing, namespace, addresses[0] if len(addresses) == 1 else None)
         self._spans = None if self.tracing is None else CallSpans(self.tracing)
 

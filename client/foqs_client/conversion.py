@@ -169,6 +169,7 @@ def item_view(view: ttypes.ItemView) -> ItemView:
         dead_reason=view.dead_reason,
         first_delivery_age_ms=view.first_delivery_age_ms,
         trace_context=view.trace_context,
+        group=view.group,
     )
 
 
@@ -216,6 +217,7 @@ def restored_item(given: RestoredItem) -> ttypes.RestoredItem:
         state=state_number(given.state),
         idempotency_key=given.idempotency_key,
         restore_key=given.restore_key,
+        group=given.group,
         trace_context=None if trace_context is None else require_bytes(trace_context, "trace_context"),
     )
 

@@ -27,6 +27,7 @@ _PRIORITY: Final = field_head(ttypes.NewItem, "priority")
 _PAYLOAD: Final = field_head(ttypes.NewItem, "payload")
 _METADATA: Final = field_head(ttypes.NewItem, "metadata")
 _KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
+_GROUP: Final = field_head(ttypes.NewItem, "group")
 _TRACE_CONTEXT: Final = field_head(ttypes.NewItem, "trace_context")
 _KEY_UNTIL: Final = field_head(ttypes.NewItem, "key_until_ms")
 _pack_length: Final = I32.pack
@@ -68,7 +69,7 @@ class EnqueueMethod(ThriftMethod):
 
 
 def _has_newer_field(item: Item) -> bool:
-    return item.trace_context is not None or item.key_until_ms is not None
+    return item.trace_context is not None or item.key_until_ms is not None or item.group is not None
 
 
 def _joined_parts(request: _Enqueue) -> list[bytes] | None:
@@ -89,7 +90,7 @@ def _joined_parts(request: _Enqueue) -> list[bytes] | None:
         ):
             return None
         payload, metadata, key, trace = item.payload, item.metadata, item.idempotency_key, item.trace_context
-        until_ms = item.key_until_ms
+        until_ms, group = item.key_until_ms, item.group
         if not (type(payload) is bytes is type(metadata)) or (trace is not None and type(trace) is not bytes):
             return None
         if item.topic is not topic or item.priority is not priority or len(payload) != size:
@@ -100,13 +101,18 @@ def _joined_parts(request: _Enqueue) -> list[bytes] | None:
             )
         append(start)
         append(payload)
-        if key is None is trace and until_ms is None and not metadata:
+        if key is None is trace and until_ms is None is group and not metadata:
             append(_END)
             continue
         append(b"".join((_METADATA, _pack_length(len(metadata)), metadata)) if metadata else _NO_METADATA)
         if key is not None:
             name = key.encode()
             append(_KEY)
+            append(_pack_length(len(name)))
+            append(name)
+        if group is not None:
+            name = group.encode()
+            append(_GROUP)
             append(_pack_length(len(name)))
             append(name)
         if trace is not None:

@@ -59,7 +59,11 @@ class MovingCalls(RepeatableCalls):
 
         def owner(item: Any) -> Address | None:
             table = self._router.routing_table
-            return None if table is None else table.key_owner(_slot_key(item))
+            if table is None:
+                return None
+            if item.group is not None:
+                return table.group_owner(self.namespace, item.group)
+            return table.key_owner(_slot_key(item))
 
         entries = list(map(conversion.restored_item, items))
         return await self._send_repeatable(entries, owner, send, Enqueued, _NOT_WRITTEN, timeout_ms)
@@ -75,7 +79,7 @@ def _results(structs: Sequence[Any] | None) -> list[Enqueued]:
 
 
 def _slot_key(item: Any) -> str:
-    """Return the key that decides the item's slot."""
+    """Return the key that decides the slot of an item without a group."""
     if item.idempotency_key is not None:
         return str(item.idempotency_key)
     return restore_key((item.restore_key or "").encode(errors="surrogatepass")).decode(errors="surrogatepass")

@@ -28,7 +28,7 @@ from foqs_client.host_connection import LateReply, NoReply, NotSent, TlsRequired
 from foqs_client.retried_calls import RetriedCallById
 from foqs_client.router import CONNECT_S_MAX, Router
 from foqs_client.routing_change import apply_routing_change
-from foqs_client.routing_table import Address, call_by_host
+from foqs_client.routing_table import Address, TierRoutes, call_by_host
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 from foqs_contract.contract_version import CONTRACT_VERSION, HostTooOld
 from foqs_contract.errors import TemporaryRefusal
@@ -179,7 +179,7 @@ class RoutedCalls:
             else:
                 results = await call_by_host(
                     items,
-                    lambda item: None if item.idempotency_key is None else table.key_owner(item.idempotency_key),
+                    lambda item: self._slot_owner(table, item),
                     lambda at, part: self._send_items_with_fallback(at, part, timeout_ms, self._send_items_to),
                     lambda error: Enqueued(error=error),
                 )
@@ -189,6 +189,12 @@ class RoutedCalls:
         if [result.error for result in results].count(None) < len(results):
             self._router.on_call_errors(result.error for result in results)
         return results
+
+    def _slot_owner(self, table: TierRoutes, item: Item) -> Address | None:
+        """Return the host of the slot to which an item belongs: of its group, else of its key; None: any host."""
+        if item.group is not None:
+            return table.group_owner(self.namespace, item.group)
+        return None if item.idempotency_key is None else table.key_owner(item.idempotency_key)
 
     async def _send_atomic_items(self, items: Sequence[Item], timeout_ms: int) -> SendResult[Item, Enqueued]:
         """Make the first attempt of an atomic enqueue. Their automatic keys share one slot."""
@@ -200,9 +206,10 @@ class RoutedCalls:
         return await self._send_items_together(items, await self._router.refresh_for_retry(timeout_ms))
 
     async def _send_items_together(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
-        """Make one attempt of an atomic enqueue, at the owner of the first key: the others belong to the same shard."""
-        table, key = self._router.routing_table, items[0].idempotency_key
-        owner = None if table is None or key is None else table.key_owner(key)
+        """Make one attempt of an atomic enqueue, at the owner of the first slot: the others belong to the same shard."""
+        table = self._router.routing_table
+        owners = () if table is None else [self._slot_owner(table, item) for item in items]
+        owner = next((found for found in owners if found is not None), None)
 
         async def send_to(host: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
             return await self._send_known_items_to(host, items, timeout_ms, atomic=True)
@@ -444,13 +451,13 @@ async def _result_or_error(call: Awaitable[list[_R]]) -> list[_R] | errors.FoqsE
 
 
 def _size_of_items(items: Sequence[Item]) -> CallSize | None:
-    """Return the size of an enqueue; None if it is large, or if keys of the caller may need several shards."""
+    """Return the size of an enqueue; None if it is large, or if keys or groups of the caller may need several shards."""
     count = len(items)
     if count > ENTRIES_PER_CALLER_MAX:
         return None
     payload_bytes = 0
     for item in items:
-        if item.idempotency_key is not None:
+        if item.idempotency_key is not None or item.group is not None:
             return None
         payload_bytes += len(item.payload) + len(item.metadata) + len(item.trace_context or b"")
     return (count, payload_bytes, ()) if payload_bytes <= BYTES_PER_CALLER_MAX else None

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from foqs_client.errors import FoqsError, UnknownOutcome
 from foqs_client.types import Routing
-from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of
+from foqs_contract.key_slots import KEY_SLOT_COUNT, group_slot_of, key_slot_of
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -63,6 +63,11 @@ class TierRoutes:
         """Return the host of a key's slot; None if it is not known."""
         # A key that is not UTF-8 is refused when the call is encoded.
         return self._key_slot_owners[key_slot_of(key.encode(errors="surrogatepass"))]
+
+    def group_owner(self, namespace: str, group: str) -> Address | None:
+        """Return the host of a group's slot; None if it is not known."""
+        slot = group_slot_of(namespace.encode(errors="surrogatepass"), group.encode(errors="surrogatepass"))
+        return self._key_slot_owners[slot]
 
     def key_slots_of(self, host: Address) -> Sequence[int]:
         """Return the slots of a host for new keys."""

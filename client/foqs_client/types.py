@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, TypeVar, dataclass_transform
+from typing import Final, Protocol, TypeVar, dataclass_transform
 
 from foqs_client.errors import FoqsError
 
@@ -54,6 +54,9 @@ class Item:
         key_until_ms: the end of the idempotency key by the clock of its shard, in milliseconds
             since 1970-01-01 UTC, at most the namespace's key window ahead. If the key is not
             remembered then, the result is `KeyEnded`, and nothing is written.
+        group: the group of the item, such as a customer: 1 to 255 bytes of UTF-8 without NUL. All
+            items of a group of the namespace are in one shard, and an idempotency key is unique
+            within its group. It does not change the order of deliveries yet.
     """
 
     topic: str
@@ -69,9 +72,7 @@ class Item:
     idempotency_key: str | None = None
     trace_context: bytes | None = None
     key_until_ms: int | None = None
-
-    group: ClassVar[None] = None
-    """The field `group` of the contract, which the codec reads. No host serves groups yet."""
+    group: str | None = None
 
     @property
     def delivery_policy(self) -> int | None:
@@ -124,6 +125,7 @@ class RestoredItem:
         attempt: the deliveries that the item had.
         state: `ready`, `deferred`, `leased` or `dead`. A leased item becomes ready. An item that
             may not be delivered again becomes dead.
+        group: the group of the item. With it, the key is unique within the group.
     """
 
     topic: str
@@ -141,6 +143,7 @@ class RestoredItem:
     attempt: int = 0
     state: str = "ready"
     trace_context: bytes | None = None
+    group: str | None = None
 
 
 @_value_class
@@ -158,6 +161,7 @@ class Delivery:
         trace_context: the trace context of the enqueue.
         incarnation: the number of the namespace's incarnation. With it, the id is unique among all
             installations. 0 if the host is too old to give it.
+        group: the group of the item, if it has one.
     """
 
     id: str = ""
@@ -173,6 +177,7 @@ class Delivery:
     first_delivery_age_ms: int | None = None
     trace_context: bytes | None = None
     incarnation: int = 0
+    group: str | None = None
 
 
 class Deliveries(list[Delivery]):
@@ -397,6 +402,7 @@ class ItemView:
         dead_reason: one sentence: why the item was given up.
         first_delivery_age_ms: the time since the first delivery; None if there was none.
         trace_context: the trace context of the enqueue.
+        group: the group of the item.
     """
 
     id: str
@@ -418,6 +424,7 @@ class ItemView:
     dead_reason: str | None
     first_delivery_age_ms: int | None = None
     trace_context: bytes | None = None
+    group: str | None = None
 
 
 @dataclass(slots=True, frozen=True)

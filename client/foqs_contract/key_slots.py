@@ -1,12 +1,13 @@
 """Key slots: the parts of the space of idempotency keys that are assigned to shards.
 
-Holds `key_slot_of`, and the key of a restored item without one. Always true: a key never changes its slot, and clients and hosts
-agree on it. Pure.
+Holds `key_slot_of` and `group_slot_of`, the key of a restored item without one, and the keys of items with a group. Always true: a
+key or a group never changes its slot, and clients and hosts agree on it. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Final
 from zlib import crc32
 
@@ -17,11 +18,42 @@ _PREFIX_BYTES: Final = 4
 _SLOT_BY_PREFIX: Final = {b"~%03x" % slot: slot for slot in range(KEY_SLOT_COUNT)}
 """The slot that a key names, by the first bytes of the key."""
 
+_GROUP_TAG: Final = b"\0g"
+"""The first bytes of a key that belongs to a group. No caller's key contains NUL."""
+_GROUP_SLOT_BYTES: Final = 2
+_GROUP_DIGEST_BYTES: Final = 14
+GROUP_PREFIX_BYTES: Final = len(_GROUP_TAG) + _GROUP_SLOT_BYTES + _GROUP_DIGEST_BYTES
+"""The length of what stands before the caller's key if its item has a group."""
+
 
 def key_slot_of(key: bytes) -> int:
-    """Return the slot of a key: the one that it names as `~` and three hex digits, else one from its checksum."""
+    """Return the slot of a key.
+
+    It is the one that the key names as `~` and three hex digits; for a key behind a `group_prefix` that of the group;
+    else one from the checksum of the key.
+    """
     slot = _SLOT_BY_PREFIX.get(key[:_PREFIX_BYTES])
-    return crc32(key) % KEY_SLOT_COUNT if slot is None else slot
+    if slot is not None:
+        return slot
+    if key.startswith(_GROUP_TAG):
+        return int.from_bytes(key[len(_GROUP_TAG) : len(_GROUP_TAG) + _GROUP_SLOT_BYTES])
+    return crc32(key) % KEY_SLOT_COUNT
+
+
+def group_slot_of(namespace: bytes, group: bytes) -> int:
+    """Return the slot of a group, whatever the topic: moves and dead letters stay in its shard."""
+    return crc32(b"%b\0%b" % (namespace, group)) % KEY_SLOT_COUNT
+
+
+def group_prefix(namespace: bytes, group: bytes) -> bytes:
+    """Return what stands before the keys of a group's items, so that they are unique within the group, in its slot."""
+    slot = group_slot_of(namespace, group).to_bytes(_GROUP_SLOT_BYTES)
+    return _GROUP_TAG + slot + blake2b(group, digest_size=_GROUP_DIGEST_BYTES).digest()
+
+
+def without_group_prefix(key: bytes) -> bytes:
+    """Return a key as the caller gave it."""
+    return key[GROUP_PREFIX_BYTES:] if key.startswith(_GROUP_TAG) else key
 
 
 def restore_key(name: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Sends each new item to a shard of this host that `core.items.shard_choice` chooses.
 
-Finds out what binds an item to its shard: its idempotency key. Always true: an item with
-a key is sent only to the shard that holds the key's slot; a call is sent to another
+Finds out what binds an item to its shard: its group, else its idempotency key. Always true: an item with
+one of them is sent only to the shard that holds its slot; a call is sent to another
 shard only after one refused it; an atomic call is sent to one shard as a whole; an item with an absolute time and a TTL is accepted
 only if it is due before it expires, by the clock of its shard. Knows nothing of limits
 and callers.
@@ -15,7 +15,14 @@ from typing import Final, TypeVar
 from foqs.catalog.slot_table import SlotTable
 from foqs.core.items import validation
 from foqs.core.items.atomic_items import KEY_FIELD, error_of_item
-from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
+from foqs.core.items.item import (
+    AbsoluteTimeItem,
+    GroupedAbsoluteTimeItem,
+    GroupedItem,
+    KeyedAbsoluteTimeItem,
+    KeyedItem,
+    NewItem,
+)
 from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.core.items.shard_choice import (
     NO_SHARDS,
@@ -38,12 +45,16 @@ from foqs_contract.errors import (
     TemporaryRefusal,
     Unavailable,
 )
-from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of, key_slots_of
+from foqs_contract.key_slots import KEY_SLOT_COUNT, group_prefix, key_slot_of, key_slots_of
 
 _T = TypeVar("_T")
 
-_KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem, ItemWithHistory))
-_ABSOLUTE_TIME_TYPES: Final = frozenset((AbsoluteTimeItem, KeyedAbsoluteTimeItem))
+_BOUND_TYPES: Final = frozenset(
+    (KeyedItem, KeyedAbsoluteTimeItem, ItemWithHistory, GroupedItem, GroupedAbsoluteTimeItem)
+)
+"""The types of items that belong to one shard: those with a key or a group."""
+_ABSOLUTE_TIME_TYPES: Final = frozenset((AbsoluteTimeItem, KeyedAbsoluteTimeItem, GroupedAbsoluteTimeItem))
+_GROUP_FIELD: Final = "group"
 
 ROTATION_S: Final = 0.25
 """How long a shard is the first among those with equally short queues."""
@@ -75,7 +86,10 @@ class Placement:
         """The shard that holds each key slot, according to `_slots_seen`."""
         self._slots_seen: list[tuple[OwnedShard, frozenset[int]]] = []
         """The available shards and their key slots when `_shard_by_slot` was built."""
-        self._key_bindings = _KeyBindings()
+        # Apart by whether they have keys, because items that are bound alike are submitted together.
+        self._key_bindings = _SlotBindings(KEY_FIELD)
+        self._group_bindings = _SlotBindings(_GROUP_FIELD)
+        self._keyless_group_bindings = _SlotBindings(_GROUP_FIELD)
 
     def place(self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]) -> None:
         """Submit items to shards. `positions` are their places in the call.
@@ -86,7 +100,7 @@ class Placement:
         """
         types = set(map(type, items))
         call.has_absolute_times = not types.isdisjoint(_ABSOLUTE_TIME_TYPES)
-        if types.isdisjoint(_KEYED_TYPES):
+        if types.isdisjoint(_BOUND_TYPES):
             self._submit_to_best(call, UNBOUND, namespace, items, positions)
         elif call.is_atomic:
             self._submit_to_best(call, joint_bindings(self._bindings_of(items)), namespace, items, positions)
@@ -114,14 +128,15 @@ class Placement:
             InvalidArgument: some must be in another shard; both fields are named.
             Unavailable: no shard is known that may hold some of them.
         """
-        if _KEYED_TYPES.isdisjoint(map(type, items)):
+        if _BOUND_TYPES.isdisjoint(map(type, items)):
             return
         bindings = (
             Binding(field, frozenset((shard,))),
             *joint_bindings(self._bindings_of(items), first_place),
         )
         if not allowed_shards(bindings):
-            raise self._bound_error(NO_SHARDS)
+            unknown = [binding.field for binding in bindings if not binding.shards]
+            raise self._bound_error(NO_SHARDS, unknown[0])
 
     def expiry_errors(self, items: Sequence[NewItem], now_ms: int) -> dict[int, FoqsError]:
         """Return an error, by place, for each item that would expire before it is due, by the clock of its shard."""
@@ -129,13 +144,20 @@ class Placement:
 
     def _bindings_of(self, items: Sequence[NewItem]) -> Sequence[Bindings]:
         """Return what binds each item to its shard. Items that are bound alike get the same object."""
-        keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]
-        idempotency_keys = [items[i].idempotency_key for i in keyed]  # type: ignore[attr-defined]
+        slot_keys: dict[int, bytes] = {}
+        kinds: list[_SlotBindings] = []
+        for i, item in enumerate(items):
+            group = item.item_group
+            if isinstance(item, KeyedItem):
+                slot_keys[i] = item.idempotency_key
+                kinds.append(self._key_bindings if group is None else self._group_bindings)
+            elif group is not None:
+                slot_keys[i] = group_prefix(item.namespace.encode(), group)
+                kinds.append(self._keyless_group_bindings)
         found: list[Bindings] = [UNBOUND] * len(items)
-        for i, key, shard in zip(
-            keyed, idempotency_keys, self.shards_for_idempotency_keys(idempotency_keys), strict=True
-        ):
-            found[i] = self._key_bindings[self._assigned_number(key) if shard is None else shard.number]
+        shards = self.shards_for_idempotency_keys([*slot_keys.values()])
+        for (i, key), kind, shard in zip(slot_keys.items(), kinds, shards, strict=True):
+            found[i] = kind[self._assigned_number(key) if shard is None else shard.number]
         return found
 
     def _assigned_number(self, key: bytes) -> int | None:
@@ -174,7 +196,7 @@ class Placement:
         """Return why no shard of this host may take items with these bindings now."""
         allowed = allowed_shards(bindings)
         if allowed is not None:
-            return self._bound_error(allowed)
+            return self._bound_error(allowed, bindings[0].field)
         if self._answering_shards():
             return Unavailable(
                 "every shard that this host serves now is drained or removed, and accepts no new items"
@@ -185,8 +207,8 @@ class Placement:
             f"no shard of this host is served now{self._first_unavailable_reason()}; try again", retry_after_ms=500
         )
 
-    def _bound_error(self, allowed: Collection[int]) -> FoqsError:
-        """Return why none of the shards that may hold an item accepts it."""
+    def _bound_error(self, allowed: Collection[int], field: str) -> FoqsError:
+        """Return why none of the shards that may hold an item accepts it. `field` binds it."""
         for number in allowed:
             if number not in self._owned.statuses:
                 error = self._owned.not_owner_error(number)
@@ -196,7 +218,8 @@ class Placement:
             if shard is not None and shard.unavailable_reason is not None:
                 return shard.unavailable_error()
         return Unavailable(
-            "the shard with the slot of this idempotency key is not served now; try again",
+            f"the shard with the slot of this {'group' if field.endswith(_GROUP_FIELD) else 'idempotency key'} is not served "
+            "now; try again",
             retry_after_ms=HANDOVER_RETRY_MS,
         )
 
@@ -272,12 +295,16 @@ class Placement:
         return [shard for shard in self._shards.values() if shard.is_answering]
 
 
-class _KeyBindings(dict[int | None, Bindings]):
-    """The bindings of a key by the number of its shard; None: no shard is known."""
+class _SlotBindings(dict[int | None, Bindings]):
+    """The bindings by a field with a key slot, by the number of the slot's shard; None: no shard is known."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__()
+        self._field = field
 
     def __missing__(self, number: int | None) -> Bindings:
         allowed = NO_SHARDS if number is None else frozenset((number,))
-        bindings = self[number] = (Binding(KEY_FIELD, allowed),)
+        bindings = self[number] = (Binding(self._field, allowed),)
         return bindings
 
 

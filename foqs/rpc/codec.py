@@ -27,9 +27,12 @@ from foqs.core.items.item import (
     TIME_MS_MAX,
     AbsoluteTimeItem,
     DeliveryPolicy,
+    GroupedAbsoluteTimeItem,
+    GroupedItem,
     KeyedAbsoluteTimeItem,
     KeyedItem,
     NewItem,
+    Row,
     State,
     parse_id,
 )
@@ -51,8 +54,9 @@ from foqs.queue.port import (
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
 from foqs.rpc.request_bytes import UsualItems, UsualLeases
-from foqs_contract.errors import FoqsError, InvalidArgument, NotImplementedYet
+from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import Foqs, ttypes
+from foqs_contract.key_slots import group_prefix
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
@@ -117,13 +121,11 @@ def parse_new_items(
                 validation.check_size(payload, payload_bytes_max, "payload")
             if len(metadata) > metadata_bytes_max:
                 validation.check_size(metadata, metadata_bytes_max, "metadata")
-            if not is_usual and raw.group is not None:
-                raise NotImplementedYet("groups are not served by this version; leave this out", field="group")
             if trace_context is not None:
                 validation.check_trace_context(trace_context)
             if is_usual or (
                 raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.delivery_policy is None
-                and raw.attempts_max is raw.key_until_ms is None
+                and raw.attempts_max is raw.key_until_ms is raw.group is None
             ):
                 if key is None:
                     items.append(
@@ -159,6 +161,7 @@ def parse_new_items(
                         validation.check_idempotency_key(key),
                         item_digest(name, priority, payload, metadata, None, incarnation),
                         trace_context,
+                        None,
                         key_until_ms,
                     )
                 )
@@ -204,20 +207,27 @@ def _parse_new_item(
         metadata,
     )
     is_absolute = deliver_after_ms is not None and ttl_ms is not None
+    group = None if raw.group is None else validation.check_group(raw.group)
     key_until_ms = raw.key_until_ms
     if key_until_ms is not None:
         validation.check_number(key_until_ms, 0, TIME_MS_MAX, "key_until_ms")
     if raw.idempotency_key is None:
         if key_until_ms is not None:
             raise InvalidArgument("an end of a key needs a key; give idempotency_key too", field="key_until_ms")
+        if group is not None:
+            return (GroupedAbsoluteTimeItem if is_absolute else GroupedItem)(*values, trace_context, group)
         return (AbsoluteTimeItem if is_absolute else NewItem)(*values, trace_context)
     key = validation.check_idempotency_key(raw.idempotency_key)
+    if group is not None:
+        key = group_prefix(namespace.encode(), group) + validation.check_key_in_group(key)
     assert raw.topic is not None
     # The digest has the values as requested: a changed default must not make a repeat another item.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
     requested = None if numbers.count(None) == len(numbers) else numbers
     digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, requested, settings.incarnation)
-    return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(*values, key, digest, trace_context, key_until_ms)
+    return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(
+        *values, key, digest, trace_context, group, key_until_ms
+    )
 
 
 def parse_policy(value: int) -> DeliveryPolicy:
@@ -360,7 +370,7 @@ def parse_completions(
                     raise item_errors[item_place]
             check_completion_items(items, items_max, bytes_max, first, f"completions[{place}].item_count")
             digest = completion_digest(
-                token, [_requested_item(each) for each in raw_items[first:stop]], settings.incarnation
+                token, [_requested_item(each, namespace) for each in raw_items[first:stop]], settings.incarnation
             )
             found.append(ShardCompletion(shard, CompletionEntry(number, token, items, digest, first), place))
         except FoqsError as error:
@@ -390,12 +400,13 @@ def _item_count_error() -> InvalidArgument:
     )
 
 
-def _requested_item(raw: Any) -> tuple[bytes, bytes]:
-    """Return the digest of a `NewItem` struct with the values as requested, and its idempotency key."""
+def _requested_item(raw: Any, namespace: str) -> tuple[bytes, bytes]:
+    """Return the digest of a `NewItem` struct with the values as requested, and its idempotency key, behind its group."""
     numbers = (raw.delay_ms, raw.deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
     requested = None if numbers.count(None) == len(numbers) else numbers
     digest = item_digest(raw.topic, raw.priority or 0, raw.payload or b"", raw.metadata or b"", requested)
-    return digest, raw.idempotency_key or b""
+    group = b"" if raw.group is None else group_prefix(namespace.encode(), raw.group)
+    return digest, group + (raw.idempotency_key or b"")
 
 
 def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[ttypes.Lease], tuple[int, Event]]:
@@ -618,6 +629,7 @@ def delivery_struct(item: RowView) -> ttypes.Delivery:
         row.attempts_max,
         first_age_ms,
         row.trace_context,
+        _group_name(row),
     )
 
 
@@ -638,6 +650,7 @@ def item_view(item: RowView, with_payload: bool) -> ttypes.ItemView:
         age_ms=max(0, now_ms - row.enqueued_at_ms),
         payload_bytes=row.payload_bytes,
         trace_context=row.trace_context,
+        group=_group_name(row),
     )
     if row.first_delivered_at_ms is not None:
         view.first_delivery_age_ms = max(0, now_ms - row.first_delivered_at_ms)
@@ -651,6 +664,10 @@ def item_view(item: RowView, with_payload: bool) -> ttypes.ItemView:
     if type(item) is ItemDetails and item.idempotency_key is not None:
         view.idempotency_key = item.idempotency_key.decode()
     return view
+
+
+def _group_name(row: Row) -> str | None:
+    return None if row.item_group is None else row.item_group.decode()
 
 
 def explain_reply(explanation: ItemExplanation, with_payload: bool) -> ttypes.ExplainReply:

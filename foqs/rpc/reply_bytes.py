@@ -31,6 +31,7 @@ _AGE: Final = field_head(ttypes.Delivery, "age_ms")
 _ATTEMPTS_MAX: Final = field_head(ttypes.Delivery, "attempts_max")
 _FIRST_DELIVERY_AGE: Final = field_head(ttypes.Delivery, "first_delivery_age_ms")
 _TRACE_CONTEXT: Final = field_head(ttypes.Delivery, "trace_context")
+_GROUP: Final = field_head(ttypes.Delivery, "group")
 _REPLY_SPEC: Final = [ttypes.DequeueReply, ttypes.DequeueReply.thrift_spec]
 
 _pack_length: Final = I32.pack
@@ -50,6 +51,7 @@ def dequeue_result_bytes(items: Sequence[RowView], availability: Any, incarnatio
     topic = ""
     metadata = id_start = start = end = b""  # the first item changes them
     trace_context: bytes | None = None
+    item_group: bytes | None = None
     first_ms = -1
     for item in items:
         row = item.row
@@ -79,13 +81,15 @@ def dequeue_result_bytes(items: Sequence[RowView], availability: Any, incarnatio
             or row.metadata != metadata
             or delivered_first_ms != first_ms
             or row.trace_context != trace_context
+            or row.item_group != item_group
             or item.real_wait_ms is not None
         ):
             due_ms, enqueued_at_ms, now_ms = row.due_ms, row.enqueued_at_ms, item.now_ms
             attempt, attempts_max, metadata = row.attempt, row.attempts_max, row.metadata
-            first_ms, trace_context = delivered_first_ms, row.trace_context
+            first_ms, trace_context, item_group = delivered_first_ms, row.trace_context, row.item_group
             left_ms, age_ms = item.lease_left_ms, max(0, now_ms - enqueued_at_ms)
             trace = b"" if trace_context is None else _TRACE_CONTEXT + _pack_length(len(trace_context)) + trace_context
+            group = b"" if item_group is None else _GROUP + _pack_length(len(item_group)) + item_group
             end = _join(
                 (
                     _METADATA,
@@ -104,6 +108,7 @@ def dequeue_result_bytes(items: Sequence[RowView], availability: Any, incarnatio
                         max(0, now_ms - first_ms),
                     ),
                     trace,
+                    group,
                     STOP,
                 )
             )

@@ -17,7 +17,7 @@ from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.rpc import codec
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes
-from foqs_contract.key_slots import restore_key
+from foqs_contract.key_slots import group_prefix, restore_key
 
 RESTORE_KEY_BYTES_MAX: Final = 200
 RESTORED_ATTEMPT_MAX: Final = 1_000_000_000
@@ -45,6 +45,8 @@ def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: Nam
     metadata = validation.check_size(raw.metadata or b"", settings.metadata_bytes_max, "metadata")
     validation.check_delivery_time(None, raw.deliver_after_ms)
     ttl_ms, ttl_remaining_ms = _parse_ttl(raw)
+    group = None if raw.group is None else validation.check_group(raw.group)
+    key = _parse_key(raw)
     return ItemWithHistory(
         namespace,
         topic,
@@ -60,13 +62,14 @@ def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: Nam
         else validation.check_number(raw.attempts_max, 0, codec.ATTEMPTS_MAX, "attempts_max"),
         payload,
         metadata,
-        _parse_key(raw),
+        key if group is None else group_prefix(namespace.encode(), group) + validation.check_key_in_group(key),
         # What an enqueue with the same topic, priority, payload and metadata has.
         item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
         State.READY if raw.state is None else codec.parse_state(raw.state, "state"),
         validation.check_number(raw.attempt or 0, 0, RESTORED_ATTEMPT_MAX, "attempt"),
         ttl_remaining_ms,
         None if not raw.trace_context else validation.check_trace_context(raw.trace_context),
+        group,
     )
 
 

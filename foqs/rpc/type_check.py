@@ -75,7 +75,8 @@ class TypeCheck:
                 element, inner = field[3][1]
                 rest = tuple(None if entry and entry[2] == "payload" else entry for entry in inner)
                 if rest != inner:
-                    assert len(inner) <= _SHORT_FIELD_DELTA_MAX, (
+                    # Field 1 is required there; a message without it may be walked.
+                    assert len(inner) - 1 - 1 < _SHORT_FIELD_DELTA_MAX, (
                         "otherwise the next field's head is longer in the compact protocol"
                     )
                     self._payload_lists += (field[2],)

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from foqs.core.items.idempotency_keys import is_reserved
+from foqs.core.items.idempotency_keys import own_key
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.items.life import RetryPolicy
 from foqs.core.items.row_filter import RowFilter
@@ -85,7 +85,8 @@ class RowQueries:
         found = await self._reader.read(
             namespace, lambda reads, committed: reads.idempotency_keys_of(committed, untils), len(untils)
         )
-        return {number: key for number, key in found.items() if not is_reserved(key)}
+        own_keys = {number: own_key(key) for number, key in found.items()}
+        return {number: key for number, key in own_keys.items() if key is not None}
 
     async def count_ready_before(self, topic: TopicName, order_key: OrderKey, limit: int) -> int:
         """Count the READY items of a topic before `order_key`, up to `limit` + 1.

@@ -13,7 +13,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX
+from foqs.core.items.item import GROUP_BYTES_MAX, TRACE_CONTEXT_BYTES_MAX
 
 NEVER_MS: Final = (1 << 63) - 1
 """The `due_ms` in MySQL of a row that is never due; rows of earlier versions may have NULL."""
@@ -179,6 +179,15 @@ ROW_COLUMNS: Final = (
         "now_ms if self.first_delivered_at_ms is None else self.first_delivered_at_ms",
         default="None",
         mysql_none=NOT_DELIVERED_MS,
+    ),
+    RowColumn(
+        "item_group",
+        "bytes | None",
+        "BLOB",
+        f"VARBINARY({GROUP_BYTES_MAX}) NULL",
+        "item.item_group",
+        "the group of the item; none: it has none; never changes",
+        default="None",
     ),
 )
 

@@ -65,6 +65,7 @@ def row_of(values: Sequence[Any]) -> Row:
         attempt,
         trace_context,
         first_delivered_at_ms,
+        item_group,
     ) = values
     return Row(
         id,
@@ -87,6 +88,7 @@ def row_of(values: Sequence[Any]) -> Row:
         attempt,
         trace_context,
         first_delivered_at_ms,
+        item_group,
     )
 
 
@@ -113,6 +115,7 @@ def all_values(row: Row) -> tuple[int | str | bytes | None, ...]:
         row.attempt,
         row.trace_context,
         row.first_delivered_at_ms,
+        row.item_group,
     )
 
 

@@ -59,6 +59,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     **{name: [(value, INVALID) for value in NOT_NAMES] for name in ("namespace_name", "topic", "principal", "name")},
     "tier": [(value, INVALID) for value in [*NOT_NAMES, "another"]],
     "idempotency_key": [(value, INVALID) for value in NOT_NAMES],
+    "group": [(value, INVALID) for value in NOT_NAMES],
     "prefix": [(value, INVALID) for value in ("x" * 256, b"\xff", b"a\xc3")],
     "cursor": [(value, INVALID) for value in ("x" * 4_097, b"\xff", b"\xed\xa0\x80")],
     "id": [(value, INVALID) for value in NOT_IDS],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs_client import InvalidArgument, Item, ItemFilter, KeyConflict, Nack, NotFound, RestoredItem
+from foqs_client import Delivery, InvalidArgument, Item, ItemFilter, KeyConflict, Nack, NotFound, RestoredItem
 from tests.behaviour.sites import SPAN_MS, Site, story
 
 HOUR_MS = 3_600_000
@@ -117,3 +117,72 @@ async def test_bad_restored_item_fails_alone(site: Site) -> None:
     good = RestoredItem(site.topic, restore_key=f"{site.topic}-good")
     results = await site.client.restore([RestoredItem(site.topic), good, RestoredItem("", restore_key="1")])
     assert [type(result.error) for result in results] == [InvalidArgument, type(None), InvalidArgument]
+
+
+@story
+async def test_an_item_keeps_its_group_whatever_happens_to_it(site: Site) -> None:
+    other = f"{site.topic}-other"
+    groups = [f"{site.topic} größe {number}" for number in range(4)]
+    items = [Item(site.topic, b"p", group=group, attempts_max=2) for group in groups]
+    ids = await site.put(*items, Item(site.topic, b"p"))
+    assert {(await site.client.item(id)).group for id in ids} == {*groups, None}
+    assert {view.group for view in (await site.client.peek(site.topic, limit=9)).items} == {*groups, None}
+    found: list[Delivery] = []
+    while len(found) < len(ids):
+        found += await site.get(len(ids) - len(found))
+    assert {delivery.group for delivery in found} == {*groups, None}
+    held = next(delivery for delivery in found if delivery.group == groups[0])
+    [outcome] = await site.client.nack([Nack(held.id, held.token, dead=True)])
+    outcome.require()
+    [dead] = (await site.client.peek(site.topic, "dead")).items
+    assert (dead.id, dead.group, dead.state) == (held.id, groups[0], "dead")
+    [outcome] = await site.client.redrive([held.id])
+    outcome.require()
+    again = await site.one()
+    assert (again.id, again.group, again.attempt) == (held.id, groups[0], 1)
+    [outcome] = await site.client.release([again])
+    outcome.require()
+    [moved] = await site.client.move([held.id], other)
+    [last] = await site.client.dequeue({other: 1}, wait_ms=5_000)
+    assert (last.id, last.group, last.payload) == (moved.require(), groups[0], b"p")
+    shards = {id.split("-")[0] for id in (held.id, last.id)}
+    assert len(shards) == 1
+
+
+@story
+async def test_a_key_is_unique_within_its_group_and_a_restored_item_has_both(site: Site) -> None:
+    one, two = f"{site.topic} one", f"{site.topic} two"
+    items = [Item(site.topic, idempotency_key="k" * 237, group=group) for group in (one, two)]
+    [first, second, free] = await site.put(*items, Item(site.topic, idempotency_key=f"{site.topic}-k"))
+    repeats = await site.client.enqueue(items)
+    assert [(result.id, result.repeated) for result in repeats] == [(first, True), (second, True)]
+    view = await site.client.item(first)
+    assert (view.group, view.idempotency_key) == (one, "k" * 237)
+    assert (await site.client.item(free)).group is None
+    [conflict] = await site.client.enqueue([Item(site.topic, b"x", idempotency_key="k" * 237, group=one)])
+    assert isinstance(conflict.error, KeyConflict)
+    [long] = await site.client.enqueue([Item(site.topic, idempotency_key="k" * 238, group=one)])
+    assert isinstance(long.error, InvalidArgument)
+    assert long.error.field == "items[0].idempotency_key"
+    assert "leave out group" in str(long.error)
+    restored = [
+        RestoredItem(site.topic, group=one, idempotency_key=f"{site.topic}-k"),
+        RestoredItem(site.topic, group=one, restore_key=f"{site.topic}-r"),
+        RestoredItem(site.topic, group=two, restore_key=f"{site.topic}-r"),
+        RestoredItem(site.topic, group=two, idempotency_key="k" * 237),
+    ]
+    results = await site.client.restore(restored)
+    *new, repeat = results
+    assert [result.repeated for result in results] == [False, False, False, True]
+    assert repeat.id == second
+    assert [(result.id, result.repeated) for result in await site.client.restore(restored)] == [
+        (result.id, True) for result in results
+    ]
+    views = [await site.client.item(result.require()) for result in new]
+    assert [(view.group, view.idempotency_key) for view in views] == [
+        (one, f"{site.topic}-k"),
+        (one, None),
+        (two, None),
+    ]
+    shards = [id.split("-")[0] for id in (first, new[0].id or "", new[1].id or "")]
+    assert len(set(shards)) == 1

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from foqs.core.items.item import DeliveryPolicy, State
+from foqs.core.items.item import GROUP_BYTES_MAX, DeliveryPolicy, State
 from foqs.store.row_columns import ROW_COLUMNS, RowColumn
 
 _KINDS: Final[dict[str, st.SearchStrategy[Any]]] = {
@@ -19,6 +19,8 @@ _KINDS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "str": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60),
     "bytes": st.one_of(st.binary(max_size=300), st.sampled_from([250, 251]).map(bytes)),
 }
+_SHORT: Final = {f"VARBINARY({GROUP_BYTES_MAX}) NULL": st.binary(max_size=GROUP_BYTES_MAX)}
+"""The values of columns that hold less, by their type in MySQL."""
 
 
 def column_values(**own: st.SearchStrategy[Any]) -> dict[str, st.SearchStrategy[Any]]:
@@ -28,6 +30,8 @@ def column_values(**own: st.SearchStrategy[Any]) -> dict[str, st.SearchStrategy[
 
 
 def _values(column: RowColumn) -> st.SearchStrategy[Any]:
+    if column.mysql in _SHORT:
+        return st.none() | _SHORT[column.mysql]
     kind = column.type.removesuffix(" | None")
     least = 1 if column.mysql_none == 0 else 0
     values = (

@@ -72,13 +72,14 @@ class SelectiveQueue(FakeQueue):
         return super().enqueue(namespace, good, deadline, reply_to_all, is_atomic=is_atomic)
 
     def accept_only(self, *keys: str) -> None:
-        """Refuse items with other keys than these, with the owner of the key if `owners` has one."""
+        """Refuse items with other groups or keys than these, with the owner of group or key if `owners` has one."""
         mine = {key.encode() for key in keys}
 
         def refusal(item: NewItem) -> FoqsError | None:
-            if not isinstance(item, KeyedItem) or item.idempotency_key in mine:
+            name = item.item_group or (item.idempotency_key if isinstance(item, KeyedItem) else None)
+            if name is None or name in mine:
                 return None
-            return NotOwner("another's", owner=self.owners.get(item.idempotency_key.decode()))
+            return NotOwner("another's", owner=self.owners.get(name.decode()))
 
         self.refusal = refusal
 

@@ -149,6 +149,11 @@ class Job:
         """The trace context with which the item was enqueued."""
         return self._delivery.trace_context
 
+    @property
+    def group(self) -> str | None:
+        """The group of the item, if it has one."""
+        return self._delivery.group
+
     def extend(self, lease_ms: int) -> None:
         """Renew the lease now, and use this duration for all its renewals. Returns without waiting.
 

@@ -67,6 +67,7 @@ COLUMNS: Final[dict[str, Column]] = {
     "idempotency_key": Column(_TEXT),
     "namespace": Column(_TEXT),
     "trace_context": Column(_BYTES),
+    "item_group": Column(_TEXT),
 }
 """The columns by name. An option of the same name is the value of every row that has none."""
 

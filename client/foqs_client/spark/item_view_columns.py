@@ -35,6 +35,7 @@ _DETAILS: Final = {
     "attempts_max": "int",
     "at_most_once": "boolean",
     "trace_context": "binary",
+    "item_group": "string",
 }
 
 
@@ -58,6 +59,7 @@ STREAM_COLUMNS: Final[Mapping[str, str]] = {
     "metadata": "binary",
     "payload": "binary",
     "trace_context": "binary",
+    "item_group": "string",
 }
 """The columns of a stream."""
 
@@ -80,6 +82,7 @@ _VALUES: Final[Mapping[str, Callable[[ItemView, int], Any]]] = {
     "metadata": lambda view, now_us: view.metadata or b"",
     "ttl_remaining": lambda view, now_us: view.ttl_remaining_ms,
     "lease": lambda view, now_us: view.lease_ms,
+    "item_group": lambda view, now_us: view.group,  # `group` is a word of SQL
 }
 """How a value follows from an item and the time of its shard in microseconds; others are attributes of the item."""
 
@@ -97,6 +100,7 @@ def delivery_values(deliveries: Sequence[Delivery], now_ms: int) -> list[list[An
         [each.metadata for each in deliveries],
         [each.payload for each in deliveries],
         [each.trace_context for each in deliveries],
+        [each.group for each in deliveries],
     ]
 
 

@@ -34,6 +34,7 @@ _FIELD_COLUMNS: Final = {
     "delay_ms": "deliver_after",
     "ttl_ms": "ttl",
     "lease_ms": "lease",
+    "group": "item_group",
 }
 
 
@@ -141,6 +142,7 @@ class RowErrors:
             "idempotency_key": item.idempotency_key,
             "namespace": namespace,
             "trace_context": item.trace_context,
+            "item_group": item.group,
         }
         found = self._replacement(row, reason, refused_column(error))
         return None if found is None else _with_key(found, item.idempotency_key or "", row)
@@ -162,7 +164,10 @@ class RowErrors:
 
 def row_content(row: Mapping[str, Any]) -> bytes:
     """Return all values of a row except its trace, which may be another in each attempt. Different rows differ."""
-    return ascii([row.get(name) for name in COLUMNS if name != "trace_context"]).encode()
+    values = [row.get(name) for name in COLUMNS if name not in ("trace_context", "item_group")]
+    group = row.get("item_group")
+    # A row without a group has the content that an earlier version gives it: its key is the same.
+    return ascii(values if group is None else [*values, group]).encode()
 
 
 def _metadata(notes: dict[str, Any], row: Mapping[str, Any]) -> bytes:

@@ -18,7 +18,7 @@ from foqs_client.spark.options import OnError, OptionValue
 from foqs_client.spark.row_errors import MalformedRow, RowErrors, row_content
 from foqs_client.spark.row_keys import RowKeys
 from foqs_client.types import Item
-from foqs_contract.key_slots import key_slot_of
+from foqs_contract.key_slots import group_slot_of, key_slot_of
 
 NAMESPACE_DEFAULT: Final = "default"
 
@@ -61,9 +61,19 @@ class RowConverter:
             columns, count = self._sound_rows(columns, count, by_group)
             values = [self._filled(name, columns.get(name), count) for name in COLUMNS]
         group_count, key_of = self._group_count, self._keys.key
-        for topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, own_key, namespace, trace in zip(
-            *values, strict=True
-        ):
+        for (
+            topic,
+            payload,
+            priority,
+            metadata,
+            deliver_after_ms,
+            ttl_ms,
+            lease_ms,
+            own_key,
+            namespace,
+            trace,
+            item_group,
+        ) in zip(*values, strict=True):
             # The key does not depend on the trace: another attempt of the task may have another one.
             key = (
                 key_of(namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms)
@@ -81,8 +91,14 @@ class RowConverter:
                 ttl_ms,
                 idempotency_key=key,
                 trace_context=trace,
+                group=item_group,
             )
-            group = namespace, key_slot_of(key.encode()) % group_count
+            slot = (
+                key_slot_of(key.encode())
+                if item_group is None
+                else group_slot_of(namespace.encode(), item_group.encode())
+            )
+            group = namespace, slot % group_count
             if group in by_group:
                 by_group[group].append(item)
             else:

@@ -476,7 +476,11 @@ class NewItem(object):
     A key belongs to one of 1,024 key slots, and each slot to one shard. If that shard is not served, the result is
     UNAVAILABLE. A key that begins with `~` and three lower-case hexadecimal digits below 400 names its slot, so that
     the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
-     - group: 1 to 255 bytes. Reserved: this version answers NOT_IMPLEMENTED for an item that has one.
+     - group: The group of the item, such as a customer: 1 to 255 bytes of UTF-8 without NUL. It is kept and returned as given, and
+    never changes, also if the item is moved, dead, redriven or restored. All items of a group of the namespace are in one
+    shard: its slot is the CRC-32 of the namespace, NUL and the group, modulo 1,024. If that shard is not served, the
+    result is UNAVAILABLE. An idempotency_key of the item is unique within the group and has at most 237 bytes, and its own
+    slot does not count. A group does not change the order of deliveries yet.
      - trace_context: The trace to which the item belongs, in any encoding: it is kept and returned as given, and never changes. At most
     512 bytes; a longer one is INVALID_ARGUMENT. Empty is the same as missing. It does not say what the item is, so a
     second enqueue with the same idempotency key may have another one; the first one is kept.
@@ -709,6 +713,7 @@ class Delivery(object):
      - first_delivery_age_ms: Time since the first delivery of the item; 0 with the first one. No nack, release or redrive changes that moment.
     For an item that a version without this field delivered before, the first delivery is the first one after it.
      - trace_context: As enqueued; missing: it has none.
+     - group: As enqueued; missing: it has none.
 
     """
 
@@ -725,10 +730,11 @@ class Delivery(object):
         'attempts_max',
         'first_delivery_age_ms',
         'trace_context',
+        'group',
     )
 
 
-    def __init__(self, id=None, token=None, topic=None, priority=None, payload=None, metadata=None, attempt=None, lease_remaining_ms=None, age_ms=None, attempts_max=None, first_delivery_age_ms=None, trace_context=None,):
+    def __init__(self, id=None, token=None, topic=None, priority=None, payload=None, metadata=None, attempt=None, lease_remaining_ms=None, age_ms=None, attempts_max=None, first_delivery_age_ms=None, trace_context=None, group=None,):
         self.id = id
         self.token = token
         self.topic = topic
@@ -741,6 +747,7 @@ class Delivery(object):
         self.attempts_max = attempts_max
         self.first_delivery_age_ms = first_delivery_age_ms
         self.trace_context = trace_context
+        self.group = group
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -811,6 +818,11 @@ class Delivery(object):
                     self.trace_context = iprot.readBinary()
                 else:
                     iprot.skip(ftype)
+            elif fid == 13:
+                if ftype == TType.STRING:
+                    self.group = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -869,6 +881,10 @@ class Delivery(object):
             oprot.writeFieldBegin('trace_context', TType.STRING, 12)
             oprot.writeBinary(self.trace_context)
             oprot.writeFieldEnd()
+        if self.group is not None:
+            oprot.writeFieldBegin('group', TType.STRING, 13)
+            oprot.writeString(self.group.encode('utf-8') if sys.version_info[0] == 2 else self.group)
+            oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
 
@@ -919,6 +935,7 @@ class ItemView(object):
      - dead_reason: DEAD: why it is dead, in words.
      - first_delivery_age_ms: Time since the first delivery of the item; missing: it was not delivered yet. See Delivery.
      - trace_context: As enqueued; missing: it has none.
+     - group: As enqueued; missing: it has none.
 
     """
 
@@ -942,10 +959,11 @@ class ItemView(object):
         'dead_reason',
         'first_delivery_age_ms',
         'trace_context',
+        'group',
     )
 
 
-    def __init__(self, id=None, topic=None, state=None, priority=None, payload=None, metadata=None, delivery_policy=None, attempt=None, attempts_max=None, lease_ms=None, age_ms=None, due_in_ms=None, lease_remaining_ms=None, ttl_remaining_ms=None, payload_bytes=None, idempotency_key=None, dead_reason=None, first_delivery_age_ms=None, trace_context=None,):
+    def __init__(self, id=None, topic=None, state=None, priority=None, payload=None, metadata=None, delivery_policy=None, attempt=None, attempts_max=None, lease_ms=None, age_ms=None, due_in_ms=None, lease_remaining_ms=None, ttl_remaining_ms=None, payload_bytes=None, idempotency_key=None, dead_reason=None, first_delivery_age_ms=None, trace_context=None, group=None,):
         self.id = id
         self.topic = topic
         self.state = state
@@ -965,6 +983,7 @@ class ItemView(object):
         self.dead_reason = dead_reason
         self.first_delivery_age_ms = first_delivery_age_ms
         self.trace_context = trace_context
+        self.group = group
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1070,6 +1089,11 @@ class ItemView(object):
                     self.trace_context = iprot.readBinary()
                 else:
                     iprot.skip(ftype)
+            elif fid == 20:
+                if ftype == TType.STRING:
+                    self.group = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -1155,6 +1179,10 @@ class ItemView(object):
         if self.trace_context is not None:
             oprot.writeFieldBegin('trace_context', TType.STRING, 19)
             oprot.writeBinary(self.trace_context)
+            oprot.writeFieldEnd()
+        if self.group is not None:
+            oprot.writeFieldBegin('group', TType.STRING, 20)
+            oprot.writeString(self.group.encode('utf-8') if sys.version_info[0] == 2 else self.group)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7437,6 +7465,7 @@ class RestoredItem(object):
      - restore_key: Required without `idempotency_key`, and not used with it: makes the call repeatable for the namespace's key window.
     It is not a key of the item. 1 to 200 bytes of UTF-8 without NUL; its slot is that of the key NUL, `restore `, and these bytes.
      - trace_context
+     - group: With it, a key is unique within the group, and the slot is that of the group; see NewItem.
 
     """
 
@@ -7456,10 +7485,11 @@ class RestoredItem(object):
         'idempotency_key',
         'restore_key',
         'trace_context',
+        'group',
     )
 
 
-    def __init__(self, topic=None, priority=None, payload=None, metadata=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, ttl_remaining_ms=None, delivery_policy=None, attempts_max=None, attempt=None, state=None, idempotency_key=None, restore_key=None, trace_context=None,):
+    def __init__(self, topic=None, priority=None, payload=None, metadata=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, ttl_remaining_ms=None, delivery_policy=None, attempts_max=None, attempt=None, state=None, idempotency_key=None, restore_key=None, trace_context=None, group=None,):
         self.topic = topic
         self.priority = priority
         self.payload = payload
@@ -7475,6 +7505,7 @@ class RestoredItem(object):
         self.idempotency_key = idempotency_key
         self.restore_key = restore_key
         self.trace_context = trace_context
+        self.group = group
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -7560,6 +7591,11 @@ class RestoredItem(object):
                     self.trace_context = iprot.readBinary()
                 else:
                     iprot.skip(ftype)
+            elif fid == 16:
+                if ftype == TType.STRING:
+                    self.group = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -7629,6 +7665,10 @@ class RestoredItem(object):
         if self.trace_context is not None:
             oprot.writeFieldBegin('trace_context', TType.STRING, 15)
             oprot.writeBinary(self.trace_context)
+            oprot.writeFieldEnd()
+        if self.group is not None:
+            oprot.writeFieldBegin('group', TType.STRING, 16)
+            oprot.writeString(self.group.encode('utf-8') if sys.version_info[0] == 2 else self.group)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -11783,6 +11823,7 @@ Delivery.thrift_spec = (
     (10, TType.I32, 'attempts_max', None, None, ),  # 10
     (11, TType.I64, 'first_delivery_age_ms', None, None, ),  # 11
     (12, TType.STRING, 'trace_context', 'BINARY', None, ),  # 12
+    (13, TType.STRING, 'group', 'UTF8', None, ),  # 13
 )
 all_structs.append(ItemView)
 ItemView.thrift_spec = (
@@ -11806,6 +11847,7 @@ ItemView.thrift_spec = (
     (17, TType.STRING, 'dead_reason', 'UTF8', None, ),  # 17
     (18, TType.I64, 'first_delivery_age_ms', None, None, ),  # 18
     (19, TType.STRING, 'trace_context', 'BINARY', None, ),  # 19
+    (20, TType.STRING, 'group', 'UTF8', None, ),  # 20
 )
 all_structs.append(AuthenticateRequest)
 AuthenticateRequest.thrift_spec = (
@@ -12279,6 +12321,7 @@ RestoredItem.thrift_spec = (
     (13, TType.STRING, 'idempotency_key', 'UTF8', None, ),  # 13
     (14, TType.STRING, 'restore_key', 'UTF8', None, ),  # 14
     (15, TType.STRING, 'trace_context', 'BINARY', None, ),  # 15
+    (16, TType.STRING, 'group', 'UTF8', None, ),  # 16
 )
 all_structs.append(RestoreItemsRequest)
 RestoreItemsRequest.thrift_spec = (

@@ -113,7 +113,8 @@ class Delivery(_Struct):
     attempts_max: int | None
     first_delivery_age_ms: int | None
     trace_context: bytes | None
-    def __init__(self, id: str | None = None, token: int | None = None, topic: str | None = None, priority: int | None = None, payload: bytes | None = None, metadata: bytes | None = None, attempt: int | None = None, lease_remaining_ms: int | None = None, age_ms: int | None = None, attempts_max: int | None = None, first_delivery_age_ms: int | None = None, trace_context: bytes | None = None) -> None: ...
+    group: str | None
+    def __init__(self, id: str | None = None, token: int | None = None, topic: str | None = None, priority: int | None = None, payload: bytes | None = None, metadata: bytes | None = None, attempt: int | None = None, lease_remaining_ms: int | None = None, age_ms: int | None = None, attempts_max: int | None = None, first_delivery_age_ms: int | None = None, trace_context: bytes | None = None, group: str | None = None) -> None: ...
 
 class ItemView(_Struct):
     id: str | None
@@ -135,7 +136,8 @@ class ItemView(_Struct):
     dead_reason: str | None
     first_delivery_age_ms: int | None
     trace_context: bytes | None
-    def __init__(self, id: str | None = None, topic: str | None = None, state: int | None = None, priority: int | None = None, payload: bytes | None = None, metadata: bytes | None = None, delivery_policy: int | None = None, attempt: int | None = None, attempts_max: int | None = None, lease_ms: int | None = None, age_ms: int | None = None, due_in_ms: int | None = None, lease_remaining_ms: int | None = None, ttl_remaining_ms: int | None = None, payload_bytes: int | None = None, idempotency_key: str | None = None, dead_reason: str | None = None, first_delivery_age_ms: int | None = None, trace_context: bytes | None = None) -> None: ...
+    group: str | None
+    def __init__(self, id: str | None = None, topic: str | None = None, state: int | None = None, priority: int | None = None, payload: bytes | None = None, metadata: bytes | None = None, delivery_policy: int | None = None, attempt: int | None = None, attempts_max: int | None = None, lease_ms: int | None = None, age_ms: int | None = None, due_in_ms: int | None = None, lease_remaining_ms: int | None = None, ttl_remaining_ms: int | None = None, payload_bytes: int | None = None, idempotency_key: str | None = None, dead_reason: str | None = None, first_delivery_age_ms: int | None = None, trace_context: bytes | None = None, group: str | None = None) -> None: ...
 
 class AuthenticateRequest(_Struct):
     token: bytes | None
@@ -554,7 +556,8 @@ class RestoredItem(_Struct):
     idempotency_key: bytes | None
     restore_key: bytes | None
     trace_context: bytes | None
-    def __init__(self, topic: str | bytes | None = None, priority: int | None = None, payload: bytes | None = None, metadata: bytes | None = None, deliver_after_ms: int | None = None, lease_ms: int | None = None, ttl_ms: int | None = None, ttl_remaining_ms: int | None = None, delivery_policy: int | None = None, attempts_max: int | None = None, attempt: int | None = None, state: int | None = None, idempotency_key: str | bytes | None = None, restore_key: str | bytes | None = None, trace_context: bytes | None = None) -> None: ...
+    group: bytes | None
+    def __init__(self, topic: str | bytes | None = None, priority: int | None = None, payload: bytes | None = None, metadata: bytes | None = None, deliver_after_ms: int | None = None, lease_ms: int | None = None, ttl_ms: int | None = None, ttl_remaining_ms: int | None = None, delivery_policy: int | None = None, attempts_max: int | None = None, attempt: int | None = None, state: int | None = None, idempotency_key: str | bytes | None = None, restore_key: str | bytes | None = None, trace_context: bytes | None = None, group: str | bytes | None = None) -> None: ...
 
 class RestoreItemsRequest(_Struct):
     namespace_name: bytes | None

@@ -71,6 +71,9 @@ _COLUMNS: Final[list[Column]] = [
 @click.option("--at-most-once", is_flag=True, help="Never deliver an item twice.")
 @click.option("--metadata", default=None, help="A short text beside the payload, which may change.")
 @click.option("--trace-context", default=None, help="The trace to which the item belongs, such as a traceparent.")
+@click.option(
+    "--group", default=None, help="The group of the item, such as a customer. A key is unique within its group."
+)
 @click.option("--idempotency-key", default=None, help="The same key and item again return the first id.")
 @click.option("--atomic", is_flag=True, help="Write all items or none. The host limits their number: 100 by default.")
 @renamed_option("--key", "--idempotency-key")
@@ -109,6 +112,7 @@ def enqueue(
         "at_most_once": options["at_most_once"],
         "metadata": (options["metadata"] or "").encode("utf-8", "surrogateescape"),
         "idempotency_key": idempotency_key,
+        "group": options["group"],
         "trace_context": (options["trace_context"] or "").encode("utf-8", "surrogateescape") or None,
     }
 

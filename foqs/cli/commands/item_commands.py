@@ -257,6 +257,7 @@ def delivery_row(delivery: Delivery) -> dict[str, Any]:
         "age_ms": delivery.age_ms,
         "first_delivery_age_ms": delivery.first_delivery_age_ms,
         **bytes_fields("trace_context", delivery.trace_context),
+        "group": delivery.group,
     }
 
 
@@ -264,7 +265,7 @@ def view_row(view: ItemView) -> dict[str, Any]:
     """Return the fields of an item as JSON shows them."""
     names = (
         "id topic state priority at_most_once attempt attempts_max lease_ms age_ms due_in_ms lease_remaining_ms "
-        "ttl_remaining_ms payload_bytes idempotency_key dead_reason first_delivery_age_ms"
+        "ttl_remaining_ms payload_bytes idempotency_key group dead_reason first_delivery_age_ms"
     )
     row: dict[str, Any] = {name: getattr(view, name) for name in names.split()}
     contents = {"payload": view.payload, "metadata": view.metadata, "trace_context": view.trace_context}

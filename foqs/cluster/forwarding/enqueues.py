@@ -4,8 +4,8 @@ Holds `EnqueueForwarder`. Always true: an item is forwarded only after this host
 has refused it, and to the next peer only after the previous one has refused it, so
 it is written at most once; a forwarded item that is not answered is UNKNOWN_OUTCOME
 and is not sent again; other items of the call are not affected. An item without a
-key may go to any peer; if all refuse it, its error is this host's own. An item with
-a key goes to the owner of its slot, whose result is final. An atomic call is forwarded
+key or a group may go to any peer; if all refuse it, its error is this host's own. An item with
+one of them goes to the owner of its slot, whose result is final. An atomic call is forwarded
 as a whole, and has one error.
 """
 
@@ -91,7 +91,7 @@ class ItemRoutes:
 
     def peers_for_all(self, items: Sequence[Any], refusal: FoqsError) -> Sequence[Peer]:
         """Return the peers that may take all items of an atomic call, which this host refused, in the order to ask them."""
-        if not self._has_slot(items[0]):
+        if not any(map(self._has_slot, items)):
             return self._peers.enqueue_candidates() if isinstance(refusal, TemporaryRefusal) else ()
         peer = None if refusal.owner is None else self._peers.by_address(refusal.owner)
         return () if peer is None else (peer,)
@@ -206,7 +206,7 @@ class ItemRoutes:
 
 
 _HAS_SLOT: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "enqueue": lambda item: item.idempotency_key is not None,
+    "enqueue": lambda item: item.idempotency_key is not None or item.group is not None,
     "restoreItems": lambda item: True,
 }
 """By call: whether an item belongs to the owner of a key slot."""

@@ -62,7 +62,7 @@ def merge_pages(
     size = 0
     items: list[ttypes.ItemView] = []
     for _, _, view in found[:limit]:
-        contents = (view.payload, view.metadata, view.trace_context)
+        contents = (view.payload, view.metadata, view.trace_context, view.group)
         size += sum([len(content) for content in contents if content is not None]) + ITEM_OVERHEAD_BYTES
         if items and size > bytes_max:
             break

@@ -138,4 +138,6 @@ def new_item_bytes(item: NewItem) -> int:
     size = NEW_ITEM_BYTES + len(item.payload) + len(item.metadata)
     if item.trace_context is not None:
         size += len(item.trace_context)
+    if item.item_group is not None:
+        size += len(item.item_group)
     return size + len(item.idempotency_key) if isinstance(item, KeyedItem) else size

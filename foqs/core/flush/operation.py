@@ -331,6 +331,7 @@ class Inserts(Operation):
         items = self.items[start:stop]
         items_bytes = sum([len(item.payload) + len(item.metadata) for item in items])
         items_bytes += sum([len(item.trace_context) for item in items if item.trace_context is not None])
+        items_bytes += sum([len(item.item_group) for item in items if item.item_group is not None])
         return (
             items_bytes + sum(map(len, self.idempotency_keys(start, stop)))
             if self.has_idempotency_keys

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
-from foqs_contract.key_slots import KEY_SLOT_COUNT
+from foqs_contract.key_slots import KEY_SLOT_COUNT, without_group_prefix
 
 KEY_BYTES_MAX: Final = 255
 DIGEST_BYTES: Final = 16
@@ -26,7 +26,7 @@ _RESERVED: Final = b"\0"
 """The first byte of the keys that FOQS itself creates: a caller's key has no NUL."""
 
 KeyName: TypeAlias = tuple[str, bytes]
-"""(namespace, key), which is unique. The key is the caller's bytes."""
+"""(namespace, key), which is unique. The key is the caller's bytes, behind the `group_prefix` if its item has a group."""
 
 
 class IdempotencyKey(NamedTuple):
@@ -105,9 +105,10 @@ def completion_digest(token: int, items: Sequence[tuple[bytes, bytes]], incarnat
     return incarnation + blake2b(text, digest_size=DIGEST_BYTES - len(incarnation)).digest()
 
 
-def is_reserved(key: bytes) -> bool:
-    """Return whether the key records a move, a completion or a restore, so that it is not the item's own."""
-    return key.startswith(_RESERVED)
+def own_key(key: bytes) -> bytes | None:
+    """Return the key of a record as its caller gave it; None if it records a move, a completion or a restore, so that no item has it."""
+    given = without_group_prefix(key)
+    return None if given.startswith(_RESERVED) else given
 
 
 def incarnation_prefix(incarnation: int) -> bytes:

@@ -34,6 +34,8 @@ GIVEN_UP_MS: Final = TIME_MS_MAX
 
 TRACE_CONTEXT_BYTES_MAX: Final = 512
 """The maximum length of an item's trace context, in bytes."""
+GROUP_BYTES_MAX: Final = 255
+"""The maximum length of the name of an item's group, in bytes."""
 
 TopicName: TypeAlias = tuple[str, str]
 """(namespace, topic)."""
@@ -111,6 +113,8 @@ class Row:
     """The trace to which the item belongs."""
     first_delivered_at_ms: int | None
     """The time of the first lease, which never changes; none before it, or if it was before the table had this column."""
+    item_group: bytes | None
+    """The group of the item; none: it has none; never changes."""
 
     # Written out, because mypyc compiles this constructor and not that of a dataclass.
     def __init__(
@@ -135,6 +139,7 @@ class Row:
         attempt: int,
         trace_context: bytes | None = None,
         first_delivered_at_ms: int | None = None,
+        item_group: bytes | None = None,
     ) -> None:
         self.id = id
         self.namespace = namespace
@@ -156,6 +161,7 @@ class Row:
         self.attempt = attempt
         self.trace_context = trace_context
         self.first_delivered_at_ms = first_delivered_at_ms
+        self.item_group = item_group
 
     def copy(self) -> Row:
         """Return a row of the same values. Not `replace`, which is slow."""
@@ -180,6 +186,7 @@ class Row:
             self.attempt,
             self.trace_context,
             self.first_delivered_at_ms,
+            self.item_group,
         )
 
     def with_lease(self, due_ms: int, token: int, now_ms: int) -> Row:
@@ -205,6 +212,7 @@ class Row:
             self.attempt + 1,
             self.trace_context,
             now_ms if self.first_delivered_at_ms is None else self.first_delivered_at_ms,
+            self.item_group,
         )
 
     # columns: end
@@ -234,6 +242,7 @@ class NewItem:
     payload: bytes
     metadata: bytes
     trace_context: bytes | None
+    item_group: bytes | None
 
     def __init__(
         self,
@@ -249,6 +258,7 @@ class NewItem:
         payload: bytes,
         metadata: bytes,
         trace_context: bytes | None = None,
+        item_group: bytes | None = None,
     ) -> None:
         self.namespace = namespace
         self.topic = topic
@@ -262,6 +272,7 @@ class NewItem:
         self.payload = payload
         self.metadata = metadata
         self.trace_context = trace_context
+        self.item_group = item_group
 
     # columns: end
 
@@ -294,6 +305,7 @@ class KeyedItem(NewItem):
         idempotency_key: bytes,
         digest: bytes,
         trace_context: bytes | None = None,
+        item_group: bytes | None = None,
         key_until_ms: int | None = None,
     ) -> None:
         NewItem.__init__(
@@ -310,6 +322,7 @@ class KeyedItem(NewItem):
             payload,
             metadata,
             trace_context,
+            item_group,
         )
         self.idempotency_key = idempotency_key
         self.digest = digest
@@ -326,6 +339,18 @@ class AbsoluteTimeItem(NewItem):
 
 class KeyedAbsoluteTimeItem(KeyedItem):
     """An `AbsoluteTimeItem` with an idempotency key."""
+
+    __slots__ = ()
+
+
+class GroupedItem(NewItem):
+    """A new item with a group and without an idempotency key."""
+
+    __slots__ = ()
+
+
+class GroupedAbsoluteTimeItem(AbsoluteTimeItem):
+    """An `AbsoluteTimeItem` with a group and without an idempotency key."""
 
     __slots__ = ()
 

@@ -40,6 +40,7 @@ class ItemWithHistory(KeyedItem):
         attempt: int,
         ttl_remaining_ms: int | None,
         trace_context: bytes | None = None,
+        item_group: bytes | None = None,
     ) -> None:
         KeyedItem.__init__(
             self,
@@ -57,6 +58,7 @@ class ItemWithHistory(KeyedItem):
             idempotency_key,
             digest,
             trace_context,
+            item_group,
         )
         self.state = state
         self.attempt = attempt
@@ -107,5 +109,7 @@ def restored_row(item: ItemWithHistory, number: int, now_ms: int, policy: RetryP
         0,
         attempt,
         item.trace_context,
+        None,
+        item.item_group,
     )
     # columns: end

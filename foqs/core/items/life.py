@@ -183,6 +183,8 @@ def new_row(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
         0,
         attempt,
         item.trace_context,
+        None,
+        item.item_group,
     )
     # columns: end
 

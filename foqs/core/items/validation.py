@@ -12,11 +12,14 @@ from typing import Final
 
 from foqs.core.items.item import TIME_MS_MAX, TRACE_CONTEXT_BYTES_MAX
 from foqs_contract.errors import InvalidArgument, LimitExceeded
+from foqs_contract.key_slots import GROUP_PREFIX_BYTES
 from foqs_contract.size_ceilings import METADATA_BYTES_CEILING, PAYLOAD_BYTES_CEILING
 
 _BYTES_CEILINGS: Final = {"payload": PAYLOAD_BYTES_CEILING, "metadata": METADATA_BYTES_CEILING}
 """What no namespace can allow more of, by field."""
 NAME_BYTES_MAX: Final = 255
+KEY_IN_GROUP_BYTES_MAX: Final = NAME_BYTES_MAX - GROUP_PREFIX_BYTES
+"""The most bytes of the idempotency key of an item with a group."""
 CURSOR_BYTES_MAX: Final = 4_096
 
 
@@ -64,6 +67,32 @@ def check_idempotency_key(raw: bytes) -> bytes:
     if not (raw and len(raw) <= NAME_BYTES_MAX and raw.isascii() and 0 not in raw):
         decode_name(raw, "idempotency_key")
     return raw
+
+
+def check_group(raw: bytes) -> bytes:
+    """Check the field `group`: 1 to 255 bytes of UTF-8 without NUL, not normalized.
+
+    Raises:
+        MalformedRequest: not UTF-8.
+        InvalidArgument: empty, too long, or it contains NUL.
+    """
+    decode_name(raw, "group")
+    return raw
+
+
+def check_key_in_group(key: bytes) -> bytes:
+    """Check the length of the idempotency key of an item with a group: the record names the group, too.
+
+    Raises:
+        InvalidArgument: it is too long.
+    """
+    if len(key) > KEY_IN_GROUP_BYTES_MAX:
+        raise InvalidArgument(
+            f"this has {len(key)} bytes; with a group, at most {KEY_IN_GROUP_BYTES_MAX} are allowed; shorten it, or leave out "
+            "group",
+            field="idempotency_key",
+        )
+    return key
 
 
 def check_number(value: int | None, minimum: int, maximum: int, field: str) -> int:

@@ -91,6 +91,7 @@ class DirtyItem:
         row, change = self.row, self.change
         if row is not None:
             others = len(row.metadata) + (0 if row.trace_context is None else len(row.trace_context))
+            others += 0 if row.item_group is None else len(row.item_group)
             payload_bytes = 0 if row.payload is None else len(row.payload)
             return YOUNG_ITEM_BYTES + others + payload_bytes, CARRIED_EVENT_BYTES + others + row.payload_bytes
         if change is None:

@@ -10,6 +10,7 @@
 
 A column of bytes is a column of lengths, -1 for None, and all bytes joined. None in a column of
 numbers is -1: no such number is negative. Names are columns of places in a list of distinct topics.
+The last column is that of groups, which is missing if no added item has one.
 All numbers are little-endian. What cannot be decoded is damage, and never guessed. A later version
 keeps version and checksum.
 """
@@ -105,6 +106,9 @@ def _encoded(events: FlushEvents) -> bytes:
         _column([base.deliver_after_ms for base in bases.values()]),
         _column(events.current),
     ]
+    groups = [row.item_group for row in added]
+    if groups.count(None) < len(groups):
+        columns += _bytes_column(groups)
     body = b"".join(columns)
     return _HEAD.pack(VERSION, _checksum(VERSION, body)) + body
 
@@ -190,6 +194,9 @@ class _Decoder:
         ended = self._numbers()
         bases = self._bases(places[len(added) + len(changed) :])
         events = FlushEvents(added, changed, ended, bases, self._numbers())
+        if added and self._at < len(self._data):
+            for row, group in zip(added, self._bytes(), strict=True):
+                row.item_group = group
         if self._at != len(self._data):
             raise JournalDamaged(f"{len(self._data) - self._at} bytes follow the events")
         return events

@@ -33,6 +33,7 @@ def size_of(rows: Collection[Row]) -> int:
     """Return the bytes that these rows take in memory."""
     content = sum([len(row.metadata) if row.payload is None else len(row.metadata) + len(row.payload) for row in rows])
     content += sum([len(row.trace_context) for row in rows if row.trace_context is not None])
+    content += sum([len(row.item_group) for row in rows if row.item_group is not None])
     return ROW_BYTES * len(rows) + content
 
 

@@ -18,7 +18,8 @@ def count_fitting(items: Sequence[RowView], bytes_max: int) -> int:
     size = 0
     for count, item in enumerate(items):
         row = item.row
-        size += row.payload_bytes + len(row.metadata) + len(row.trace_context or b"") + ITEM_OVERHEAD_BYTES
+        size += row.payload_bytes + len(row.metadata) + len(row.trace_context or b"") + len(row.item_group or b"")
+        size += ITEM_OVERHEAD_BYTES
         if count and size > bytes_max:
             return count
     return len(items)

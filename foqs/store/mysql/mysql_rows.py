@@ -55,6 +55,7 @@ def decode_rows(results: Iterable[Result]) -> list[Row]:
             attempt,
             trace_context,
             first_delivered_at_ms or None,
+            item_group,
         )
         for result in results
         for (
@@ -78,6 +79,7 @@ def decode_rows(results: Iterable[Result]) -> list[Row]:
             attempt,
             trace_context,
             first_delivered_at_ms,
+            item_group,
         ) in result.rows
     ]
 

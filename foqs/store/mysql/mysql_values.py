@@ -57,6 +57,7 @@ _FIXED_INT64_IN_BULK: Final = Struct("<" + "xq" * len(_FIXED))
 _NULL_TTL_MS: Final = 1 << BOUND_COLUMNS.index("ttl_ms")
 _NULL_EXPIRES_AT_MS: Final = 1 << BOUND_COLUMNS.index("expires_at_ms")
 _NULL_TRACE_CONTEXT: Final = 1 << BOUND_COLUMNS.index("trace_context")
+_NULL_ITEM_GROUP: Final = 1 << BOUND_COLUMNS.index("item_group")
 # columns: end
 _BOUND_TYPES: Final = _INT64_TYPE * len(_BOUND_INTEGERS) + _BYTES_TYPE * len(_BOUND_BYTES)
 BOUND_OVERHEAD_BYTES: Final = 11
@@ -207,7 +208,7 @@ def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> EncodedRows:
             metadata_length = lengths[len(metadata)] = present + _encode_length(len(metadata))
         # columns: begin new rows
         nulls = 0
-        ttl_ms = expires_at_ms = trace_context = absent
+        ttl_ms = expires_at_ms = trace_context = item_group = absent
         if row.ttl_ms is None:
             nulls |= _NULL_TTL_MS
         else:
@@ -220,6 +221,10 @@ def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> EncodedRows:
             nulls |= _NULL_TRACE_CONTEXT
         else:
             trace_context = present + _length_prefixed(row.trace_context)
+        if row.item_group is None:
+            nulls |= _NULL_ITEM_GROUP
+        else:
+            item_group = present + _length_prefixed(row.item_group)
         fixed = numbers(
             row.id,
             row.priority,
@@ -245,6 +250,7 @@ def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> EncodedRows:
             metadata_length,
             metadata,
             trace_context,
+            item_group,
         )
         # columns: end
         all_values.append(b"".join(encoded))

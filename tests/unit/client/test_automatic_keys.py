@@ -26,7 +26,7 @@ from foqs_client import (
 from foqs_client.automatic_keys import AutomaticKeys
 from foqs_client.host_connection import NotSent
 from foqs_contract import errors
-from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of
+from foqs_contract.key_slots import KEY_SLOT_COUNT, group_slot_of, key_slot_of
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, HeldCall
 from tests.support.inner_parts import pool_of
@@ -139,6 +139,19 @@ def test_keys_of_one_call_share_a_slot_and_calls_use_all_slots() -> None:
     assert len({key for call in calls for key in call}) == 3 * KEY_SLOT_COUNT
     starts = {str(AutomaticKeys(Random(seed)).with_keys([Item("t")])[0].idempotency_key)[:4] for seed in range(20)}
     assert len(starts) > 15
+
+
+def test_the_keys_of_an_atomic_call_are_in_the_slot_of_its_group() -> None:
+    keys = AutomaticKeys(Random(1), namespace="n")
+    made = keys.with_joint_keys([Item("t"), Item("t", group="g"), Item("t", group="h")])
+    assert {key_slot_of((item.idempotency_key or "").encode()) for item in made} == {group_slot_of(b"n", b"g")}
+    given = [Item("t"), Item("t", group="g", idempotency_key="~007")]
+    assert keys.with_joint_keys(given) == given
+
+
+def test_an_item_keeps_its_group_when_it_gets_a_key() -> None:
+    [item] = AutomaticKeys(Random(1)).with_keys([Item("t", b"p", group="g", key_until_ms=5)])
+    assert (item.group, item.payload, item.key_until_ms) == ("g", b"p", 5)
 
 
 # ----------------------------------------------------------------------------- retries

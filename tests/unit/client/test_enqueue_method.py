@@ -28,6 +28,7 @@ USUAL_ITEMS = st.builds(
     idempotency_key=st.none() | TEXTS,
     trace_context=st.none() | st.binary(max_size=60),
     key_until_ms=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+    group=st.none() | TEXTS,
 )
 OTHER_ITEMS = st.builds(
     Item,
@@ -40,6 +41,7 @@ OTHER_ITEMS = st.builds(
     attempts_max=NUMBERS,
     trace_context=st.none() | st.binary(max_size=9),
     key_until_ms=NUMBERS,
+    group=st.none() | TEXTS,
 )
 BAD_ITEMS: tuple[Any, ...] = (
     Item(5),  # type: ignore[arg-type]
@@ -59,6 +61,8 @@ BAD_ITEMS: tuple[Any, ...] = (
     Item("t", idempotency_key=b"k"),  # type: ignore[arg-type]
     Item("t", idempotency_key=5),  # type: ignore[arg-type]
     Item("t", trace_context="t"),  # type: ignore[arg-type]
+    Item("t", group="\ud800"),
+    Item("t", group=b"g"),  # type: ignore[arg-type]
     Item("t", key_until_ms="1"),  # type: ignore[arg-type]
     Item("t", key_until_ms=1 << 63),
     Item("t", at_most_once=1),  # type: ignore[arg-type]

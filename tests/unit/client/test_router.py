@@ -18,7 +18,7 @@ from foqs_client.router import RECHECK_S_MIN, Router
 from foqs_client.routing_table import Address
 from foqs_client.types import Routing
 from foqs_contract import errors
-from foqs_contract.key_slots import key_slot_of
+from foqs_contract.key_slots import group_slot_of, key_slot_of
 from tests.support.aio import run
 from tests.support.inner_parts import polls_of, router_of
 from tests.support.poll import soon
@@ -126,6 +126,36 @@ def test_call_with_keys_of_several_hosts_is_split_and_its_results_are_in_order()
             assert [result.id for result in reversed(again)] == first
             assert all(result.repeated for result in again)
             assert two.item_count(0) + two.item_count(1) == len(items)
+
+    run(main())
+
+
+@pytest.mark.parametrize("automatic_keys", [True, False])
+def test_items_are_sent_to_the_owner_of_their_group(automatic_keys: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both, automatic_keys=automatic_keys) as client:
+            await call_and_wait_for_routing(client)
+            sent: list[tuple[int, set[str | None]]] = []
+            original = client._send_known_items_to
+
+            async def send(host: Any, items: Any, timeout_ms: int, **options: Any) -> Any:
+                results = await original(host, items, timeout_ms, **options)
+                sent.append((host[1], {item.group for item in items}))
+                return results
+
+            monkeypatch.setattr(client, "_send_known_items_to", send)
+            groups = [f"group {n}" for n in range(12)]
+            slots = [group_slot_of(b"default", group.encode()) for group in groups]
+            assert {slot % 4 // 2 for slot in slots} == {0, 1}
+            items = [Item("t", group=group, idempotency_key=key) for group in groups for key in ("k", None)]
+            assert all(result.require() for result in await client.enqueue(items))
+            ports = {port: {slots[groups.index(str(group))] % 4 // 2 for group in names} for port, names in sent}
+            assert sorted(ports.values(), key=min) == [{0}, {1}]
+            del sent[:]
+            atomic = [Item("t"), Item("t", group=groups[0])]
+            assert all(result.require() for result in await client.enqueue(atomic, atomic=True))
+            [(port, _)] = sent
+            assert ports[port] == {slots[0] % 4 // 2}
 
     run(main())
 

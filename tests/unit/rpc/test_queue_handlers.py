@@ -20,6 +20,7 @@ from foqs.rpc.messages import DecodeLimits, Decoder, bytes_spec, read_head
 from foqs_contract.call_table import CALLS
 from foqs_contract.errors import ErrorCode, FoqsError, InvalidArgument, LimitExceeded, NotImplementedYet, Overloaded
 from foqs_contract.idl import Foqs, ttypes
+from foqs_contract.key_slots import group_prefix
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
 from tests.support.recorded_call import RecordedCall
 from tests.support.rpc_server import call as call_frame
@@ -103,8 +104,10 @@ def test_a_name_is_kept_exactly(topic: str) -> None:
         ({"key_until_ms": 5}, ErrorCode.INVALID_ARGUMENT, "key_until_ms"),
         ({"key_until_ms": -1, "idempotency_key": "k"}, ErrorCode.INVALID_ARGUMENT, "key_until_ms"),
         ({"trace_context": b"x" * 513, "ttl_ms": 5}, ErrorCode.INVALID_ARGUMENT, "trace_context"),
-        ({"group": "g"}, ErrorCode.NOT_IMPLEMENTED, "group"),
-        ({"group": "g", "ttl_ms": 5, "idempotency_key": "k"}, ErrorCode.NOT_IMPLEMENTED, "group"),
+        ({"group": ""}, ErrorCode.INVALID_ARGUMENT, "group"),
+        ({"group": "g" * 256, "ttl_ms": 5, "idempotency_key": "k"}, ErrorCode.INVALID_ARGUMENT, "group"),
+        ({"group": "g\0"}, ErrorCode.INVALID_ARGUMENT, "group"),
+        ({"group": "g", "idempotency_key": "k" * 238}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
     ],
 )
 def test_bad_item_fails_alone_and_its_field_is_named(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
@@ -136,6 +139,13 @@ def test_error_of_a_large_payload_states_the_limit() -> None:
         ({"trace_context": b""}, {"trace_context": None}),
         ({"key_until_ms": 5, "idempotency_key": "k"}, {"key_until_ms": 5, "trace_context": None}),
         ({"key_until_ms": 5, "ttl_ms": 5, "idempotency_key": "k", "deliver_after_ms": 1}, {"key_until_ms": 5}),
+        ({"group": "é" * 127}, {"item_group": "é".encode() * 127, "trace_context": None, "delay_ms": 0}),
+        ({"group": "g", "trace_context": b"t", "deliver_after_ms": 1, "ttl_ms": 5}, {"item_group": b"g", "ttl_ms": 5}),
+        (
+            {"group": "g", "idempotency_key": "k" * 237, "key_until_ms": 5},
+            {"item_group": b"g", "idempotency_key": group_prefix(b"default", b"g") + b"k" * 237, "key_until_ms": 5},
+        ),
+        ({"idempotency_key": "k" * 255}, {"item_group": None, "idempotency_key": b"k" * 255}),
         ({"delivery_policy": 2, "attempts_max": 7}, {"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 7}),
     ],
 )

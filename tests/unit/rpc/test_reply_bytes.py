@@ -30,11 +30,13 @@ def view(
     shard: int, id: int, topic: str, priority: int, payload: bytes | None, metadata: bytes, token: int,
     attempt: int, attempts_max: int, enqueued_at_ms: int, now_ms: int, due_ms: int | None,
     first_delivered_at_ms: int | None = 4, trace_context: bytes | None = None,
+    item_group: bytes | None = None,
 ) -> RowView:  # fmt: skip
     held = row(
         id, topic=topic, priority=priority, enqueued_at_ms=enqueued_at_ms, attempts_max=attempts_max, payload=payload,
         metadata=metadata, state=State.LEASED, due_ms=due_ms, token=token, attempt=attempt,
         first_delivered_at_ms=first_delivered_at_ms, trace_context=trace_context,
+        item_group=item_group,
     )  # fmt: skip
     return RowView(shard, held, now_ms)
 
@@ -45,6 +47,7 @@ VIEWS = st.builds(
     metadata=st.sampled_from([b"", b"m"]) | st.binary(max_size=300), token=MS, attempt=I32, attempts_max=I32,
     enqueued_at_ms=MS, now_ms=MS, due_ms=st.none() | MS,
     first_delivered_at_ms=MS, trace_context=st.sampled_from([None, b"trace"]),
+    item_group=st.sampled_from([None, b"g", "\xfc".encode()]),
 )  # fmt: skip
 
 

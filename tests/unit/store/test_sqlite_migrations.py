@@ -69,7 +69,7 @@ _NO_OFFSET = "ALTER TABLE owner DROP COLUMN offset_ms"
 _NO_PURGE_MARKERS = "DROP TABLE cut"
 _ADDED = [column.name for column in ROW_COLUMNS if column.default]
 _AS_VERSION_6 = (
-    *(f"ALTER TABLE item DROP COLUMN {name}" for name in ("item_group", *_ADDED)),
+    *(f"ALTER TABLE item DROP COLUMN {name}" for name in _ADDED),
     "ALTER TABLE owner DROP COLUMN arrival_ms",
     "DROP TABLE timer",
     "DROP TABLE journal",
@@ -81,7 +81,7 @@ def test_new_file_has_the_columns_of_a_row(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     open_and_close(SqliteStore(path, 1))
     listed = ", ".join(f"{column.name} {column.sqlite}" for column in ROW_COLUMNS)
-    edit(path, f"CREATE TABLE listed ({listed}, item_group BLOB)")
+    edit(path, f"CREATE TABLE listed ({listed})")
     with closing(sqlite3.connect(path)) as db:
         columns = 'name, type, "notnull", dflt_value, pk'
         found, expected = [
@@ -192,7 +192,7 @@ def test_a_version_5_file_gets_a_table_of_purge_markers(tmp_path: Path) -> None:
 def test_a_version_6_file_gets_the_columns_of_the_first_delivery_and_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     old, leased = make_row(1), make_row(2, state=State.LEASED, due_ms=9, token=3, attempt=1)
-    new = make_row(3, trace_context=b"t", first_delivered_at_ms=7)
+    new = make_row(3, trace_context=b"t", first_delivered_at_ms=7, item_group=b"g")
 
     async def fill() -> None:
         owned = await opened(SqliteStore(path, 1))

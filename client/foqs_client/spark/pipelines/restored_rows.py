@@ -48,4 +48,5 @@ def _restored_item(row: Mapping[str, Any], export: str) -> RestoredItem:
         attempt=row["attempt"],
         state=row["state"],
         trace_context=row["trace_context"],
+        group=row.get("item_group"),  # an older export has no such column
     )

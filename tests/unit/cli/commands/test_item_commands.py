@@ -115,6 +115,7 @@ DELIVERY = Delivery(
     age_ms=1_500,
     first_delivery_age_ms=700,
     trace_context=b"00-ab",
+    group="customer 7",
 )
 VIEW = ItemView(
     id="0-7",
@@ -293,6 +294,7 @@ def test_dequeue_shows_the_delivered_items(run: Callable[..., Result], client: F
         "age_ms": 1_500,
         "first_delivery_age_ms": 700,
         "trace_context": "00-ab",
+        "group": "customer 7",
     }
     assert client.calls == [
         ("dequeue", ({"mail": 10, "sms": 1},), {"wait_ms": 30_000, "lease_ms": 60_000, "timeout_ms": 35_000})

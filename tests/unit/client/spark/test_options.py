@@ -35,6 +35,7 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
         "idempotency_key": "k",
         "namespace": "orders",
         "trace_context": "00-ab",
+        "item_group": "ü",
     }
     assert given.keys() == COLUMNS.keys()
     assert SinkOptions.parse({"url": URL, **given}).defaults == {
@@ -48,6 +49,7 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
         "idempotency_key": "k",
         "namespace": "orders",
         "trace_context": b"00-ab",
+        "item_group": "ü",
     }
     assert SinkOptions.parse({"url": URL, "deliver_after": "-7"}).defaults == {"deliver_after": -7}
 

@@ -107,7 +107,9 @@ def test_batch_has_the_best_items_first_and_is_acked_only_when_it_is_settled(
 def test_rows_have_what_was_enqueued(fake: SyncFakeHost, start_driver: Callable[..., Driver]) -> None:
     [id_] = [
         each.require()
-        for each in fake.client().enqueue([Item("t", b"p\0", priority=-2, metadata=b"m", trace_context=b"trace")])
+        for each in fake.client().enqueue(
+            [Item("t", b"p\0", priority=-2, metadata=b"m", trace_context=b"trace", group="g")]
+        )
     ]
     driver = start_driver()
     end = driver.lease_batch(START)
@@ -116,7 +118,7 @@ def test_rows_have_what_was_enqueued(fake: SyncFakeHost, start_driver: Callable[
     assert row.pop("enqueued_at") is not None
     assert row == {
         "id": id_, "shard": 0, "topic": "t", "priority": -2, "attempt": 1, "payload_bytes": 2, "metadata": b"m",
-        "payload": b"p\0", "trace_context": b"trace",
+        "payload": b"p\0", "trace_context": b"trace", "item_group": "g",
     }  # fmt: skip
 
 

@@ -48,3 +48,8 @@ def test_item_with_a_key_of_its_own_has_no_other_and_a_deferred_one_keeps_its_mo
 def test_expired_items_are_left_out_and_counted() -> None:
     items, expired = restored_items([ROW, {**ROW, "ttl_remaining": 0}], "export-1")
     assert (len(items), expired) == (1, 1)
+
+
+def test_the_group_is_restored_and_an_export_without_that_column_has_none() -> None:
+    items, _ = restored_items([{**ROW, "item_group": "g"}, {**ROW, "item_group": None}, ROW], "export-1")
+    assert [item.group for item in items] == ["g", None, None]

@@ -17,7 +17,7 @@ from foqs_client.spark.row_errors import CUT_PAYLOAD_BYTES, METADATA_BYTES_MAX, 
 from foqs_client.spark.row_items import RowConverter, batches
 from foqs_client.spark.row_keys import KEY_SLOTS, RowKeys
 from foqs_client.types import Item
-from foqs_contract.key_slots import key_slot_of
+from foqs_contract.key_slots import group_slot_of, key_slot_of
 
 
 def made(
@@ -43,6 +43,7 @@ def test_each_column_becomes_its_field() -> None:
         "idempotency_key": ["k"],
         "namespace": ["orders"],
         "trace_context": [b"00-ab"],
+        "item_group": ["customer 7"],
     }
     assert columns.keys() == COLUMNS.keys()
     assert made(columns) == {
@@ -57,9 +58,19 @@ def test_each_column_becomes_its_field() -> None:
                 lease_ms=9,
                 idempotency_key="k",
                 trace_context=b"00-ab",
+                group="customer 7",
             )
         ]
     }
+
+
+def test_rows_of_a_group_are_in_the_calls_of_its_slot() -> None:
+    groups = [f"g{place}" for place in range(40)]
+    found = made({"topic": ["a"] * 80, "item_group": groups * 2}, group_count=4)
+    assert {name for name, _ in found} == {"default"}
+    for (_, place), items in found.items():
+        assert {group_slot_of(b"default", str(item.group).encode()) % 4 for item in items} == {place}
+    assert sorted(str(item.group) for items in found.values() for item in items) == sorted(groups * 2)
 
 
 def test_key_of_a_row_does_not_depend_on_its_trace() -> None:

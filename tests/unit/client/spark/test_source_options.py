@@ -82,7 +82,7 @@ def test_moments_follow_from_the_time_of_the_shard() -> None:
         "id": "12-345", "shard": 12, "topic": "mail", "state": "leased", "priority": -1, "attempt": 2,
         "enqueued_at": 998_500_000, "due_at": None, "lease_until": 1_000_250_000, "age": 1_500, "payload_bytes": 1,
         "metadata": b"", "dead_reason": None, "payload": b"p", "idempotency_key": "k", "ttl_remaining": 60_000,
-        "lease": 30_000, "attempts_max": 3, "at_most_once": True, "trace_context": None,
+        "lease": 30_000, "attempts_max": 3, "at_most_once": True, "trace_context": None, "item_group": None,
     }  # fmt: skip
 
 

@@ -62,6 +62,18 @@ def test_call_with_keys_is_forwarded_to_the_owner_of_its_slot_only() -> None:
     in_tier(story)
 
 
+def test_call_with_a_group_is_forwarded_to_the_owner_of_the_group_only() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
+        tier.owners["g"] = ("gamma", PORT)
+        alpha.queue.accept_only()
+        results = await send(await tier.client(alpha), Item("t", b"1"), Item("t", b"2", group="g"))
+        assert all(result.require() for result in results)
+        assert (alpha.items, beta.asked, gamma.items) == ([], {}, [b"1", b"2"])
+
+    in_tier(story)
+
+
 def test_forwarded_call_without_a_reply_has_an_unknown_outcome_and_is_not_sent_again() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]

@@ -112,6 +112,22 @@ def test_keyed_item_reaches_the_owner_of_its_slot_from_any_host() -> None:
     in_tier(story)
 
 
+def test_item_with_a_group_reaches_the_owner_of_its_group_from_any_host() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
+        tier.owners["g"] = ("beta", PORT)
+        for host in (alpha, gamma):
+            host.queue.accept_only()
+            client = await tier.client(host)
+            results = await send(client, Item("t", b"1", group="g"), Item("t", b"2", group="g", idempotency_key="k"))
+            assert all(result.require() for result in results)
+        assert (alpha.items, gamma.items) == ([], [])
+        assert beta.items[:2] == [b"1", b"2"]
+        assert beta.asked == {("enqueue", True): 2}
+
+    in_tier(story)
+
+
 def test_a_mixed_batch_is_split_and_answered_in_order() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]

@@ -63,10 +63,11 @@ def test_page_is_limited_in_bytes_but_has_at_least_one_item(bytes_max: int, item
     assert (page.next_cursor is None) is (items == 3)
 
 
-def test_trace_contexts_count_as_bytes_of_a_page() -> None:
+@pytest.mark.parametrize("field", ["trace_context", "group"])
+def test_trace_contexts_and_groups_count_as_bytes_of_a_page(field: str) -> None:
     reply = page_of([(1, 1), (2, 1), (3, 1)], None, b"x" * 1_000)
     for view in reply.items:
-        view.trace_context = b"t" * 500
+        setattr(view, field, b"t" * 500)
     assert len(merge_pages([reply], peek_order, 10, 4_100).items or ()) == 1
 
 

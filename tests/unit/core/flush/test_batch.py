@@ -101,9 +101,9 @@ def test_an_abandoned_work_gets_no_more_results() -> None:
     assert caller.calls == [1]
 
 
-def test_sizes_count_payloads_metadata_and_trace_contexts() -> None:
+def test_sizes_count_payloads_metadata_trace_contexts_and_groups() -> None:
     caller = Caller()
-    items = [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1", trace_context=b"23")]
+    items = [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1", trace_context=b"2", item_group=b"3")]
     inserts = Inserts("n", items, 1, 0, None)
     nacks = Events("n", [Event(EventKind.NACK, 1, metadata=b"1234"), Event(EventKind.NACK, 2)], None)
     assert (inserts.bytes, inserts.size(0, 1), inserts.size(1, 2)) == (11, 8, 3)

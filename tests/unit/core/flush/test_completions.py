@@ -7,7 +7,7 @@ import pytest
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.completions import NEW_ITEM_BYTES, CompletedIds, CompletionEntry, Completions, NewNumbers
 from foqs.core.items.atomic_items import check_completion_items
-from foqs.core.items.idempotency_keys import completed_item_key, completion_digest, completion_key, is_reserved
+from foqs.core.items.idempotency_keys import completed_item_key, completion_digest, completion_key, own_key
 from foqs.core.items.item import NewItem
 from foqs.core.items.life import EventKind
 from foqs.core.limits.in_flight import InFlight
@@ -44,7 +44,7 @@ def test_item_that_repeats_the_one_of_its_key_is_not_charged() -> None:
 
 
 def test_new_item_counts_a_kib_beside_its_bytes() -> None:
-    keyed = make_keyed_item(b"key", payload=b"p" * 7, metadata=b"m", trace_context=b"tt")
+    keyed = make_keyed_item(b"key", payload=b"p" * 7, metadata=b"m", trace_context=b"t", item_group=b"g")
     operation = Completions(
         "n", [CompletionEntry(1, 5, [make_item(payload=b"")], b""), CompletionEntry(2, 5, [keyed], b"")], 0, None
     )
@@ -115,4 +115,4 @@ def test_digest_has_the_token_and_each_item_with_its_key_and_begins_with_the_inc
 def test_keys_of_records_are_reserved_and_distinct() -> None:
     keys = {completion_key(1), completion_key(11), completed_item_key(1, 1), completed_item_key(11, 1)}
     assert len(keys) == 4
-    assert all(map(is_reserved, keys))
+    assert [*map(own_key, keys)] == [None] * 4

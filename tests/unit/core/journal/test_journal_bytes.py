@@ -41,6 +41,7 @@ ROWS = st.builds(
     st.integers(0, 1000),
     st.none() | st.binary(max_size=20),
     OPTIONAL_TIMES,
+    st.none() | st.binary(max_size=20),
 )
 REWRITES = st.none() | st.builds(Rewrite, PRIORITIES, TIMES, OPTIONAL_TIMES, st.binary(max_size=20))
 CHANGES = st.builds(

@@ -44,13 +44,13 @@ def test_items_are_written_back_oldest_first() -> None:
     assert dirty_items.floor({5, 6, 1, 9}, (1, 4)) == (1, 4)
 
 
-def test_size_of_dirty_items_counts_payloads_metadata_and_trace_contexts() -> None:
+def test_size_of_dirty_items_counts_payloads_metadata_trace_contexts_and_groups() -> None:
     dirty_items = DirtyItems()
-    young = new_row(1, payload=b"p" * 9, metadata=b"m" * 50, trace_context=b"t" * 30)
+    young = new_row(1, payload=b"p" * 9, metadata=b"m" * 50, trace_context=b"t" * 30, item_group=b"g" * 7)
     ready = change_of(new_row(3, state=State.LEASED), new_row(3, metadata=b"m" * 70))
     items = {1: DirtyItem((1, 1), None, row=young), 2: DirtyItem((1, 1), base_of(new_row(2)))}
     dirty_items.apply(items | {3: DirtyItem((1, 1), base_of(new_row(3)), change=ready)}, ())
-    young_bytes, changed_bytes = YOUNG_ITEM_BYTES + 9 + 50 + 30, CHANGED_ITEM_BYTES + 70
+    young_bytes, changed_bytes = YOUNG_ITEM_BYTES + 9 + 50 + 30 + 7, CHANGED_ITEM_BYTES + 70
     assert dirty_items.memory_bytes == young_bytes + ENDED_ITEM_BYTES + changed_bytes
     dirty_items.apply({1: DirtyItem((1, 1), None, row=replace(young, payload=None))}, [2])
     assert dirty_items.memory_bytes == young_bytes - 9 + changed_bytes

@@ -35,9 +35,10 @@ def unload(pool: PrefetchBudget, namespace: str, count: int) -> None:
     pool.remove(rows(namespace, count), count * ROW)
 
 
-def test_the_size_of_a_row_is_its_payload_its_metadata_its_trace_and_a_constant() -> None:
+def test_the_size_of_a_row_is_its_payload_its_metadata_its_trace_its_group_and_a_constant() -> None:
     assert size_of([row(payload=b"12345", metadata=b"12"), row(payload=None, metadata=b"1")]) == 2 * ROW_BYTES + 8
     assert size_of([row(payload=b"", trace_context=b"123"), row(payload=b"")]) == 2 * ROW_BYTES + 3
+    assert size_of([row(payload=b"", item_group=b"12"), row(payload=b"")]) == 2 * ROW_BYTES + 2
 
 
 def test_a_namespace_may_hold_as_many_written_rows_as_are_left_free() -> None:
