@@ -81,7 +81,7 @@ def test_item_whose_handler_cannot_begin_is_released_without_an_attempt_and_paus
 
     with caplog.at_level(logging.INFO, "foqs.consumer"):
         play(story)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "foqs.consumer"] == [
         "handlers cannot begin: the database is away; their items are released until they can",
         "handlers begin again",
     ]
