@@ -384,8 +384,9 @@ def test_every_other_system_accounts_for_every_item(system: str, batch: str) -> 
 
 @pytest.mark.long
 @pytest.mark.postgres
+@pytest.mark.timeout(1_800)  # txoutbox holds the rows of a killed relay for a minute
 def test_each_way_to_enqueue_in_a_transaction_is_judged() -> None:
-    found = lines("outbox_kills", "--transactions", "60", "--kills", "1", timeout_s=900)
+    found = lines("outbox_kills", "--transactions", "60", "--kills", "1", timeout_s=1_500)
     figures = {line["parameters"]["way"]: line["figures"] for line in found}
 
     assert set(figures) == {"foqs", "txoutbox", "txoutbox-keys", "on-commit"}
