@@ -7,7 +7,7 @@ import itertools
 import subprocess
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +28,20 @@ _SHARDS: Final = 4
 
 
 class Site:
-    """A host in each of two regions, and the servers of their database in three."""
+    """A host in each of two regions, and the servers of their database in three.
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeper, servers: RegionServers, stack: ExitStack) -> None:
+    Args:
+        lost_primary_ms: the option of hosts. By default a server that stands still on a busy machine is not lost.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        zookeeper: ZooKeeper,
+        servers: RegionServers,
+        stack: ExitStack,
+        lost_primary_ms: int = 120_000,
+    ) -> None:
         first = servers.servers["a"]
         servers.open("a")
         self.cluster = RealCluster(folder, zookeeper, first, shards=_SHARDS)
@@ -42,6 +53,7 @@ class Site:
             "databases.main.url": f"mysql://hosts@127.0.0.1:{first.port}/{SCHEMA}",
             "databases.main.servers": servers.addresses,
             "databases.main.promoter_user": "promoter",
+            "cluster.lost_primary_ms": lost_primary_ms,
             "databases.main.replica_password_file": str(password),
         }
         self.hosts = [
@@ -84,7 +96,8 @@ class Site:
         async for line in process.stderr:
             if word in line.decode():
                 break
-        process.kill()
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
 
     async def served_by(self, host: str) -> None:
@@ -156,7 +169,9 @@ def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain
                 said = await site.foqs("region", "drain", "r-a", "--dry-run")
                 assert "main: b in r-b would take the place of a; shards 0, 1, 2, 3 would move" in said
                 await site.foqs_killed("draining", "region", "drain", "r-a")
-                assert "r-a is drained" in await site.foqs("region", "drain", "r-a")
+                # The hosts go on with the drain, and may have ended it already.
+                said = await site.foqs("region", "drain", "r-a")
+                assert "r-a is drained" in said or "No primary is in r-a" in said
                 await site.served_by("two")
                 await producers.wait_for_more()
                 assert "a in r-a is the primary in term 3" in await site.foqs("database", "move", "main", "--to", "r-a")

@@ -45,7 +45,8 @@ def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknow
                 await producers.wait_for_more()
                 print(f"the first item was acknowledged {time.monotonic() - begun:.1f} s after the death of the region")
                 database, region, _, term, state, *_ = row_of_main(await site.foqs("region", "list"))
-                assert (database, term, state) == ("main", "2", "serving")
+                assert (database, state) == ("main", "serving")
+                assert int(term) >= 2
                 assert region in ("r-b", "r-c")
                 if kind == "mariadb":
                     servers.servers["a"].start("--init-rpl-role=SLAVE")
@@ -56,7 +57,7 @@ def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknow
         assert producers.told <= set(taken) <= producers.tried
 
     with ZooKeeper() as zookeeper, RegionServers(kind, 3) as servers, ExitStack() as stack:
-        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
+        run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
 
 
 @pytest.mark.long
@@ -87,7 +88,7 @@ def test_primary_is_lost_ten_times_and_the_lost_one_rejoins_each_time(tmp_path: 
         assert producers.told <= set(taken) <= producers.tried
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
-        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=1_180)
+        run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=1_180)
 
 
 @pytest.mark.long
@@ -116,7 +117,7 @@ def test_primary_that_stands_still_is_replaced_and_acknowledges_nothing_when_it_
         assert (acknowledging, waits) == ("0", "ON")
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
-        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
+        run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
 
 
 @pytest.mark.long
@@ -143,4 +144,4 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
         print(f"{len(before - set(taken))} of {len(before)} acknowledged items were lost")
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
-        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
+        run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
