@@ -309,6 +309,22 @@ class Store(Protocol):
         ...
 
     @property
+    def frees_room_late(self) -> bool:
+        """Whether the room of deleted rows can be used only some time after the commit, and not in the same transaction."""
+        ...
+
+    async def shrink_journal_reserve(self, fence: Fence, reserve_bytes: int) -> None:
+        """Shorten the reserve of the journal in a transaction of its own, between two flushes.
+
+        `fence` names the ownership; its flush number does not count, because the reserve means nothing to anybody.
+
+        Raises:
+            StoreLost: the outcome is unknown; call `read_owner`.
+            WriteRefused: nothing was written.
+        """
+        ...
+
+    @property
     def full_refusals(self) -> tuple[int, str]:
         """How often the database had no room for what flushes write beside their changes, and what it said last.
 

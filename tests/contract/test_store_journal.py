@@ -153,6 +153,24 @@ def test_reserve_is_no_row_of_the_journal_and_goes_when_it_is_given_up_or_the_jo
     bench.run(story())
 
 
+def test_reserve_is_shortened_between_flushes_by_the_owner(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(journal_row=journal_row("a"), journal_reserve_bytes=1 << 20)
+        await owned.store.shrink_journal_reserve(owned.fence, 1 << 19)
+        await owned.write(journal_row=journal_row("b"))
+        assert await journal_of(owned) == {(1, 1): "a", (1, 2): "b"}
+        new = await opened(bench.store(), 2, OTHER)
+        await new.store.shrink_journal_reserve(owned.fence, 0)  # of an owner that was replaced
+        if bench.memory is not None:
+            assert bench.memory.tables[SHARD].journal_reserve_bytes == 1 << 19
+        await new.store.shrink_journal_reserve(new.fence, 0)
+        await new.write(journal_row=journal_row("c"))
+        assert await journal_of(new) == {(1, 1): "a", (1, 2): "b", (2, 1): "c"}
+
+    bench.run(story())
+
+
 def test_emptied_row_keeps_its_events_and_loses_its_payloads(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())

@@ -315,6 +315,15 @@ class MemoryStore:
         return True
 
     @property
+    def frees_room_late(self) -> bool:
+        return False
+
+    async def shrink_journal_reserve(self, fence: Fence, reserve_bytes: int) -> None:
+        await self._round_trip()
+        if (self._tables.owner.epoch, self._tables.owner.nonce) == (fence.epoch, fence.nonce):
+            self._tables.journal_reserve_bytes = min(self._tables.journal_reserve_bytes, reserve_bytes)
+
+    @property
     def full_refusals(self) -> tuple[int, str]:
         return 0, ""
 

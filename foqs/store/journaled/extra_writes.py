@@ -26,6 +26,13 @@ log = logging.getLogger(__name__)
 
 _FULL_PAUSE_MS: Final = 1_000
 """How long the disk counts as full after it had no room."""
+_PURGE_MS: Final = 3_000
+"""How long a flush is repeated after the reserve was shortened, where room is free only some time after the commit."""
+_LATE_FULL_PAUSE_MS: Final = 5_000
+_LATE_RESERVE_FACTOR: Final = 4
+_LATE_CARRY_BYTES_MAX: Final = 64 << 10
+"""The same where room is free late. InnoDB counts free room in extents of 1 MiB: less than two of them do not help, and what is
+carried takes room of the reserve."""
 _CARRY_BYTES_MIN: Final = 16 << 10
 _RESERVE_PAUSE_MS: Final = 60_000
 """How long flushes go on without a reserve that the database refuses, and not for want of room."""
@@ -66,9 +73,16 @@ class ExtraWrites:
 
 
 class ExtraWriter:
-    """Chooses the extra writes of each flush, and what is repeated without them when the database refuses them."""
+    """Chooses the extra writes of each flush, and what is repeated without them when the database refuses them.
 
-    def __init__(self, memory: JournalMemory, settings: JournalSettings) -> None:
+    Args:
+        frees_room_late: see `Store.frees_room_late`.
+    """
+
+    def __init__(self, memory: JournalMemory, settings: JournalSettings, *, frees_room_late: bool) -> None:
+        self._frees_room_late = frees_room_late
+        self._whole_bytes = settings.reserve_bytes * (_LATE_RESERVE_FACTOR if frees_room_late else 1)
+        """The length of the whole reserve."""
         self.refused: Final = RefusedRows()
         self._memory = memory
         self._settings = settings
@@ -76,9 +90,10 @@ class ExtraWriter:
         """See `JournalStatus.steps`."""
         self._reserve_bytes: int | None = None
         """What the table has of the reserve; None: that is not known."""
-        self._carry_bytes_max = WRITE_BACK_BYTES_MAX
+        self._carry_bytes_max = self._carry_limit
         """About the most bytes that a flush carries on a full disk: what the last ones had room for."""
         self._next_reserve_ms = 0
+        self._room_until_ms = 0
         self.full_reason = ""
         """What the database said last when it had no room."""
         self.full_refusals = 0
@@ -95,8 +110,11 @@ class ExtraWriter:
         if self.pause_ms:
             return self._on_full_disk()
         memory, now_ms = self._memory, self._settings.now_ms()
-        if journals and self._reserve_bytes != self._settings.reserve_bytes and now_ms >= self._next_reserve_ms:
-            return ExtraWrites(reserve_bytes=self._settings.reserve_bytes)
+        if journals and self._reserve_bytes != self._whole_bytes and now_ms >= self._next_reserve_ms:
+            if self._reserve_bytes is not None and self._reserve_bytes < self._half_bytes:
+                # The disk counts as full until the whole is there, but leases go on with the first half.
+                return ExtraWrites(reserve_bytes=self._half_bytes, full_reason=self.full_reason)
+            return ExtraWrites(reserve_bytes=self._whole_bytes)
         numbers = memory.choice.numbers(
             memory.dirty_items, now_ms, self._settings.flush_items_max, fullness_percent, self.refused.alone
         )
@@ -105,9 +123,7 @@ class ExtraWriter:
 
     def _on_full_disk(self) -> ExtraWrites:
         memory, alone = self._memory, self.refused.alone
-        gain_percent_min = (
-            GAIN_PERCENT_MIN if self._reserve_bytes == self._settings.reserve_bytes else NEEDED_GAIN_PERCENT_MIN
-        )
+        gain_percent_min = GAIN_PERCENT_MIN if self._reserve_bytes == self._whole_bytes else NEEDED_GAIN_PERCENT_MIN
         compacted = compaction(memory.dirty_items, memory.positions, self._carry_bytes_max, alone, gain_percent_min)
         return ExtraWrites(
             rows_in_place(memory.dirty_items, self._settings.flush_items_max, alone),
@@ -118,13 +134,18 @@ class ExtraWriter:
         )
 
     @property
+    def _carry_limit(self) -> int:
+        """The most bytes that a flush carries, if the last ones had room."""
+        return _LATE_CARRY_BYTES_MAX if self._frees_room_late else WRITE_BACK_BYTES_MAX
+
+    @property
     def has_half(self) -> bool:
         """Whether the table may have more of the reserve than its last half."""
         return self._reserve_bytes is None or self._reserve_bytes > self._half_bytes
 
     @property
     def _half_bytes(self) -> int:
-        return self._settings.reserve_bytes // 2
+        return self._whole_bytes // 2
 
     def _bare(self, extra: ExtraWrites, changes: RowChanges | None) -> ExtraWrites | None:
         """Return with what a refused flush is repeated on a full disk: its own changes alone, then also room of the reserve.
@@ -148,18 +169,45 @@ class ExtraWriter:
         Args:
             changes: what the flush changes; None: it did not come to that.
         """
+        former = self._reserve_bytes
+        if extra.is_full and extra.reserve_bytes and former is not None and extra.reserve_bytes > former:
+            self._note_full(refusal)
+            return self._on_full_disk()
         if extra.is_full:
             if extra.carried:
                 self._carry_bytes_max = max(self._carry_bytes_max // 4, _CARRY_BYTES_MIN)
             return self._bare(extra, changes)
         if refusal.is_full:
-            self.full_reason = str(refusal)
-            self.full_refusals += 1
-            self._full_until_ms = self._settings.now_ms() + _FULL_PAUSE_MS
+            self._note_full(refusal)
             return self._on_full_disk()
         if extra.written_back:
             return ExtraWrites(carried=extra.carried, refused=(extra.written_back, refusal))
         return ExtraWrites(refused=((), refusal)) if extra.reserve_bytes else None
+
+    def _note_full(self, refusal: WriteRefused) -> None:
+        self.full_reason = str(refusal)
+        self.full_refusals += 1
+        pause_ms = _LATE_FULL_PAUSE_MS if self._frees_room_late else _FULL_PAUSE_MS
+        self._full_until_ms = self._settings.now_ms() + pause_ms
+
+    def reserve_to_free(self, changes: RowChanges | None) -> int | None:
+        """Return the length that the reserve gets in a transaction of its own; None: it is not shortened any more."""
+        has_changes = changes is None or bool(changes.numbers())  # None: the first statement was refused already
+        if not self._frees_room_late or not has_changes or self._reserve_bytes == 0:
+            return None
+        if self.has_half:
+            return self._half_bytes
+        return 0 if changes is not None and is_end(changes) else None
+
+    @property
+    def awaits_room(self) -> bool:
+        """Whether the reserve was shortened just now, so that its room will be free."""
+        return self._settings.now_ms() < self._room_until_ms
+
+    def on_reserve_shrunk(self, reserve_bytes: int | None) -> None:
+        """Note that the reserve has this length, in a transaction of its own; None: perhaps."""
+        self._reserve_bytes = reserve_bytes
+        self._room_until_ms = self._settings.now_ms() + _PURGE_MS
 
     def on_lacking(self, lacking: Mapping[int, str]) -> None:
         """Note items whose payloads the journal lacks: their rows cannot be written, and their events not be carried."""
@@ -171,7 +219,7 @@ class ExtraWriter:
     def on_written(self, extra: ExtraWrites) -> None:
         """Note that a flush was written with these."""
         if extra.is_full and extra.carried:
-            self._carry_bytes_max = min(2 * self._carry_bytes_max, WRITE_BACK_BYTES_MAX)
+            self._carry_bytes_max = min(2 * self._carry_bytes_max, self._carry_limit)
         if extra.refused is None:
             self.refused.on_written(extra.written_back)
             return

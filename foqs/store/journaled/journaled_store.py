@@ -102,6 +102,13 @@ class JournaledStore:
         return status if pause_ms <= status.next_flush_ms else replace(status, next_flush_ms=pause_ms)
 
     @property
+    def frees_room_late(self) -> bool:
+        return self.inner.frees_room_late
+
+    async def shrink_journal_reserve(self, fence: Fence, reserve_bytes: int) -> None:
+        await self.inner.shrink_journal_reserve(fence, reserve_bytes)
+
+    @property
     def full_refusals(self) -> tuple[int, str]:
         return (0, "") if self._extra is None else (self._extra.full_refusals, self._extra.full_reason)
 
@@ -152,7 +159,7 @@ class JournaledStore:
         replay_ms = self._settings.now_ms() - begun_ms
         position = (owner.epoch, owner.flush)
         self._memory = JournalMemory(dirty_items, positions, markers, position, self._settings, replay_ms)
-        self._extra = ExtraWriter(self._memory, self._settings)
+        self._extra = ExtraWriter(self._memory, self._settings, frees_room_late=self.inner.frees_room_late)
 
     async def _settle(self, owner: Owner) -> Owner:
         """Write all rows back and empty the journal, in flushes of this owner. Returns its owner row after them.
@@ -253,10 +260,30 @@ class JournaledStore:
                     raise
                 extra = self.extra.after_refusal(extra, refused, self._changes)
                 if extra is None:
+                    if refused.is_full and await self._frees_room(fence):
+                        raise WriteRefused(str(refused), is_retryable=True, is_full=True) from refused
                     raise
             else:
                 self.extra.on_written(extra)
                 return
+
+    async def _frees_room(self, fence: Fence) -> bool:
+        """Shorten the reserve, if a flush cannot use the room that it frees itself. Returns whether there will be room."""
+        if self.extra.awaits_room:
+            return True
+        reserve_bytes = self.extra.reserve_to_free(self._changes)
+        if reserve_bytes is None:
+            return False
+        try:
+            await self.inner.shrink_journal_reserve(fence, reserve_bytes)
+        except WriteRefused:
+            return False
+        except (StoreLost, asyncio.CancelledError):
+            self.extra.on_reserve_shrunk(None)
+            self._planned, self._is_unresolved = None, True
+            raise
+        self.extra.on_reserve_shrunk(reserve_bytes)
+        return True
 
     async def _flush_once(
         self,

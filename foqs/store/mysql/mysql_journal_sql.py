@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from foqs.core.flush.fence import Position
+from foqs.core.flush.fence import Fence, Position
 from foqs.core.flush.journal_rows import (
     JournalRange,
     JournalRow,
@@ -48,6 +48,10 @@ class JournalStatements:
         self._add_reserve = f"INSERT IGNORE INTO {journal} (position, part, floor, events, payloads) VALUES ".encode()
         self._trim = f"DELETE {journal} FROM {journal} FORCE INDEX (PRIMARY) WHERE".encode()
         self._empty = f"UPDATE {journal} FORCE INDEX (PRIMARY) SET payloads = '' WHERE position IN".encode()
+        self._shrink = (
+            f"DELETE {journal} FROM {journal} FORCE INDEX (PRIMARY) JOIN foqs_{shard}_owner AS owner ON owner.one = 1 "
+            "WHERE position = 0 AND part >= ? AND owner.epoch = ? AND owner.nonce = ?"
+        ).encode()
         self._from = f"FROM {journal} FORCE INDEX (PRIMARY)"
 
     def add_row(self, position: Position, row: JournalRow, packet_bytes: int) -> Iterator[BoundStatement]:
@@ -84,6 +88,10 @@ class JournalStatements:
         parts = [(at, min(part_bytes, size - at)) for at in range(0, size, part_bytes)]
         if parts:
             yield self._add_reserve + b", ".join([b"(0, %d, 0, '', REPEAT('0', %d))" % part for part in parts])
+
+    def shrink_reserve(self, fence: Fence, size: int) -> BoundStatement:
+        """Delete the last parts of the reserve, so that this length stays, if the owner is still the one of the fence."""
+        return bind(self._shrink, (size, fence.epoch, fence.nonce.encode()))
 
     @property
     def floor(self) -> bytes:

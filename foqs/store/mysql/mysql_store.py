@@ -188,6 +188,24 @@ class MysqlStore:
         return self._excludes_older
 
     @property
+    def frees_room_late(self) -> bool:
+        return True
+
+    async def shrink_journal_reserve(self, fence: Fence, reserve_bytes: int) -> None:
+        async def work() -> None:
+            link = self._require_link()
+            shrink = self._journal_sql.shrink_reserve(fence, reserve_bytes)
+            try:
+                await link.run(shrink if link.can_prepare else as_text(shrink), session_sql.COMMIT)
+            except ServerError as error:
+                if error.code in READ_ONLY_CODES:
+                    raise
+                await self._roll_back(link)
+                raise self._write_error(error) from error
+
+        await self._run_exclusively(work)
+
+    @property
     def full_refusals(self) -> tuple[int, str]:
         return 0, ""
 

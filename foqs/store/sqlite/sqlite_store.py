@@ -137,6 +137,18 @@ class SqliteStore:
         return True
 
     @property
+    def frees_room_late(self) -> bool:
+        return False
+
+    async def shrink_journal_reserve(self, fence: Fence, reserve_bytes: int) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            owner = owner_of(db.execute(sql.READ_OWNER).fetchone())
+            if (owner.epoch, owner.nonce) == (fence.epoch, fence.nonce):
+                _set_reserve(db, reserve_bytes)
+
+        await self._run_in_thread(lambda: self._run_locked(work))
+
+    @property
     def full_refusals(self) -> tuple[int, str]:
         return 0, ""
 
@@ -325,6 +337,12 @@ def _read_idempotency_keys(db: sqlite3.Connection, key_names: Sequence[KeyName])
     return {name: IdempotencyKey(*values) for name, values in found.items() if values is not None}
 
 
+def _set_reserve(db: sqlite3.Connection, reserve_bytes: int) -> None:
+    db.execute(sql.DELETE_RESERVE)
+    if reserve_bytes:
+        db.execute(sql.ADD_RESERVE, (reserve_bytes,))
+
+
 def _write(db: sqlite3.Connection, fence: Fence, writes: Writes) -> None:
     # First what frees room: SQLite uses it in the same transaction.
     if writes.journal_trimmed is not None:
@@ -332,9 +350,7 @@ def _write(db: sqlite3.Connection, fence: Fence, writes: Writes) -> None:
     if writes.journal_emptied:
         db.executemany(sql.EMPTY_JOURNAL_ROW, [(pack_position(position),) for position in writes.journal_emptied])
     if writes.journal_reserve_bytes is not None:
-        db.execute(sql.DELETE_RESERVE)
-        if writes.journal_reserve_bytes:
-            db.execute(sql.ADD_RESERVE, (writes.journal_reserve_bytes,))
+        _set_reserve(db, writes.journal_reserve_bytes)
     if writes.journal_row is not None:
         events, payloads, floor = writes.journal_row
         numbers = (pack_position(fence.position), pack_position(floor))
