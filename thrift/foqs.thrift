@@ -628,6 +628,8 @@ struct ItemFilter {
   6: optional i64 age_max_ms,
   /** Only items of these topics: 1 to 1,000, and without `topic`. */
   7: optional list<string> topics,
+  /** Only items of this group. */
+  8: optional string group,
 }
 
 struct ListItemsRequest {

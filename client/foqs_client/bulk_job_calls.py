@@ -238,6 +238,7 @@ def _item_filter(raw: Any) -> ItemFilter:
         raw.age_min_ms,
         raw.age_max_ms,
         None if raw.topics is None else tuple(raw.topics),
+        raw.group,
     )
 
 

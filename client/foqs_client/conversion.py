@@ -195,7 +195,14 @@ def item_filter(given: ItemFilter) -> ttypes.ItemFilter:
     states = None if given.states is None else [state_number(state) for state in given.states]
     topics = None if given.topics is None else list(given.topics)
     return ttypes.ItemFilter(
-        given.topic, states, given.priority_min, given.priority_max, given.age_min_ms, given.age_max_ms, topics
+        given.topic,
+        states,
+        given.priority_min,
+        given.priority_max,
+        given.age_min_ms,
+        given.age_max_ms,
+        topics,
+        given.group,
     )
 
 

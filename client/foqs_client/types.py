@@ -284,6 +284,7 @@ class ItemFilter:
         age_max_ms: the longest time since the enqueue. Items that are enqueued after the
             call of the first page never match.
         topics: any of these topics, 1 to 1,000; without `topic`.
+        group: the group of the items.
     """
 
     topic: str | None = None
@@ -293,6 +294,7 @@ class ItemFilter:
     age_min_ms: int | None = None
     age_max_ms: int | None = None
     topics: Sequence[str] | None = None
+    group: str | None = None
 
 
 @dataclass(slots=True, frozen=True)

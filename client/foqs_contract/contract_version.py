@@ -24,7 +24,7 @@ ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
     ttypes.EnqueueRequest: {"atomic": 2},
     ttypes.NewItem: {"group": 2, "trace_context": 2, "key_until_ms": 2},
     ttypes.BulkRequest: {"count_only": 2, "move_to": 2},
-    ttypes.ItemFilter: {"topics": 2},
+    ttypes.ItemFilter: {"group": 2, "topics": 2},
     ttypes.NamespaceSettings: {"incarnation": 2, "keys_until_ms": 2},  # a host ignores it
 }
 """By struct and field: the first version with the field."""

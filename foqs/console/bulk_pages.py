@@ -347,6 +347,7 @@ def conditions(job: BulkJob) -> dict[str, Any]:
     found = {
         "topic": only.topic,
         "topics": None if only.topics is None else ", ".join(only.topics),
+        "group": only.group,
         "states": None if only.states is None else ", ".join(only.states),
         "priority at least": only.priority_min,
         "priority at most": only.priority_max,

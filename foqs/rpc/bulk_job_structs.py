@@ -96,6 +96,7 @@ def _filter_struct(only: RowFilter) -> ttypes.ItemFilter:
         age_min_ms=only.age_min_ms or None,
         age_max_ms=None if only.age_max_ms == TIME_MS_MAX else only.age_max_ms,
         topics=None if only.topics is None else [name.encode() for name in only.topics],
+        group=only.group,
     )
 
 

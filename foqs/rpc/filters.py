@@ -61,6 +61,7 @@ def parse_filter(raw: ttypes.ItemFilter | None) -> RowFilter:
         age_min_ms=0 if raw.age_min_ms is None else raw.age_min_ms,
         age_max_ms=TIME_MS_MAX if raw.age_max_ms is None else raw.age_max_ms,
         topics=_parse_topics(raw),
+        group=None if raw.group is None else _parse_group(raw.group),
     )
     if item_filter.priority_min > item_filter.priority_max:
         raise InvalidArgument("this is greater than priority_max; lower it", field="filter.priority_min")
@@ -81,6 +82,13 @@ def _parse_topics(raw: ttypes.ItemFilter) -> tuple[str, ...] | None:
         raise InvalidArgument("give topic or topics, not both", field="filter.topics")
     names = [validation.decode_name(name, f"filter.topics[{place}]") for place, name in enumerate(raw.topics)]
     return tuple(sorted(set(names)))
+
+
+def _parse_group(raw: bytes) -> bytes:
+    try:
+        return validation.check_group(raw)
+    except FoqsError as error:
+        raise codec.with_path("filter", error) from None
 
 
 def parse_page(page: ttypes.Page | None, limit_min: int = 1) -> tuple[int, str | None]:

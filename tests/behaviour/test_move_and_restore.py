@@ -186,3 +186,24 @@ async def test_a_key_is_unique_within_its_group_and_a_restored_item_has_both(sit
     ]
     shards = [id.split("-")[0] for id in (first, new[0].id or "", new[1].id or "")]
     assert len(set(shards)) == 1
+
+
+@story
+async def test_items_of_a_group_are_counted_and_cancelled_by_filter_and_others_stay(site: Site) -> None:
+    group = f"{site.topic} it's größe"
+    mine = await site.put(*[Item(site.topic, group=group, delay_ms=HOUR_MS * (place % 2)) for place in range(5)])
+    await site.put(Item(site.topic), Item(site.topic, group=f"{group}!"), Item(f"{site.topic}-other", group=group))
+    assert (await site.client.count(ItemFilter(group=group))).items == 6
+    assert (await site.client.count(ItemFilter(site.topic, group=group))).items == 5
+    shard = int(mine[0].split("-")[0])
+    listed = await site.client.list_items(shard, ItemFilter(group=group))
+    assert {view.group for view in listed.items} == {group}
+    assert len(listed.items) == 6
+    cancelled, cursor = 0, None
+    while True:
+        page = await site.client.cancel_matching(ItemFilter(site.topic, ["ready"], group=group), 2, cursor)
+        cancelled, cursor = cancelled + page.changed, page.next_cursor
+        if cursor is None:
+            break
+    assert cancelled == 3
+    assert (await site.client.count(ItemFilter(site.topic))).items == 4

@@ -155,6 +155,9 @@ def test_rows_by_id_pages_rows_of_every_state_in_id_order(bench: Bench, limit: i
         RowFilter(at_ms=1_010, age_min_ms=2, age_max_ms=5),
         RowFilter(topics=("t1", "none"), states=(State.READY,), priority_max=0),
         RowFilter(topic="none"),
+        RowFilter(group=b"it's \xc3\xbc"),
+        RowFilter(topic="t1", group=b"g"),
+        RowFilter(group=b"G"),
     ],
 )
 def test_rows_by_id_are_those_that_the_filter_matches(bench: Bench, only: RowFilter) -> None:
@@ -168,6 +171,7 @@ def test_rows_by_id_are_those_that_the_filter_matches(bench: Bench, only: RowFil
                 due_ms=number,
                 priority=number % 5 - 1,
                 enqueued_at_ms=1_000 + number % 11,
+                item_group=(None, b"g", b"it's \xc3\xbc", b"gg")[number % 4],
             )
             for number in range(1, 61)
         ]

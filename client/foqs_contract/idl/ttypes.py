@@ -4939,6 +4939,7 @@ class ItemFilter(object):
      - age_min_ms: The time since the enqueue, at the start of the count or of the first page. Items enqueued later never match.
      - age_max_ms
      - topics: Only items of these topics: 1 to 1,000, and without `topic`.
+     - group: Only items of this group.
 
     """
 
@@ -4950,10 +4951,11 @@ class ItemFilter(object):
         'age_min_ms',
         'age_max_ms',
         'topics',
+        'group',
     )
 
 
-    def __init__(self, topic=None, states=None, priority_min=None, priority_max=None, age_min_ms=None, age_max_ms=None, topics=None,):
+    def __init__(self, topic=None, states=None, priority_min=None, priority_max=None, age_min_ms=None, age_max_ms=None, topics=None, group=None,):
         self.topic = topic
         self.states = states
         self.priority_min = priority_min
@@ -4961,6 +4963,7 @@ class ItemFilter(object):
         self.age_min_ms = age_min_ms
         self.age_max_ms = age_max_ms
         self.topics = topics
+        self.group = group
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5016,6 +5019,11 @@ class ItemFilter(object):
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.STRING:
+                    self.group = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5059,6 +5067,10 @@ class ItemFilter(object):
             for iter181 in self.topics:
                 oprot.writeString(iter181.encode('utf-8') if sys.version_info[0] == 2 else iter181)
             oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.group is not None:
+            oprot.writeFieldBegin('group', TType.STRING, 8)
+            oprot.writeString(self.group.encode('utf-8') if sys.version_info[0] == 2 else self.group)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -12126,6 +12138,7 @@ ItemFilter.thrift_spec = (
     (5, TType.I64, 'age_min_ms', None, None, ),  # 5
     (6, TType.I64, 'age_max_ms', None, None, ),  # 6
     (7, TType.LIST, 'topics', (TType.STRING, 'UTF8', False), None, ),  # 7
+    (8, TType.STRING, 'group', 'UTF8', None, ),  # 8
 )
 all_structs.append(ListItemsRequest)
 ListItemsRequest.thrift_spec = (

@@ -380,7 +380,8 @@ class ItemFilter(_Struct):
     age_min_ms: int | None
     age_max_ms: int | None
     topics: Sequence[Any] | None
-    def __init__(self, topic: str | bytes | None = None, states: Sequence[int] | None = None, priority_min: int | None = None, priority_max: int | None = None, age_min_ms: int | None = None, age_max_ms: int | None = None, topics: Sequence[str | bytes] | None = None) -> None: ...
+    group: Any | None
+    def __init__(self, topic: str | bytes | None = None, states: Sequence[int] | None = None, priority_min: int | None = None, priority_max: int | None = None, age_min_ms: int | None = None, age_max_ms: int | None = None, topics: Sequence[str | bytes] | None = None, group: str | bytes | None = None) -> None: ...
 
 class ListItemsRequest(_Struct):
     namespace_name: bytes | None

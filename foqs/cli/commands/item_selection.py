@@ -33,6 +33,7 @@ def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.argument("ids", nargs=-1, metavar="[ID]...")
     @click.option("--topic", default=None, help="Items of this topic.")
+    @click.option("--group", default=None, help="Items of this group.")
     @click.option(
         "--state",
         "states",
@@ -54,9 +55,9 @@ def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
     def with_selection(*args: Any, ids: Sequence[str], everything: bool, how: BulkOptions, **options: Any) -> None:
         from foqs_client import ItemFilter
 
-        names = ("topic", "states", "priority_min", "priority_max", "older_than", "newer_than")
-        topic, states, priority_min, priority_max, older_ms, newer_ms = (options.pop(name) for name in names)
-        only = ItemFilter(topic, list(states) or None, priority_min, priority_max, older_ms, newer_ms)
+        names = ("topic", "states", "priority_min", "priority_max", "older_than", "newer_than", "group")
+        topic, states, priority_min, priority_max, older_ms, newer_ms, group = (options.pop(name) for name in names)
+        only = ItemFilter(topic, list(states) or None, priority_min, priority_max, older_ms, newer_ms, group=group)
         selections = bool(ids) + everything + (only != ItemFilter())
         if selections != 1:
             raise click.UsageError("Give one of these, and only one: IDs of items, options such as --topic, --all.")

@@ -16,7 +16,7 @@ ALL_STATES = tuple(State)
 
 @dataclass(slots=True, frozen=True)
 class RowFilter:
-    """Selects items by topic or topics (None: all), state, priority and age. The bounds are inclusive.
+    """Selects items by topic or topics (None: all), group (None: all), state, priority and age. The bounds are inclusive.
 
     `age_min_ms` and `age_max_ms` are the time since the enqueue, at the moment `at_ms` on the shard's clock.
     """
@@ -29,6 +29,7 @@ class RowFilter:
     age_max_ms: int = TIME_MS_MAX
     at_ms: int = TIME_MS_MAX
     topics: tuple[str, ...] | None = None
+    group: bytes | None = None
 
     def matches(self, row: Row) -> bool:
         """Return whether the filter selects this row of the namespace."""
@@ -38,6 +39,7 @@ class RowFilter:
             and self.age_min_ms <= self.at_ms - row.enqueued_at_ms <= self.age_max_ms
             and (self.topic is None or row.topic == self.topic)
             and (self.topics is None or row.topic in self.topics)
+            and (self.group is None or row.item_group == self.group)
         )
 
     @property

@@ -110,6 +110,7 @@ def _filter_to_json(item_filter: RowFilter) -> dict[str, Any]:
     return _without_none(
         topic=item_filter.topic,
         topics=None if item_filter.topics is None else list(item_filter.topics),
+        group=None if item_filter.group is None else item_filter.group.decode(),
         states=None
         if item_filter.states == ALL_STATES
         else [state.name.lower() for state in sorted(item_filter.states)],
@@ -150,6 +151,12 @@ def _parse_action(raw: Any) -> BulkActionRow:
     return BULK_ACTIONS[raw]
 
 
+def _parse_group(raw: Any) -> bytes:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError("this must be a name")
+    return raw.encode()
+
+
 def _parse_bytes(raw: Any) -> bytes:
     try:
         return base64.b64decode(raw, validate=True)
@@ -171,6 +178,7 @@ class _KnownForm(Form):
 class _FilterForm(_KnownForm):
     topic: str | None = None
     topics: Annotated[list[str], AfterValidator(tuple)] | None = None
+    group: Annotated[bytes, PlainValidator(_parse_group)] | None = None
     states: Annotated[list[Annotated[State, PlainValidator(_parse_state)]], AfterValidator(tuple)] | None = None
     priority_min: _Priority = PRIORITY_MIN
     priority_max: _Priority = PRIORITY_MAX

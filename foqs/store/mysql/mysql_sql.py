@@ -448,12 +448,13 @@ class Statements:
         earliest_ms, latest_ms = only.enqueued_between_ms
         names = only.topic_names
         topics = "" if names is None else f"AND item.topic IN ({', '.join(map(name_literal, names))}) "
+        group = "" if only.group is None else f"AND item.item_group = 0x{only.group.hex()} "
         return (
             f"SELECT COUNT(*), MAX(id) FROM {page}".encode(),
             (
                 f"SELECT {columns} FROM {page} "
                 f"STRAIGHT_JOIN {self._item} AS item FORCE INDEX (PRIMARY) ON item.id = page.id "
-                f"WHERE item.namespace = {name_literal(namespace)} {topics}"
+                f"WHERE item.namespace = {name_literal(namespace)} {topics}{group}"
                 f"AND item.state IN ({', '.join(str(int(state)) for state in only.states)}) "
                 f"AND item.priority BETWEEN {only.priority_min} AND {only.priority_max} "
                 f"AND item.enqueued_at_ms BETWEEN {earliest_ms} AND {latest_ms} ORDER BY item.id LIMIT {ids.limit}"

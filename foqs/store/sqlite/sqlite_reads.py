@@ -247,8 +247,9 @@ def _read_by_id(db: sqlite3.Connection, namespace: str, only: RowFilter, ids: Id
     """Return a page of rows by id; see `port.Reads.rows_by_id`."""
     count, last = db.execute(sql.LAST_OF_PAGE, (ids.after, ids.last, ids.rows_max)).fetchone()
     topics, (earliest_ms, latest_ms) = only.topic_names or (), only.enqueued_between_ms
-    values = (ids.after, last, namespace, *topics, *map(int, only.states), only.priority_min, only.priority_max)
-    text = sql.rows_by_id(len(topics), len(only.states))
+    group = () if only.group is None else (only.group,)
+    values = (ids.after, last, namespace, *topics, *group, *map(int, only.states), only.priority_min, only.priority_max)
+    text = sql.rows_by_id(len(topics), len(only.states), has_group=only.group is not None)
     rows = [row_of(found) for found in db.execute(text, (*values, earliest_ms, latest_ms, ids.limit))]
     return id_page(rows, ids, count, last)
 

@@ -297,12 +297,12 @@ LAST_OF_PAGE: Final = "SELECT COUNT(*), MAX(id) FROM (SELECT id FROM item WHERE 
 """Reads how many rows a page by id reads, and the last one."""
 
 
-def rows_by_id(topics: int, states: int) -> str:
+def rows_by_id(topics: int, states: int, *, has_group: bool) -> str:
     """Read the rows of a page by id that match a filter with this number of topics (0: all) and of states."""
     topic = f"+topic IN ({', '.join('?' * topics)}) AND " if topics else ""
     return (
         f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE id > ? AND id <= ? AND +namespace = ? AND {topic}"
-        f"+state IN ({', '.join('?' * states)}) AND priority BETWEEN ? AND ? AND enqueued_at_ms BETWEEN ? AND ? "
+        f"{'item_group = ? AND ' if has_group else ''}+state IN ({', '.join('?' * states)}) AND priority BETWEEN ? AND ? AND enqueued_at_ms BETWEEN ? AND ? "
         "ORDER BY id LIMIT ?"
     )
 

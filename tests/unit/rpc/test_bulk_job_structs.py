@@ -43,6 +43,7 @@ def filters_(draw: st.DrawFn) -> RowFilter:
         priority_max=high,
         age_min_ms=youngest,
         age_max_ms=oldest,
+        group=draw(st.none() | NAMES.map(str.encode)),
     )
     if draw(st.booleans()):
         return replace(found, topics=tuple(sorted(draw(st.sets(NAMES, min_size=1, max_size=3)))))

@@ -47,8 +47,13 @@ def test_a_filter_reaches_the_queue_as_it_was_given() -> None:
     raw = ttypes.ItemFilter("t", [4, 2, 2], -1, 5, 10, 20)
     serve(queue, "countItems", ttypes.CountItemsRequest("default", raw))
     serve(queue, "countItems", ttypes.CountItemsRequest("default", ttypes.ItemFilter()))
+    serve(queue, "countItems", ttypes.CountItemsRequest("default", ttypes.ItemFilter(group="größe")))
     expected = RowFilter("t", (State.READY, State.DEAD), -1, 5, 10, 20)
-    assert queue.calls == [("count", expected), ("count", RowFilter())]
+    assert queue.calls == [
+        ("count", expected),
+        ("count", RowFilter()),
+        ("count", RowFilter(group="größe".encode())),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,9 @@ def test_moved_items_are_shown_with_their_new_ids(run: Run, client: FakeClient) 
 def test_items_of_a_topic_are_moved_by_filter(run: Run, client: FakeClient) -> None:
     client.answers["count"] = count_answers(2, 0)
     runs(client, job("done", changed=2))
-    assert run("item", "move", "--topic", "mail", "--state", "dead", "--to", "other", "--yes").exit_code == 0
-    only = ItemFilter("mail", ["dead"])
+    options = ("--topic", "mail", "--state", "dead", "--group", "customer 7")
+    assert run("item", "move", *options, "--to", "other", "--yes").exit_code == 0
+    only = ItemFilter("mail", ["dead"], group="customer 7")
     assert started(client) == (("move", only, None), {"move_to": "other", "rate_per_s": None, "expected": 2})
     assert run("item", "move", "--state", "dead", "--to", "other", "--yes").exit_code == 2
 
