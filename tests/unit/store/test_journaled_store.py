@@ -162,7 +162,7 @@ def test_acks_go_on_on_a_full_disk_whatever_is_oldest_in_the_journal(
             left = {number for numbers in FRONTS[front] for number in numbers} - {*taken}
             assert set(await contents(owned)) == left
 
-    run(story())
+    run(story(), 240)  # a busy machine takes half a minute
 
 
 def test_last_half_of_the_reserve_is_for_what_ends(disk: FullDisk) -> None:
