@@ -76,7 +76,7 @@ class RowConverter:
         ) in zip(*values, strict=True):
             # The key does not depend on the trace: another attempt of the task may have another one.
             key = (
-                key_of(namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms)
+                key_of(namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, item_group)
                 if own_key is None
                 else own_key
             )

@@ -31,6 +31,24 @@ def made(
     return RowConverter(defaults, RowKeys("run", 0, KEY_SLOTS, 100), group_count, errors).items(columns, count)
 
 
+def test_rows_that_differ_only_in_the_group_have_the_same_keys_in_any_order() -> None:
+    """A key is unique within its group. A repeated task that reads the rows in another order must add no item."""
+
+    def group_keys(groups: Sequence[str | None]) -> set[tuple[str | None, str | None]]:
+        columns: dict[str, Sequence[Any]] = {
+            "topic": ["t"] * len(groups),
+            "payload": [b"p"] * len(groups),
+            "item_group": groups,
+        }
+        [items] = made(columns).values()
+        return {(item.group, item.idempotency_key) for item in items}
+
+    groups = ["a", "b", None, "a"]
+    found = group_keys(groups)
+    assert len(found) == 4
+    assert group_keys(groups[::-1]) == found
+
+
 def test_each_column_becomes_its_field() -> None:
     columns: dict[str, list[Any]] = {
         "topic": ["mail"],

@@ -14,8 +14,8 @@ from foqs_client.spark.row_keys import RowKeys
 from foqs_contract.key_slots import key_slot_of
 
 Row: TypeAlias = tuple[Any, ...]
-"""namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms"""
-ROW: Row = ("n", "t", b"payload", 0, b"meta", None, None, None)
+"""namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, group"""
+ROW: Row = ("n", "t", b"payload", 0, b"meta", None, None, None, None)
 
 short = st.sampled_from(["", "a", "b", "ab"])
 rows = st.lists(
@@ -26,6 +26,7 @@ rows = st.lists(
         st.sampled_from([0, 1, -1]),
         short.map(str.encode),
         *[st.sampled_from([None, 0, 1, 11])] * 3,
+        st.none() | short,
     ),
     max_size=30,
 )
@@ -55,23 +56,29 @@ def test_every_row_has_its_own_key(rows: list[Row]) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        ("n2", "t", b"payload", 0, b"meta", None, None, None),
-        ("n", "t2", b"payload", 0, b"meta", None, None, None),
-        ("n", "t", b"payloaf", 0, b"meta", None, None, None),
-        ("n", "t", b"payload", 1, b"meta", None, None, None),
-        ("n", "t", b"payload", 0, b"beta", None, None, None),
-        ("n", "t", b"payload", 0, b"meta", 0, None, None),
-        ("n", "t", b"payload", 0, b"meta", None, 0, None),
-        ("n", "t", b"payload", 0, b"meta", None, None, 0),
-        ("nt", "", b"payload", 0, b"meta", None, None, None),
-        ("n", "", b"tpayload", 0, b"meta", None, None, None),
-        ("n", "t", b"payloadm", 0, b"eta", None, None, None),
+        ("n2", "t", b"payload", 0, b"meta", None, None, None, None),
+        ("n", "t2", b"payload", 0, b"meta", None, None, None, None),
+        ("n", "t", b"payloaf", 0, b"meta", None, None, None, None),
+        ("n", "t", b"payload", 1, b"meta", None, None, None, None),
+        ("n", "t", b"payload", 0, b"beta", None, None, None, None),
+        ("n", "t", b"payload", 0, b"meta", 0, None, None, None),
+        ("n", "t", b"payload", 0, b"meta", None, 0, None, None),
+        ("n", "t", b"payload", 0, b"meta", None, None, 0, None),
+        ("nt", "", b"payload", 0, b"meta", None, None, None, None),
+        ("n", "", b"tpayload", 0, b"meta", None, None, None, None),
+        ("n", "t", b"payloadm", 0, b"eta", None, None, None, None),
+        ("n", "t", b"payload", 0, b"meta", None, None, None, ""),
+        ("n", "t", b"payload", 0, b"meta", None, None, None, "g"),
     ],
 )
 def test_rows_that_differ_in_any_column_have_different_keys(other: Row) -> None:
     keys = keyed([ROW, other])
     assert keys == {row: keyed([row])[row] for row in (ROW, other)}
     assert keys[ROW] != keys[other]
+
+
+def test_row_without_a_group_keeps_the_key_of_earlier_versions() -> None:
+    assert keyed([ROW]) == {ROW: ["~240zgm4x98lBWnwAwWXqA3x"]}
 
 
 def test_other_runs_and_partitions_have_other_keys() -> None:
@@ -95,7 +102,8 @@ def test_keys_are_in_the_given_number_of_neighbouring_slots(rows: list[Row], key
 def test_all_slots_are_used() -> None:
     keys = RowKeys("run", 0, 8, 1_000)
     slots = {
-        key_slot_of(keys.key("n", "t", b"%d" % number, 0, b"", None, None, None).encode()) for number in range(200)
+        key_slot_of(keys.key("n", "t", b"%d" % number, 0, b"", None, None, None, None).encode())
+        for number in range(200)
     }
     assert len(slots) == 8
 
@@ -103,6 +111,6 @@ def test_all_slots_are_used() -> None:
 def test_too_many_different_rows_are_refused_but_equal_rows_are_not() -> None:
     keys = RowKeys("run", 0, 1, 2)
     for payload in (b"a", b"b", b"a", b"a"):
-        keys.key("n", "t", payload, 0, b"", None, None, None)
+        keys.key("n", "t", payload, 0, b"", None, None, None, None)
     with pytest.raises(SinkError, match=r"more than 2 different rows.*repartition.*partition_rows_max"):
-        keys.key("n", "t", b"c", 0, b"", None, None, None)
+        keys.key("n", "t", b"c", 0, b"", None, None, None, None)

@@ -55,7 +55,7 @@ def check(
     host = Host("orders", window_ms, list(script))
     keys = RowKeys("run", 0, KEY_SLOTS, 10)
     if makes_keys:
-        keys.key("orders", "t", b"", 0, b"", None, None, None)
+        keys.key("orders", "t", b"", 0, b"", None, None, None, None)
     guard = StreamGuard(keys, StreamChecks(stream_markers(BatchRun("q", "7", ""), [], {}), checked), DAY_MS)
 
     async def main() -> None:
@@ -85,7 +85,7 @@ def test_first_made_key_of_a_namespace_brings_the_marker_of_partitions() -> None
     async def main() -> None:
         async with Sender(lambda namespace: host, 1, 60_000, Random(1), RowErrors(OnError.FAIL, "")) as sender:
             await guard.check(sender, "orders")
-            keys.key("orders", "t", b"", 0, b"", None, None, None)
+            keys.key("orders", "t", b"", 0, b"", None, None, None, None)
             for _ in range(2):
                 await guard.check(sender, "orders")
 
