@@ -3,8 +3,9 @@
 Holds `InFlightSet` and `InFlightItem`. Always true: at most `items_max` items wait, run
 or are reserved for a dequeue. Items that are being settled count too: together at most
 `max(items_max, 2 * concurrency)`. At most `concurrency` handlers run. Every item ends
-once, in one way. A lost item is neither started nor settled. Times are seconds
-of one clock. Knows nothing of calls and handlers.
+once, in one way. A lost item is neither started nor settled. A lease is renewed until
+its item is settled, if items follow from it: a limit may refuse them for a long time.
+Times are seconds of one clock. Knows nothing of calls and handlers.
 
     add ▶ WAITING ──start──▶ RUNNING ──finish──▶ SETTLING ──settled──▶ GONE
              │  └──finish waiting──────────────────▲  └──settle failed──▶ GONE, lost
@@ -76,6 +77,13 @@ class InFlightItem:
         self.is_lost = False
         self.outcome: HandlerOutcome | None = None
         self.group: _LeaseGroup | None = None
+
+    @property
+    def needs_lease(self) -> bool:
+        """Whether its lease is to be renewed."""
+        if self.state is HandlingState.SETTLING:
+            return self.outcome is not None and bool(self.outcome.then)
+        return not self.is_lost and self.state is not HandlingState.GONE
 
 
 class _LeaseGroup:
@@ -216,6 +224,7 @@ class InFlightSet:
             assert item.outcome is not None
             item.state = HandlingState.GONE
             del self._items[item]
+            self.end_renewal(item)
             self.ended_counts[item.outcome.kind] += 1
 
     def mark_settle_failed(self, item: InFlightItem) -> None:
@@ -226,17 +235,14 @@ class InFlightSet:
     def _start_settling(self, item: InFlightItem, outcome: HandlerOutcome) -> None:
         item.state = HandlingState.SETTLING
         item.outcome = outcome
-        if item.group is not None:
-            item.group.items.pop(item, None)
-            item.group = None
+        if not outcome.then:
+            self.end_renewal(item)
 
     def _remove(self, item: InFlightItem, kind: OutcomeKind) -> None:
         item.state = HandlingState.GONE
         self.ended_counts[kind] += 1
         del self._items[item]
-        if item.group is not None:
-            item.group.items.pop(item, None)
-            item.group = None
+        self.end_renewal(item)
 
     # ------------------------------------------------------------------- leases
 
@@ -258,9 +264,12 @@ class InFlightSet:
             if not is_lease_end:
                 renew += group.items
                 continue
-            lost += [item for item in group.items if item.lease_end_s <= now_s]
-        for item in lost:
-            self.mark_lost(item)
+            for item in [item for item in group.items if item.lease_end_s <= now_s]:
+                if item.state is HandlingState.SETTLING:  # the reply to its completion says what becomes of it
+                    self.end_renewal(item)
+                else:
+                    self.mark_lost(item)
+                    lost.append(item)
         return [item for item in renew if not item.is_lost and item.lease_end_s > now_s], lost
 
     def mark_lost(self, item: InFlightItem) -> None:
@@ -271,7 +280,12 @@ class InFlightSet:
         if item.state is HandlingState.WAITING:
             self._waiting_count -= 1
             self._remove(item, OutcomeKind.LOST)
-        elif item.group is not None:
+        else:
+            self.end_renewal(item)
+
+    def end_renewal(self, item: InFlightItem) -> None:
+        """Renew the lease of an item no more."""
+        if item.group is not None:
             item.group.items.pop(item, None)
             item.group = None
 
@@ -280,7 +294,7 @@ class InFlightSet:
         shortened: list[InFlightItem] = []
         for item in items:
             until_s = _lease_end_s(item, sent_s, lease_ms)
-            if until_s < item.lease_end_s and _is_live(item):
+            if until_s < item.lease_end_s and item.needs_lease:
                 item.lease_end_s = until_s
                 shortened.append(item)
         self._schedule_renewals(shortened, sent_s)
@@ -293,11 +307,11 @@ class InFlightSet:
         """
         for item in items:
             item.lease_end_s = _lease_end_s(item, sent_s, lease_ms)
-        self._schedule_renewals([item for item in items if _is_live(item)], sent_s)
+        self._schedule_renewals([item for item in items if item.needs_lease], sent_s)
 
     def on_renewal_failed(self, items: Sequence[InFlightItem], now_s: float) -> None:
         """Schedule another renewal of these leases before they end, because one failed or its outcome is unknown."""
-        live = [item for item in items if _is_live(item)]
+        live = [item for item in items if item.needs_lease]
         if live:
             group = _LeaseGroup(live)
             soonest_s = min(item.lease_end_s for item in live)
@@ -335,7 +349,3 @@ class InFlightSet:
 
 def _lease_end_s(item: InFlightItem, sent_s: float, lease_ms: int | None) -> float:
     return sent_s + (item.own_lease_s if lease_ms is None else lease_ms / 1_000) - ROUNDING_S
-
-
-def _is_live(item: InFlightItem) -> bool:
-    return not item.is_lost and item.state in (HandlingState.WAITING, HandlingState.RUNNING)

@@ -1,9 +1,9 @@
 """Renews the leases of the items in flight.
 
 Holds `LeaseRenewal`. Always true: one timer serves all leases. A lease is renewed
-when half of it has passed, and retried until it ends. At most one renewal of an item
-is in flight. An item is lost at once if its lease ends or a host refuses it.
-`InFlightSet` keeps the times. Knows nothing of handlers.
+when half of it has passed, and retried until it ends, also while a completion waits. At
+most one renewal of an item is in flight. An item is lost at once if its lease ends or a
+host refuses it, unless its completion is under way. `InFlightSet` keeps the times. Knows nothing of handlers.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class LeaseRenewal:
         for item, outcome in zip(items, outcomes, strict=True):
             refusal = outcome.error
             item.is_renewing = False
-            if item.is_lost or item.state not in (HandlingState.WAITING, HandlingState.RUNNING):
+            if not item.needs_lease:
                 continue
             if refusal is None:
                 renewed.append(item)
@@ -132,6 +132,8 @@ class LeaseRenewal:
                 if item.lease_ms == lease_ms:
                     item.lease_ms = self._lease_ms
                 failed.append(item)
+            elif item.state is HandlingState.SETTLING:  # its completion may be written, and the reply on its way
+                self._in_flight.end_renewal(item)
             else:
                 log.warning("the lease of item %s was lost: %s", item.delivery.id, refusal)
                 self._in_flight.mark_lost(item)

@@ -1,10 +1,11 @@
 """Settles items: sends their acks, nacks and releases.
 
 Holds `Settler`. Always true: each kind has batches of its own for each host, and no
-batch delays another. An ack or a completion is retried until a host replies with success or a
-refusal. A completion that is refused for its new items is nacked, as if its handler had failed. A nack or a release is retried until the lease ends, because the item then
-comes back by itself. Every settled item leaves the in-flight set. Knows nothing of
-handlers.
+batch delays another. An ack or a completion is retried until a host replies with success
+or a refusal; the lease of a completion is renewed meanwhile. A completion that is refused
+for its new items is nacked, as if its handler had failed. A nack or a release is retried
+until the lease ends, because the item then comes back by itself. Every settled item leaves
+the in-flight set. Knows nothing of handlers.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from foqs_client.errors import (
     NotFound,
     StaleLease,
 )
-from foqs_client.types import Completion, EntryResult, Nack, Outcome
+from foqs_client.types import Completed, Completion, EntryResult, Nack, Outcome
 
 ITEM_WEIGHT: Final = 1_024
 """What a new item weighs beside its bytes: a call has at most about 500 of them, and a host takes 1,000 unless it is told otherwise."""
+
+_SUPERSEDED: Final = "the item was delivered again, and its newer lease has replaced this one"
 
 log = logging.getLogger("foqs.consumer")
 
@@ -93,8 +96,17 @@ class Settler:
         return await self._client.ack([item.delivery for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
     async def _complete(self, batch: Sequence[InFlightItem]) -> Sequence[EntryResult]:
-        completions = [Completion(item.delivery, _outcome_of(item).then) for item in batch]
-        return await self._client.complete(completions, timeout_ms=COMMIT_TIMEOUT_MS)
+        # An item that was delivered again has another completion here, and a host refuses an id that occurs twice.
+        tokens: dict[str, int] = {}
+        for delivery in [item.delivery for item in batch]:
+            tokens[delivery.id] = max(delivery.token, tokens.get(delivery.id, delivery.token))
+        sent = [item for item in batch if item.delivery.token == tokens[item.delivery.id]]
+        completions = [Completion(item.delivery, _outcome_of(item).then) for item in sent]
+        results = await self._client.complete(completions, timeout_ms=COMMIT_TIMEOUT_MS)
+        if len(sent) == len(batch):
+            return results
+        by_item = dict(zip(sent, results, strict=True))
+        return [by_item.get(item) or Completed(error=StaleLease(_SUPERSEDED)) for item in batch]
 
     async def _nack(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
         return await self._client.nack([_nack_of(item) for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
@@ -115,6 +127,7 @@ class Settler:
                 continue
             log.warning("item %s is not done, because the items that follow are refused: %s", item.delivery.id, error)
             item.outcome = end_attempts(outcome_of(error, item.delivery.metadata), item.delivery)
+            self._in_flight.end_renewal(item)
             self._nacks.put(item)
         if not others:
             return ()

@@ -18,9 +18,11 @@ from foqs_client import (
     Item,
     ItemFilter,
     LimitExceeded,
+    Outcome,
     RateLimited,
     StaleLease,
     UnknownOutcome,
+    Unreachable,
 )
 from foqs_client.consumer import Consumer, Counts, Job, Retry
 from tests.support.consumer_stories import play, until
@@ -135,6 +137,90 @@ def test_limits_of_a_host_divide_a_batch_and_rates_delay_it() -> None:
         assert counts == Counts(done=9)
         assert max(sizes[2:]) <= 4
         assert await topics_of(fake, "t", "u") == [0, 9]
+
+    play(story)
+
+
+def refuses_for(client: Client, seconds: float) -> None:
+    """Let the client refuse completions for some time, as a namespace over its rate does."""
+    complete, loop = client.complete, asyncio.get_running_loop()
+    until_s = loop.time() + seconds
+
+    async def limited(completions: Sequence[Completion], **options: Any) -> list[Completed]:
+        if loop.time() < until_s:
+            return [Completed(error=RateLimited("later", retry_after_ms=1_000)) for _ in completions]
+        return await complete(completions, **options)
+
+    client.complete = limited  # type: ignore[method-assign]
+
+
+def test_lease_is_renewed_while_a_completion_waits() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        refuses_for(client, 100.0)
+        attempts: list[int] = []
+
+        async def handle(job: Job) -> None:
+            attempts.append(job.attempt)
+            job.done([Item("u")])
+
+        await client.enqueue([Item("t", lease_ms=2_000)])
+        assert await work_until_done(client, handle, 1) == Counts(done=1)
+        assert attempts == [1]
+        assert await topics_of(fake, "t", "u") == [0, 1]
+
+    play(story)
+
+
+def test_item_that_was_delivered_again_while_its_completion_waited_is_done_by_its_newer_lease() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        refuses_for(client, 10.0)
+
+        async def unreachable(*leases: Any, **options: Any) -> list[Outcome]:
+            raise Unreachable("nobody there")
+
+        client.extend = unreachable  # type: ignore[method-assign]
+        attempts: list[int] = []
+
+        async def handle(job: Job) -> None:
+            attempts.append(job.attempt)
+            job.done([Item("u", b"%d" % job.attempt)])
+
+        await client.enqueue([Item("t", lease_ms=7_000)])
+        assert await work_until_done(client, handle, 1) == Counts(done=1, lost=1)
+        assert attempts == [1, 2]
+        assert [item.payload for item in await fake.items("u")] == [b"2"]
+        assert await topics_of(fake, "t") == [0]
+
+    play(story)
+
+
+def test_refused_completion_is_nacked_and_its_lease_is_renewed_no_more() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        extend, nack = client.extend, client.nack
+        extended_ids: list[str] = []
+        nacks_refused = 0
+
+        async def extended(leases: Any, **options: Any) -> list[Outcome]:
+            extended_ids.extend(lease.id for lease in leases)
+            return await extend(leases, **options)
+
+        async def refused(nacks: Any, **options: Any) -> list[Outcome]:
+            nonlocal nacks_refused
+            nacks_refused += 1
+            raise Unreachable("nobody there")
+
+        client.extend, client.nack = extended, refused  # type: ignore[method-assign]
+
+        async def handle(job: Job) -> None:
+            if job.attempt > 1:
+                client.nack = nack  # type: ignore[method-assign]
+            else:
+                job.done([Item("")])
+
+        await client.enqueue([Item("t", lease_ms=2_000)])
+        assert await work_until_done(client, handle, 1) == Counts(done=1, lost=1)
+        assert nacks_refused
+        assert not extended_ids
 
     play(story)
 

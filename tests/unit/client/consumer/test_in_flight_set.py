@@ -9,10 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from foqs_client.consumer.handler_outcome import DONE, RELEASED, OutcomeKind
+from foqs_client.consumer.handler_outcome import DONE, RELEASED, HandlerOutcome, OutcomeKind
 from foqs_client.consumer.in_flight_set import ROUNDING_S, HandlingState, InFlightItem, InFlightSet
 from foqs_client.consumer.job import Job
-from foqs_client.types import Delivery
+from foqs_client.types import Delivery, Item
+
+WITH_FOLLOWER = HandlerOutcome(OutcomeKind.DONE, then=[Item("u")])
 
 
 def deliveries(count: int, lease_ms: int = 10_000, first: int = 0) -> list[Delivery]:
@@ -81,10 +83,10 @@ class InFlightSetMachine(RuleBasedStateMachine):
             self.running.append(item)
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), outcome=st.sampled_from([DONE, WITH_FOLLOWER]))
+    def end(self, data: st.DataObject, outcome: HandlerOutcome) -> None:
         item = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
-        must_settle = self.in_flight.finish(item, DONE)
+        must_settle = self.in_flight.finish(item, outcome)
         assert must_settle != item.is_lost
         if must_settle:
             self.settling.append(item)
@@ -115,7 +117,7 @@ class InFlightSetMachine(RuleBasedStateMachine):
     @rule(worked=st.booleans())
     def renewal(self, worked: bool) -> None:
         members, self.renewing = self.renewing, []
-        members = [item for item in members if item.state in (HandlingState.WAITING, HandlingState.RUNNING)]
+        members = [item for item in members if item.needs_lease]
         if worked:
             self.in_flight.on_renewed(members, self.now_s, None)
         else:
@@ -140,7 +142,7 @@ class InFlightSetMachine(RuleBasedStateMachine):
     @invariant()
     def each_lease_is_watched(self) -> None:
         for item in items_of(self.in_flight):
-            if item.state in (HandlingState.WAITING, HandlingState.RUNNING) and not item.is_lost:
+            if item.needs_lease and item.lease_end_s > self.now_s:
                 watched = [at_s for at_s, is_end, items in timers_of(self.in_flight) if item in items and is_end]
                 assert item.lease_end_s in watched
 
@@ -170,6 +172,28 @@ def test_settled_item_is_not_renewed_and_is_forgotten() -> None:
     second = begun(in_flight)
     in_flight.finish(second, DONE)
     assert not any(items for _, _, items in timers_of(in_flight))
+
+
+def test_lease_is_renewed_until_the_item_is_settled_if_items_follow() -> None:
+    in_flight = filled(1)
+    item = begun(in_flight)
+    in_flight.finish(item, WITH_FOLLOWER)
+    assert in_flight.pop_due(5.0) == ([item], [])
+    in_flight.on_renewed([item], 5.0, None)
+    assert in_flight.pop_due(10.0) == ([item], [])
+    in_flight.mark_settled([item])
+    in_flight.on_renewed([item], 10.0, None)
+    assert in_flight.next_timer_s is None
+
+
+def test_item_whose_lease_ends_while_it_is_settled_is_not_lost_before_the_reply() -> None:
+    in_flight = filled(1)
+    item = begun(in_flight)
+    in_flight.finish(item, WITH_FOLLOWER)
+    assert in_flight.pop_due(30.0) == ([], [])
+    assert in_flight.next_timer_s is None
+    in_flight.mark_settled([item])
+    assert in_flight.ended_counts == {OutcomeKind.DONE: 1}
 
 
 def test_renewal_sets_the_duration_it_asked_for_and_not_a_later_one() -> None:
