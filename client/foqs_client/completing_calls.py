@@ -28,8 +28,9 @@ class CompletingCalls(RepeatableCalls):
 
         For each entry the item is deleted and the new items are durable, or nothing is changed. A lease that was replaced,
         or whose item is gone, is `StaleLease`. The client retries the call until its time ends; a second attempt never adds
-        a second item. The new items are in the shard of the acked one, so an idempotency key that belongs to another shard
-        is `InvalidArgument`. Automatic keys are not needed, and not given.
+        a second item. The new items are in the shard of the acked one, so a group or an idempotency key that belongs to
+        another shard is `InvalidArgument`. Items with neither, and items of the acked item's group, belong to it: enqueue
+        others before the ack. Automatic keys are not needed, and not given.
 
         Example: `await client.complete([Completion(delivery, [Item("mail", b"thanks")])])`
         """

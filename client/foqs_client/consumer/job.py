@@ -169,8 +169,9 @@ class Job:
         """Give the items that follow from this one. When the handler returns, they are added and this item is acked, or neither.
 
         They are written in one transaction, in the shard of this item, however often that is tried. If the handler raises,
-        they are dropped. The items of the last call count. Idempotency keys that belong to another shard are refused, and
-        the item is tried again as if the handler had failed.
+        they are dropped. The items of the last call count. A group or an idempotency key that belongs to another shard is
+        refused, and the item is tried again as if the handler had failed. Items with neither, and items of this item's own
+        group, belong to it: `Item("mail", group=job.group)`. Enqueue others before the handler returns.
 
         Raises:
             InvalidArgument: one of them is no item, or its payload, metadata or trace context is not bytes.

@@ -3,7 +3,8 @@
 Holds `LeaseRenewal`. Always true: one timer serves all leases. A lease is renewed
 when half of it has passed, and retried until it ends, also while a completion waits. At
 most one renewal of an item is in flight. An item is lost at once if its lease ends or a
-host refuses it, unless its completion is under way. `InFlightSet` keeps the times. Knows nothing of handlers.
+host refuses it, unless its completion is under way. `InFlightSet` keeps the times.
+Knows nothing of handlers.
 """
 
 from __future__ import annotations

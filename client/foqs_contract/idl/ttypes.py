@@ -2443,8 +2443,9 @@ class Completion(object):
      - id: Required.
      - token: Required.
      - item_count: Required: at least 1. This many of the request's `items` follow from it, after those of the completions before it. At
-    most the host's limits of items and bytes of an atomic enqueue. They are added to the shard of `id`. An idempotency
-    key that belongs to another shard is INVALID_ARGUMENT, and the error names both fields.
+    most the host's limits of items and bytes of an atomic enqueue. They are added to the shard of `id`. A group or an
+    idempotency key that belongs to another shard is INVALID_ARGUMENT, and the error names both fields. Items with
+    neither, and items of the group of `id`, are of that shard.
 
     """
 
