@@ -6,7 +6,9 @@ it has completed for the namespace's key window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from foqs_client import conversion
@@ -18,6 +20,7 @@ from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 
 _COMPLETE: Final = ThriftMethod("complete")
+_PLACE: Final = re.compile(r"\b(completions|items)\[([0-9]+)\]")
 
 
 class CompletingCalls(RepeatableCalls):
@@ -34,7 +37,7 @@ class CompletingCalls(RepeatableCalls):
 
         Example: `await client.complete([Completion(delivery, [Item("mail", b"thanks")])])`
         """
-        entries = [_entry(each) for each in completions]
+        entries = [_entry(each, place) for place, each in enumerate(completions)]
         if self._spans is None or not entries:
             return await self._complete(entries, timeout_ms)
         with self._spans.settle(_COMPLETE.name, [each.delivery for each in completions]) as call:
@@ -48,7 +51,8 @@ class CompletingCalls(RepeatableCalls):
             leases = [ttypes.Completion(each.id, each.token, len(each.items)) for each in part]
             items: Any = [item for each in part for item in each.items]  # the encoder reads their fields by name
             request = ttypes.CompleteRequest(self.namespace, leases, items=items)
-            return conversion.completed((await self._call(_COMPLETE, request, timeout_ms, host)).outcomes)
+            results = conversion.completed((await self._call(_COMPLETE, request, timeout_ms, host)).outcomes)
+            return _with_callers_places(results, part)
 
         return await self._send_repeatable(
             entries, lambda each: self.owner(each.id), send, Completed, (StaleLease, NotFound), timeout_ms
@@ -56,15 +60,45 @@ class CompletingCalls(RepeatableCalls):
 
 
 class _Entry(NamedTuple):
-    """A completion as it is sent."""
+    """A completion as it is sent. `place`: its place in the caller's list."""
 
     id: str
     token: int
     items: Sequence[Item]
+    place: int
 
 
-def _entry(given: Completion) -> _Entry:
+def _entry(given: Completion, place: int) -> _Entry:
     """Return the entry of a completion. Raises InvalidArgument."""
     delivery = given.delivery
     id, token = delivery if isinstance(delivery, tuple) else (delivery.id, delivery.token)
-    return _Entry(id, token, conversion.items(given.items))
+    return _Entry(id, token, conversion.items(given.items), place)
+
+
+def _with_callers_places(results: Sequence[Completed], part: Sequence[_Entry]) -> list[Completed]:
+    """Return the results with errors that name `completions[2].items[0]` of the caller's list.
+
+    A host names an item by its place among the items of all entries that were sent to it.
+    """
+    found = list(results)
+    first = 0
+    for sent_place, (entry, result) in enumerate(zip(part, results, strict=False)):
+        if result.error is not None:
+            found[sent_place] = replace(
+                result, error=result.error.with_renamed_places(_renaming(entry, sent_place, first))
+            )
+        first += len(entry.items)
+    return found
+
+
+def _renaming(entry: _Entry, sent_place: int, first: int) -> Callable[[str], str]:
+    """Return a function that renames the places of an entry in a text. `first`: the place of its first item in the call."""
+
+    def name(found: re.Match[str]) -> str:
+        place = int(found[2])
+        if found[1] == "completions":
+            return f"completions[{entry.place}]" if place == sent_place else found[0]
+        own = place - first
+        return f"completions[{entry.place}].items[{own}]" if 0 <= own < len(entry.items) else found[0]
+
+    return lambda text: _PLACE.sub(name, text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, Self
 
 HANDOVER_RETRY_MS: Final = 100
@@ -93,6 +94,11 @@ class FoqsError(Exception):
         if field is not None and offset:
             field = _ENTRY_INDEX.sub(lambda place: f"[{int(place[1]) - offset}]", field, count=1)
         return type(self)(self.message, field=field, retry_after_ms=self.retry_after_ms, owner=self.owner)
+
+    def with_renamed_places(self, rename: Callable[[str], str]) -> Self:
+        """Return this error with the names of fields as its caller knows them, in the field and in the message."""
+        field = None if self.field is None else rename(self.field)
+        return type(self)(rename(self.message), field=field, retry_after_ms=self.retry_after_ms, owner=self.owner)
 
     def __str__(self) -> str:
         where = f" ({self.field})" if self.field else ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from random import Random
@@ -33,6 +34,8 @@ from foqs_client.types import Completed, Completion, EntryResult, Nack, Outcome
 ITEM_WEIGHT: Final = 1_024
 """What a new item weighs beside its bytes: a call has at most about 500 of them, and a host takes 1,000 unless it is told otherwise."""
 
+_FOLLOWERS: Final = re.compile(r"\bcompletions\[[0-9]+\]\.items(?=\[)")
+"""The items of a completion, which a handler knows as the argument `then` of `Job.done`."""
 _SUPERSEDED: Final = "the item was delivered again, and its newer lease has replaced this one"
 
 log = logging.getLogger("foqs.consumer")
@@ -125,6 +128,7 @@ class Settler:
             if error is None or _may_be_written_later(error) or isinstance(error, StaleLease | NotFound):
                 others.append((item, result))
                 continue
+            error = error.with_renamed_places(lambda text: _FOLLOWERS.sub("then", text))
             log.warning("item %s is not done, because the items that follow are refused: %s", item.delivery.id, error)
             item.outcome = end_attempts(outcome_of(error, item.delivery.metadata), item.delivery)
             self._in_flight.end_renewal(item)

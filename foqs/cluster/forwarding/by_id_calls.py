@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
@@ -29,6 +29,9 @@ from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.method_table import METHODS
 from foqs_contract.thrift_method import ThriftMethod
+
+_INDEXED: Final = re.compile(r"\b(\w+)\[([0-9]+)\]")
+"""Matches the place of an entry in the field or the message of an error."""
 
 
 class _Entries(NamedTuple):
@@ -185,13 +188,18 @@ def _item_places(entries: Sequence[Any], places: Sequence[int]) -> list[int]:
 def _with_caller_index(
     outcome: Any, entries: str, peer_index: int, caller_index: int, item_places: Sequence[int] = ()
 ) -> Any:
-    """Correct the index in the field of a peer's outcome to the index in the caller's request."""
+    """Correct the indexes in the field and the message of a peer's outcome to the indexes in the caller's request."""
     error = outcome.error
-    found = re.match(r"items\[(\d+)\]", error.field) if error is not None and error.field and item_places else None
-    if found is not None and int(found[1]) < len(item_places):
-        error.field = f"items[{item_places[int(found[1])]}]{error.field[found.end() :]}"
+    if error is None or not error.field:
         return outcome
-    prefix = f"{entries}[{peer_index}]"
-    if error is not None and error.field and error.field.startswith(prefix):
-        error.field = f"{entries}[{caller_index}]{error.field[len(prefix) :]}"
+
+    def corrected(found: re.Match[str]) -> str:
+        name, place = found[1], int(found[2])
+        if name == entries:
+            return f"{entries}[{caller_index}]" if place == peer_index else found[0]
+        return f"items[{item_places[place]}]" if name == "items" and place < len(item_places) else found[0]
+
+    error.field = _INDEXED.sub(corrected, error.field, count=1)
+    if error.message and item_places:  # the error of a completion may name both in its sentence
+        error.message = _INDEXED.sub(corrected, error.message)
     return outcome

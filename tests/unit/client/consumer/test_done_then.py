@@ -108,7 +108,7 @@ def test_items_that_are_refused_make_the_handler_fail_and_harm_no_other(caplog: 
             counts = await work_until_done(client, handle, 3)
         assert counts == Counts(done=3, retried=1)
         assert await topics_of(fake, "t", "u", "v") == [0, 3, 3]
-        assert "is not done, because the items that follow are refused" in caplog.text
+        assert "is not done, because the items that follow are refused: INVALID_ARGUMENT (then[1].topic)" in caplog.text
 
     play(story)
 

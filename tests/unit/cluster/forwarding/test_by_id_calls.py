@@ -129,7 +129,7 @@ def test_any_host_completes_items_of_all_shards_and_repeats_the_ids() -> None:
             CODE.INVALID_ARGUMENT,
             f"items[{2 * place + 1}].idempotency_key",
         )
-        assert "].id and items[" in refused.message
+        assert f"completions[{place}].id and items[{2 * place + 1}].idempotency_key" in refused.message
         done = {each.id: outcome.ids for each, outcome in zip(completions, outcomes, strict=True) if outcome.ids}
         assert len(done) == 7
         assert all({new.split("-")[0] for new in ids} == {id.split("-")[0]} for id, ids in done.items())
