@@ -397,6 +397,6 @@ class TopicGroups:
             f"invariant 13: {name} has {group.heads}, and offers {self.offer(group)}"
         )
         for number in group.reserved:
-            assert self._reserved.get(number) is group, f"invariant 21: the permit of {number} is lost"
+            assert self._reserved.get(number) is group, f"invariant 23: the permit of {number} is lost"
         for key in group.heads:
             assert self._head_groups.get(key) is group, f"invariant 13: the group of the head {key} is unknown"

@@ -316,11 +316,11 @@ class DirtyItems:
         ready = [number for number, item in unreadable.items() if item.state is State.READY]
         assert sorted(self.unreadable.ready(len(ready) + 1)) == sorted(ready), "a READY item is not known as such"
         firsts = {number: item.first for number, item in self._items.items() if number not in unreadable}
-        assert in_blocks == firsts, "invariant 20: a dirty item is not in the block of its first event"
+        assert in_blocks == firsts, "invariant 22: a dirty item is not in the block of its first event"
         assert all(self._blocks.values()) and [*self._blocks] == sorted(self._blocks), "the blocks are not in order"
         self._keys.check({number: item.keys(number) for number, item in self._items.items()})
         ended = {number for number, item in self._items.items() if item.is_ended}
-        assert self._ended.keys() == ended, "invariant 20: an ended item is not known as such, or another one is"
+        assert self._ended.keys() == ended, "invariant 22: an ended item is not known as such, or another one is"
         sizes = [item.sizes for item in self._items.values()]
         memory_bytes, carried_bytes = sum(size for size, _ in sizes), sum(size for _, size in sizes)
         assert memory_bytes == self.memory_bytes, (

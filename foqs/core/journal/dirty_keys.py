@@ -112,7 +112,7 @@ class DirtyKeys:
         for sorted_keys in (self.dues, self.numbers, *self._order_keys.values()):
             sorted_keys.check()
         numbers = self.numbers.first_after(-1, len(expected) + 1)
-        assert numbers == sorted(expected), "invariant 20: the numbers in order are not those of the dirty items"
+        assert numbers == sorted(expected), "invariant 22: the numbers in order are not those of the dirty items"
         existing = [keys for keys in expected.values() if keys is not None]
         dues = sorted(due_key for _, _, due_key in existing if due_key != NO_DUE)
         assert self.dues.first_after(-1, len(dues) + 1) == dues, (
