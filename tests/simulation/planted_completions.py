@@ -10,6 +10,7 @@ from foqs.core.flush import flush_plan
 from foqs.core.flush.completions import CompletionEntry, NewNumbers
 from foqs.core.flush.flush_keys import FlushKeys
 from foqs.core.flush.flush_plan import FlushPlan
+from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import completion_key
 from foqs.core.items.item import Row
@@ -59,9 +60,10 @@ def stale_completions_insert() -> None:
         own_number: int,
         accepted_ms: int,
         context: FlushContext,
+        purge_markers: PurgeMarkers,
         plan: FlushPlan,
     ) -> Any:
-        result = original(namespace, completion, row, own_number, accepted_ms, context, plan)
+        result = original(namespace, completion, row, own_number, accepted_ms, context, purge_markers, plan)
         if isinstance(result, StaleLease):
             plan.topics.setdefault(namespace, set()).update(item.topic for item in completion.items)
             numbers = range(own_number + 1, own_number + 1 + len(completion.items))

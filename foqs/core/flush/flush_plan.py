@@ -183,7 +183,7 @@ def plan_flush(
     if batch.moves:
         _decide_moves(batch.moves, find_row, context, timers, plan)
     if batch.completions:
-        _decide_completions(batch.completions, find_row, context, plan)
+        _decide_completions(batch.completions, find_row, context, purge_markers, plan)
     if batch.dues:
         _remove_stale_timers(batch.dues, find_row, plan)
     if batch.leases:
@@ -288,7 +288,11 @@ def _decide_moves(
 
 
 def _decide_completions(
-    parts: Sequence[Part[Completions]], find_row: FindRow, context: FlushContext, plan: FlushPlan
+    parts: Sequence[Part[Completions]],
+    find_row: FindRow,
+    context: FlushContext,
+    purge_markers: PurgeMarkers,
+    plan: FlushPlan,
 ) -> None:
     """Ack each item and insert those that follow from it, or do neither."""
     for part in parts:
@@ -301,7 +305,11 @@ def _decide_completions(
                 results.append(_repeat_of_completion(operation.namespace, completion, plan.keys))
             else:
                 own_number, accepted_ms = operation.own_numbers[place], operation.accepted_ms
-                results.append(_complete(operation.namespace, completion, row, own_number, accepted_ms, context, plan))
+                results.append(
+                    _complete(
+                        operation.namespace, completion, row, own_number, accepted_ms, context, purge_markers, plan
+                    )
+                )
         plan.results.append((part, results))
 
 
@@ -312,6 +320,7 @@ def _complete(
     own_number: int,
     accepted_ms: int,
     context: FlushContext,
+    purge_markers: PurgeMarkers,
     plan: FlushPlan,
 ) -> Any:
     """Complete the item of a row. Return `NewNumbers`, or the error for which nothing is written."""
@@ -328,8 +337,10 @@ def _complete(
     topics = plan.topics.setdefault(namespace, set())
     for place, item in enumerate(completion.items):
         if numbers[place] == own_number + 1 + place:
-            plan.inserted.append(new_row(item, numbers[place], accepted_ms, context.now_ms))
-            topics.add(item.topic)
+            # As with inserts, a covered item was purged before it was written: its flush was refused and is repeated.
+            if numbers[place] > purge_markers.last_number((namespace, item.topic)):
+                plan.inserted.append(new_row(item, numbers[place], accepted_ms, context.now_ms))
+                topics.add(item.topic)
         else:
             keys.repeat_count += 1
             keys.add(namespace, completed_item_key(number, place), numbers[place], completion.digest)

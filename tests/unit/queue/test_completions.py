@@ -444,6 +444,43 @@ def test_purge_in_the_flush_of_a_completion_covers_its_items(monkeypatch: pytest
     run_in_world(story)
 
 
+def test_purge_in_a_refused_flush_covers_the_items_of_a_completion_that_is_written_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        one, two = await delivered(caller, 2)
+        await caller.put("u")
+        refusals: list[Writes] = []
+
+        def refuse(writes: Writes) -> WriteRefused | None:
+            if not writes.purge_markers_added or not writes.inserts:
+                return None
+            refusals.append(writes)
+            return WriteRefused("no such luck", is_bad_value=True)
+
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
+        with closed(commits):
+            first = start_task(caller.put("busy"))
+            await world.until(lambda: commits.held == 1)
+            world.database.refuse = refuse
+            completing = start_task(caller.complete([(one, [new_item("u"), new_item("v")]), (two, [new_item("u")])]))
+            purging = start_task(caller.queue.bulk.purge_topic("default", "u", world.deadline_in(5)))
+            await world.pass_s(0.05)
+        await first
+        mixed, covered = await completing
+        assert (len(done(mixed)), len(done(covered))) == (2, 1)
+        assert await purging == 1
+        assert refusals
+        engine.shards[1].memory.check()
+        assert ("default", "u") not in engine.shards[1].counts
+        await wait_until_idle(world, engine)
+        assert world.rows() == [("busy", READY), ("v", READY)]
+
+    run_in_world(story)
+
+
 def test_waiting_dequeue_gets_a_new_item() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.completions import CompletionEntry, Completions
+from foqs.core.flush.completions import CompletionEntry, Completions, NewNumbers
 from foqs.core.flush.flush_plan import FlushPlan, chain_finders, entry_result, plan_flush
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Events, Inserts, Leases
-from foqs.core.flush.purge_markers import DeletePurgedRows
+from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.items.idempotency_keys import (
     IdempotencyKey,
@@ -385,6 +385,22 @@ def test_purged_rows_lose_their_entries() -> None:
     rows = [make_row(1, due_ms=NOW + 9), make_row(2), make_row(3, state=State.LEASED, due_ms=NOW + 9)]
     writes = decide(Batch([Part(DeletePurgedRows(rows, None), 0, 3)]), []).writes()
     assert (writes.deletes, writes.timers_removed) == ([1, 2, 3], [(NOW + 9, 1)])
+
+
+def test_item_that_follows_and_is_covered_by_a_purge_is_not_inserted() -> None:
+    items = [make_item(topic="u"), make_item(topic="v"), make_item(topic="u")]
+    operation = Completions("n", [CompletionEntry(1, 5, items, b"digest")], 0, None)
+    operation.number(0, 1, FIRST_NEW)
+    markers = PurgeMarkers([PurgeMarker("n", "u", FIRST_NEW + 1)])
+    rows = {1: make_row(1, state=State.LEASED, token=5)}
+    plan = plan_flush(batch_of(operation), rows.get, CONTEXT, timers(), purge_markers=markers)
+    assert plan.results[0][1] == [NewNumbers([FIRST_NEW + 1, FIRST_NEW + 2, FIRST_NEW + 3], False)]
+    assert [(row.id, row.topic) for row in plan.inserted] == [(FIRST_NEW + 2, "v"), (FIRST_NEW + 3, "u")]
+    assert plan.deleted_numbers() == [1]
+    assert [key.key for key in plan.keys.records_added()] == [completion_key(1)]
+    raised = PurgeMarkers([PurgeMarker("n", "u", FIRST_NEW + 3), PurgeMarker("n", "v", FIRST_NEW + 3)])
+    covered = plan_flush(batch_of(operation), rows.get, CONTEXT, timers(), purge_markers=raised)
+    assert (covered.inserted, covered.topics) == ([], {"n": set()})
 
 
 def test_no_due_is_written_below_the_watermark() -> None:
