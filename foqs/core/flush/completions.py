@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from foqs.core.flush.operation import OPEN, SEALED, Lane, Operation, OperationCaller
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.core.limits.in_flight import InFlight
-from foqs_contract.errors import FoqsError
+from foqs_contract.errors import FoqsError, UnknownOutcome
 
 NEW_ITEM_BYTES: Final = 1_024
 """What a new item counts beside its bytes, so that one flush, and one turn of a namespace, takes about as many new rows of
@@ -106,12 +106,12 @@ class Completions(Operation):
 
     @property
     def not_inserted_count(self) -> int:
-        """The number of new items that were not inserted, whatever the reason."""
+        """The number of new items that were certainly not inserted. Those of an unknown outcome may be."""
         count = 0
         for entry, result, own in zip(self.entries, self.results, self.own_numbers, strict=True):
             if isinstance(result, NewNumbers) and not result.is_repeat:
                 count += sum([not own < number <= own + len(entry.items) for number in result.numbers])
-            else:
+            elif not isinstance(result, UnknownOutcome):
                 count += len(entry.items)
         return count
 

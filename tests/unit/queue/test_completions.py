@@ -401,6 +401,23 @@ def test_what_completions_did_not_insert_is_not_charged() -> None:
     run_in_world(story)
 
 
+def test_completion_whose_caller_gave_up_and_that_is_written_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        world.catalog = catalog(default={"enqueues_per_minute": 4})
+        engine = await world.counted_engine(ONE)
+        caller = Caller(world, engine)
+        one, two = await delivered(caller, 2)
+        gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+        with closed(gate):
+            assert kinds(await caller.complete([(one, [new_item("u")] * 2)], timeout_s=0.2)) == [UnknownOutcome]
+        await wait_until_idle(world, engine)
+        assert world.rows() == [("t", LEASED)] + [("u", READY)] * 2
+        assert kinds(await caller.complete([(two, [new_item("v")])])) == [RateLimited]
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
 def test_purged_cancelled_and_unknown_items_are_not_completed() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)

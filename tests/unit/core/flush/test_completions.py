@@ -11,7 +11,15 @@ from foqs.core.items.idempotency_keys import completed_item_key, completion_dige
 from foqs.core.items.item import NewItem
 from foqs.core.items.life import EventKind
 from foqs.core.limits.in_flight import InFlight
-from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, StaleLease, Unavailable
+from foqs_contract.errors import (
+    DeadlineExceeded,
+    FoqsError,
+    InvalidArgument,
+    LimitExceeded,
+    StaleLease,
+    Unavailable,
+    UnknownOutcome,
+)
 from tests.support.plain_flush import make_item, make_keyed_item
 from tests.support.plain_intake import Caller, intake
 
@@ -41,6 +49,15 @@ def test_item_that_repeats_the_one_of_its_key_is_not_charged() -> None:
     operation.number(0, 1, 100)
     operation.settle(0, [NewNumbers([101, 9, 103], False)])
     assert operation.not_inserted_count == 1
+
+
+def test_items_of_an_unknown_outcome_stay_charged_and_those_of_a_withdrawn_entry_do_not() -> None:
+    operation = completions(2, 3)
+    operation.number(0, 1, 100)
+    operation.seal(0, 1)
+    operation.abandon()
+    assert [*map(type, operation.results)] == [UnknownOutcome, DeadlineExceeded]
+    assert operation.not_inserted_count == 3
 
 
 def test_new_item_counts_a_kib_beside_its_bytes() -> None:
