@@ -47,6 +47,8 @@ class Backlogs:
         in_flight = self._in_flight.get(namespace)
         if in_flight is None:
             if len(self._in_flight) >= _COUNTERS_MAX:
-                self._in_flight = {name: counter for name, counter in self._in_flight.items() if counter.items}
+                self._in_flight = {
+                    name: counter for name, counter in self._in_flight.items() if counter.items or counter.bytes
+                }
             in_flight = self._in_flight[namespace] = InFlight()
         return in_flight

@@ -102,7 +102,8 @@ class Completing:
         """Submit completions of one shard; if there are limits, a single one. Raises FoqsError: nothing was submitted."""
         items = [item for completion in completions for item in completion.items]
         if limits is not None:
-            self._quota.check_limits(namespace, limits, items, len(completions))
+            removed_bytes = sum([shard.cached_payload_bytes(namespace, entry.number) for entry in completions])
+            self._quota.check_limits(namespace, limits, items, len(completions), removed_bytes)
             errors = self._quota.topic_limit_errors(namespace, limits, [item.topic for item in items])
             for place, error in errors.items():
                 raise error_of_item(completions[0].first_place + place, error)

@@ -59,12 +59,18 @@ class Quota:
         self._topic_totals = TopicTotals()
 
     def check_limits(
-        self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem], removed: int = 0
+        self,
+        namespace: str,
+        settings: NamespaceOptions,
+        items: Sequence[NewItem],
+        removed_items: int = 0,
+        removed_bytes: int = 0,
     ) -> None:
         """Check rate and backlog for a call. Nothing is charged.
 
         Args:
-            removed: items that leave when these are written.
+            removed_items: how many items leave when these are written. A backlog that does not grow is not checked.
+            removed_bytes: their payload bytes, as far as they are known.
 
         Raises:
             RateLimited: the rate does not allow it now.
@@ -73,7 +79,7 @@ class Quota:
         part = self._parts.of(namespace)
         part.record_request(len(items), self._stopwatch_s())
         if settings.backlog_items_max or settings.backlog_bytes_max:
-            self._check_backlog(namespace, settings, items, part, removed)
+            self._check_backlog(namespace, settings, items, part, removed_items, removed_bytes)
         if settings.enqueues_per_minute:
             self._check_rate(namespace, settings.enqueues_per_minute, len(items), part)
 
@@ -147,17 +153,18 @@ class Quota:
         settings: NamespaceOptions,
         items: Sequence[NewItem],
         part: LimitPart,
-        removed: int,
+        removed_items: int,
+        removed_bytes: int,
     ) -> None:
         held_items, held_bytes = self._backlogs.backlog(namespace)
-        held_items = max(0, held_items - removed)
         items_max, bytes_max = settings.backlog_items_max, settings.backlog_bytes_max
-        if items_max and held_items + len(items) > part.items_max(items_max):
+        count = len(items) - removed_items
+        if items_max and (count > 0 or not removed_items) and held_items + count > part.items_max(items_max):
             held_items += part.elsewhere_items
-            raise self._backlog_error(namespace, "items", held_items, len(items), items_max, len(items), part.scope)
+            raise self._backlog_error(namespace, "items", held_items, count, items_max, len(items), part.scope)
         if bytes_max:
-            size = total_payload_bytes(items)
-            if held_bytes + size > part.bytes_max(bytes_max):
+            size = total_payload_bytes(items) - removed_bytes
+            if (size > 0 or not removed_items) and held_bytes + size > part.bytes_max(bytes_max):
                 held_bytes += part.elsewhere_bytes
                 raise self._backlog_error(namespace, "bytes", held_bytes, size, bytes_max, len(items), part.scope)
 

@@ -405,7 +405,7 @@ class OwnedShard:
         """Queue completions of items of this shard, and return their operation.
 
         Args:
-            in_flight: counts their new items until they have results.
+            in_flight: counts what they add to the backlog until they have results.
 
         Raises `TemporaryRefusal`: nothing was queued.
         """
@@ -415,10 +415,14 @@ class OwnedShard:
         self._check_numbers_left(operation.number_count(0, len(operation)))
         self._writer.submit(operation)
         if in_flight is not None:
-            operation.in_flight = in_flight
-            for entry in entries:
-                in_flight.add(entry.items)
+            sizes = [self.cached_payload_bytes(namespace, entry.number) for entry in entries]
+            operation.count_in_flight(in_flight, sizes)
         return operation
+
+    def cached_payload_bytes(self, namespace: str, number: int) -> int:
+        """Return the payload bytes of a namespace's item whose row is cached, as one just delivered mostly is; 0 for others."""
+        row = self.memory.cache.get(number)
+        return 0 if row is None or row.namespace != namespace else row.payload_bytes
 
     def submit(self, operation: Operation) -> None:
         """Queue an operation on existing items. Raises `TemporaryRefusal`: nothing was queued."""

@@ -67,10 +67,11 @@ class Completions(Operation):
     Attributes:
         own_numbers: for each entry the number before that of its first new item, which no item has; 0 for an entry that
             was not in a flush yet.
-        in_flight: counts the new items of the entries that have no result yet; None if they are not counted.
+        in_flight: counts the growth of the entries that have no result yet; None if it is not counted.
+        removed_bytes: for each entry the payload bytes of its acked item, by which `in_flight` counts it; 0 if unknown.
     """
 
-    __slots__ = ("accepted_ms", "entries", "in_flight", "own_numbers")
+    __slots__ = ("accepted_ms", "entries", "in_flight", "own_numbers", "removed_bytes")
 
     def __init__(
         self, namespace: str, entries: Sequence[CompletionEntry], accepted_ms: int, caller: OperationCaller | None
@@ -80,6 +81,7 @@ class Completions(Operation):
         self.accepted_ms = accepted_ms
         self.own_numbers = [0] * len(entries)
         self.in_flight: InFlight | None = None
+        self.removed_bytes: Sequence[int] = ()
         self.bytes = self.size(0, len(entries))
 
     def size(self, start: int, stop: int) -> int:
@@ -115,6 +117,12 @@ class Completions(Operation):
                 count += len(entry.items)
         return count
 
+    def count_in_flight(self, in_flight: InFlight, removed_bytes: Sequence[int]) -> None:
+        """Count the growth of its entries until they have results. See the attributes."""
+        self.in_flight, self.removed_bytes = in_flight, removed_bytes
+        for entry, size in zip(self.entries, removed_bytes, strict=True):
+            in_flight.add_growth(entry.items, size)
+
     def settle(self, start: int, results: Sequence[Any]) -> bool:
         if self.in_flight is not None:
             self._leave_in_flight(self.in_flight, start, start + len(results))
@@ -126,11 +134,11 @@ class Completions(Operation):
         super()._settle_pending(start, stop, if_open, if_sealed)
 
     def _leave_in_flight(self, in_flight: InFlight, start: int, stop: int) -> None:
-        """Stop counting the items of the entries that have no result yet, because they are about to get one."""
+        """Stop counting the growth of the entries that have no result yet, because they are about to get one."""
         for place in range(start, stop):
             result = self.results[place]
             if result is OPEN or result is SEALED:
-                in_flight.remove(self.entries[place].items)
+                in_flight.remove_growth(self.entries[place].items, self.removed_bytes[place])
 
 
 def new_item_bytes(item: NewItem) -> int:

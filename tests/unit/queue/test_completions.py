@@ -384,6 +384,69 @@ def test_item_that_is_acked_leaves_room_for_one_that_follows() -> None:
     run_in_world(story)
 
 
+@pytest.mark.parametrize("limits", [{"backlog_items_max": 6}, {"backlog_bytes_max": 6 * 7}])
+def test_full_namespace_completes_many_items_at_once_that_are_followed_by_no_more_than_they_were(
+    limits: dict[str, int],
+) -> None:
+    async def story(world: World) -> None:
+        world.catalog = catalog(default=limits)
+        engine = await world.counted_engine(ONE)
+        caller = Caller(world, engine)
+        await caller.enqueue([new_item(payload=b"payload") for _ in range(6)])
+        items = (await caller.get("t", 6)).items
+        larger = [new_item("u", payload=b"payload"), new_item("u", payload=b"")]
+        if "backlog_bytes_max" in limits:
+            larger = [new_item("u", payload=b"payloads")]
+        outcomes = await caller.complete(
+            [(items[0], larger), *[(item, [new_item("u", payload=b"payload")]) for item in items[1:]]]
+        )
+        assert kinds(outcomes) == [LimitExceeded] + [CompletedIds] * 5
+        await wait_until_idle(world, engine)
+        assert world.rows() == [("t", LEASED)] + [("u", READY)] * 5
+        under_way = engine.queue._backlogs._in_flight["default"]
+        assert (under_way.items, under_way.bytes) == (0, 0)
+
+    run_in_world(story)
+
+
+def test_growth_of_completions_in_flight_counts_in_the_backlog() -> None:
+    async def story(world: World) -> None:
+        world.catalog = catalog(default={"backlog_items_max": 4})
+        engine = await world.counted_engine(ONE)
+        caller = Caller(world, engine)
+        items = await delivered(caller, 3)
+        outcomes = await caller.complete([(item, [new_item("u"), new_item("u")]) for item in items])
+        assert kinds(outcomes) == [CompletedIds, LimitExceeded, LimitExceeded]
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_namespace_over_its_limit_completes_items_that_one_follows_and_bytes_of_a_row_that_is_not_cached_count() -> (
+    None
+):
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        items = await delivered(Caller(world, engine), 3)
+        world.catalog = catalog(default={"backlog_items_max": 2})
+        engine = await restarted(world, engine, ONE)
+        await wait_until_idle(world, engine)
+        caller = Caller(world, engine)
+        outcomes = await caller.complete([(items[0], [new_item("u")]), (items[1], [new_item("u")] * 2)])
+        assert kinds(outcomes) == [CompletedIds, LimitExceeded]
+        world.catalog = catalog(default={"backlog_bytes_max": 1})
+        engine = await restarted(world, engine, ONE)
+        await wait_until_idle(world, engine)
+        assert engine.shards[1].memory.cache.get(items[1].row.id) is None
+        outcomes = await Caller(world, engine).complete(
+            [(items[1], [new_item("u")]), (items[2], [new_item("u", payload=b"")])]
+        )
+        assert kinds(outcomes) == [LimitExceeded, CompletedIds]
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
 def test_what_completions_did_not_insert_is_not_charged() -> None:
     async def story(world: World) -> None:
         world.catalog = catalog(default={"enqueues_per_minute": 6, "backlog_items_max": 100})

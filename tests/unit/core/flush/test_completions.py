@@ -69,15 +69,14 @@ def test_new_item_counts_a_kib_beside_its_bytes() -> None:
     assert operation.bytes == 2 * NEW_ITEM_BYTES + 13
 
 
-def test_items_in_flight_are_counted_until_their_entry_has_its_result() -> None:
+def test_growth_in_flight_is_counted_until_its_entry_has_its_result() -> None:
     operation, in_flight = completions(2, 1, 3), InFlight()
-    operation.in_flight = in_flight
-    for entry in operation.entries:
-        in_flight.add(entry.items)
+    operation.count_in_flight(in_flight, [0, 9, 1])
+    assert (in_flight.items, in_flight.bytes) == (1 + 0 + 2, 2 + 0 + 2)
     operation.settle(0, [NewNumbers([1, 2], False)])
-    assert in_flight.items == 4
+    assert (in_flight.items, in_flight.bytes) == (2, 2)
     operation.fail(0, 2, Unavailable("x"))
-    assert in_flight.items == 3
+    assert (in_flight.items, in_flight.bytes) == (2, 2)
     operation.abandon()
     assert (in_flight.items, in_flight.bytes) == (0, 0)
 
