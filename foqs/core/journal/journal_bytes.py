@@ -10,7 +10,8 @@
 
 A column of bytes is a column of lengths, -1 for None, and all bytes joined. None in a column of
 numbers is -1: no such number is negative. Names are columns of places in a list of distinct topics.
-The last column is that of groups, which is missing if no added item has one.
+The last column is that of groups. It is missing if no added item has one; then the version is 1, so
+that a program which does not know groups reads these bytes, and takes others for newer, not for damaged.
 All numbers are little-endian. What cannot be decoded is damage, and never guessed. A later version
 keeps version and checksum.
 """
@@ -29,7 +30,10 @@ from zlib import crc32
 from foqs.core.items.item import DeliveryPolicy, Row, State, TopicName
 from foqs.core.journal.journal_events import Base, FlushEvents, ItemChange, Rewrite
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The latest version, of bytes with groups. Bytes of version 1 with groups exist too: they were written before there was version 2."""
+
+_VERSION_WITHOUT_GROUPS: Final = 1
 _NONE: Final = -1
 _HEAD: Final = Struct("<BI")
 _COLUMN: Final = Struct("<Ic")
@@ -48,7 +52,7 @@ class JournalTooNew(Exception):
 
     def __init__(self, version: int) -> None:
         super().__init__(
-            f"its events have version {version}, and this program knows version {VERSION}: "
+            f"its events have version {version}, and this program knows versions up to {VERSION}: "
             "run the newer foqs that wrote it"
         )
 
@@ -107,10 +111,12 @@ def _encoded(events: FlushEvents) -> bytes:
         _column(events.current),
     ]
     groups = [row.item_group for row in added]
+    version = _VERSION_WITHOUT_GROUPS
     if groups.count(None) < len(groups):
+        version = VERSION
         columns += _bytes_column(groups)
     body = b"".join(columns)
-    return _HEAD.pack(VERSION, _checksum(VERSION, body)) + body
+    return _HEAD.pack(version, _checksum(version, body)) + body
 
 
 def decode_events(data: bytes) -> FlushEvents:
@@ -124,7 +130,7 @@ def decode_events(data: bytes) -> FlushEvents:
         version, checksum = _HEAD.unpack_from(data)
         if _checksum(version, memoryview(data)[_HEAD.size :]) != checksum:
             raise JournalDamaged("the checksum of the events differs")
-        if version != VERSION:
+        if version not in (_VERSION_WITHOUT_GROUPS, VERSION):
             raise JournalTooNew(version)
         return _Decoder(data).events()
     except (StructError, ValueError, IndexError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -87,12 +88,12 @@ def test_damaged_row_is_named_and_nothing_is_recovered() -> None:
 def test_row_of_a_newer_program_is_not_called_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         owned = await owner()
-        monkeypatch.setattr(journal_bytes, "VERSION", 2)
-        await owned.write(journal_row=row_of(FlushEvents(added=[new_row(1)])))
+        monkeypatch.setattr(journal_bytes, "VERSION", 3)
+        await owned.write(journal_row=row_of(FlushEvents(added=[replace(new_row(1), item_group=b"g")])))
         monkeypatch.undo()
         sentence = (
-            "the journal row of epoch 1, flush 1 cannot be read: its events have version 2, and this program knows "
-            "version 1: run the newer foqs that wrote it"
+            "the journal row of epoch 1, flush 1 cannot be read: its events have version 3, and this program knows "
+            "versions up to 2: run the newer foqs that wrote it"
         )
         with pytest.raises(StoreUnusable, match=f"^{sentence}$"):
             await replay_journal(owned.store)

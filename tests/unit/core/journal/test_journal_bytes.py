@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, PRIORITY_MIN, TIME_MS
 from foqs.core.journal import journal_bytes
 from foqs.core.journal.journal_bytes import JournalDamaged, JournalTooNew, decode_events, encode_events
 from foqs.core.journal.journal_events import Base, FlushEvents, ItemChange, Rewrite
+from tests.support import builders
 
 NAMES = st.sampled_from(["orders", "größe", "", "x" * 200])
 NUMBERS = st.integers(1, NUMBER_MAX)
@@ -48,6 +51,7 @@ CHANGES = st.builds(
     ItemChange, NUMBERS, NAMES, NAMES, STATES, OPTIONAL_TIMES, TOKENS, st.integers(0, 1000), OPTIONAL_TIMES, REWRITES
 )
 BASES = st.builds(Base, NAMES, NAMES, STATES, OPTIONAL_TIMES, SIZES, PRIORITIES, TIMES)
+GROUPED = FlushEvents(added=[builders.row(1, payload=None), builders.row(2, payload=None, item_group=b"customer")])
 EVENTS = st.builds(
     FlushEvents,
     st.lists(ROWS, max_size=8),
@@ -87,9 +91,21 @@ def test_missing_bytes_are_damage(events: FlushEvents, data: st.DataObject) -> N
 
 def test_events_of_a_newer_program_are_refused_and_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_bytes, "VERSION", 9)
-    encoded = encode_events(FlushEvents(ended=[1]))
+    encoded = encode_events(GROUPED)
     monkeypatch.undo()
     with pytest.raises(
-        JournalTooNew, match="version 9, and this program knows version 1: run the newer foqs that wrote"
+        JournalTooNew, match="version 9, and this program knows versions up to 2: run the newer foqs that wrote"
     ):
         decode_events(encoded)
+
+
+def test_only_events_with_groups_have_the_version_that_programs_without_groups_refuse() -> None:
+    plain = FlushEvents(added=[builders.row(1, payload=None)], ended=[2])
+    assert [encode_events(events)[0] for events in (plain, FlushEvents(ended=[1]), GROUPED)] == [1, 1, 2]
+    assert decode_events(encode_events(plain)) == plain
+
+
+def test_events_with_groups_of_version_1_are_read() -> None:
+    body = encode_events(GROUPED)[5:]
+    first = bytes([1])
+    assert decode_events(first + crc32(body, crc32(first)).to_bytes(4, "little") + body) == GROUPED
