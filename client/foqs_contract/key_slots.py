@@ -18,11 +18,11 @@ _PREFIX_BYTES: Final = 4
 _SLOT_BY_PREFIX: Final = {b"~%03x" % slot: slot for slot in range(KEY_SLOT_COUNT)}
 """The slot that a key names, by the first bytes of the key."""
 
-_GROUP_TAG: Final = b"\0g"
+GROUP_TAG: Final = b"\0g"
 """The first bytes of a key that belongs to a group. No caller's key contains NUL."""
 _GROUP_SLOT_BYTES: Final = 2
 _GROUP_DIGEST_BYTES: Final = 14
-GROUP_PREFIX_BYTES: Final = len(_GROUP_TAG) + _GROUP_SLOT_BYTES + _GROUP_DIGEST_BYTES
+GROUP_PREFIX_BYTES: Final = len(GROUP_TAG) + _GROUP_SLOT_BYTES + _GROUP_DIGEST_BYTES
 """The length of what stands before the caller's key if its item has a group."""
 
 
@@ -35,8 +35,8 @@ def key_slot_of(key: bytes) -> int:
     slot = _SLOT_BY_PREFIX.get(key[:_PREFIX_BYTES])
     if slot is not None:
         return slot
-    if key.startswith(_GROUP_TAG):
-        return int.from_bytes(key[len(_GROUP_TAG) : len(_GROUP_TAG) + _GROUP_SLOT_BYTES])
+    if key.startswith(GROUP_TAG):
+        return int.from_bytes(key[len(GROUP_TAG) : len(GROUP_TAG) + _GROUP_SLOT_BYTES])
     return crc32(key) % KEY_SLOT_COUNT
 
 
@@ -48,12 +48,12 @@ def group_slot_of(namespace: bytes, group: bytes) -> int:
 def group_prefix(namespace: bytes, group: bytes) -> bytes:
     """Return what stands before the keys of a group's items, so that they are unique within the group, in its slot."""
     slot = group_slot_of(namespace, group).to_bytes(_GROUP_SLOT_BYTES)
-    return _GROUP_TAG + slot + blake2b(group, digest_size=_GROUP_DIGEST_BYTES).digest()
+    return GROUP_TAG + slot + blake2b(group, digest_size=_GROUP_DIGEST_BYTES).digest()
 
 
 def without_group_prefix(key: bytes) -> bytes:
     """Return a key as the caller gave it."""
-    return key[GROUP_PREFIX_BYTES:] if key.startswith(_GROUP_TAG) else key
+    return key[GROUP_PREFIX_BYTES:] if key.startswith(GROUP_TAG) else key
 
 
 def restore_key(name: bytes) -> bytes:

@@ -85,7 +85,7 @@ class RowQueries:
         found = await self._reader.read(
             namespace, lambda reads, committed: reads.idempotency_keys_of(committed, untils), len(untils)
         )
-        own_keys = {number: own_key(key) for number, key in found.items()}
+        own_keys = {number: own_key(key) for number, key in found.items()}  # without the prefix of its group
         return {number: key for number, key in own_keys.items() if key is not None}
 
     async def count_ready_before(self, topic: TopicName, order_key: OrderKey, limit: int) -> int:

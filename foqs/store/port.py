@@ -429,7 +429,8 @@ class Reads(Protocol):
     async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
         """Return idempotency keys by the number of their item. `untils` has the `until_ms` of each item's key row.
 
-        Key rows are found by `until_ms`, so the key of a row with another one is missing.
+        Key rows are found by `until_ms`, so the key of a row with another one is missing. Records of moves, completions
+        and restores are no keys of items: see `own_key`.
         """
         ...
 

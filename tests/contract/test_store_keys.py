@@ -8,10 +8,10 @@ import pytest
 
 from foqs.core.flush.fence import CommitOutcome, commit_outcome
 from foqs.core.flush.writes import Writes
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, completed_item_key, completion_key, move_key
 from foqs.core.items.item import TIME_MS_MAX, Row
 from foqs.store.port import FAULT_POINTS, FencedOut, IdempotencyKeyExists, StoreLost, WriteRefused
-from foqs_contract.key_slots import KEY_SLOT_COUNT
+from foqs_contract.key_slots import KEY_SLOT_COUNT, group_prefix, restore_key
 from tests.contract.conftest import Bench
 from tests.support.stores import OTHER, contents, keys_of, make_row, opened, reading
 
@@ -216,5 +216,26 @@ def test_the_key_of_an_item_is_found_by_its_end(bench: Bench) -> None:
             assert await reads.idempotency_keys_of(owned.past, later) == {}
             assert await reads.idempotency_keys_of(owned.past, {11: 1_000, 1: 1_000}) == {11: b"k"}
             assert await reads.idempotency_keys_of(owned.past, {}) == {}
+
+    bench.run(story())
+
+
+def test_the_key_of_an_item_is_found_beside_the_records_that_foqs_itself_wrote_in_the_same_flush(bench: Bench) -> None:
+    prefix = group_prefix(b"n", b"group")
+    own = [key_row(b"\x01k"), key_row(b"~3ff", 2), key_row(prefix + b"k", 3), key_row(prefix + b"zz", 4)]
+    records = [
+        key_row(key, number)
+        for number in range(1, 8)
+        for key in (completed_item_key(100 + number, 0), move_key(100 + number), completion_key(100 + number))
+    ]
+    restored = [key_row(restore_key(b"r"), 5), key_row(prefix + restore_key(b"r"), 6)]
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(idempotency_keys_added=own[:2])
+        await owned.write(idempotency_keys_added=[*records, *restored, *own[2:]])
+        async with reading(owned.store) as reads:
+            found = await reads.idempotency_keys_of(owned.past, dict.fromkeys(range(1, 9), 1_000))
+        assert found == {row.item_id: row.key for row in own}
 
     bench.run(story())

@@ -18,7 +18,7 @@ from foqs.core.flush.fence import Fence, Owner, Position
 from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace, PositionedEvents, check_journal_writes
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.flush.writes import LeaseUpdate, Writes
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, own_key
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.row_filter import RowFilter
 from foqs.core.timing.due_timers import TimerEntry
@@ -225,7 +225,9 @@ class ShardTables:
     def idempotency_keys_of(self, untils: Mapping[int, int]) -> dict[int, bytes]:
         """See `Reads.idempotency_keys_of`."""
         return {
-            row.item_id: row.key for row in self.idempotency_keys.values() if untils.get(row.item_id) == row.until_ms
+            row.item_id: row.key
+            for row in self.idempotency_keys.values()
+            if untils.get(row.item_id) == row.until_ms and own_key(row.key) is not None
         }
 
     def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:

@@ -14,6 +14,7 @@ from typing import Final
 
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.journal_rows import PayloadPlace
+from foqs.core.items.idempotency_keys import own_key
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.items.row_filter import RowFilter
 from foqs.store.mysql import mysql_session_sql as session_sql
@@ -96,7 +97,12 @@ class MysqlReads:
 
     async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
         found = await self._read(committed, self._sql.idempotency_keys_of(untils))
-        return {number: key for each in found for number, key, until_ms in each.rows if untils.get(number) == until_ms}
+        return {
+            number: key
+            for each in found
+            for number, key, until_ms in each.rows
+            if untils.get(number) == until_ms and own_key(key) is not None
+        }
 
     async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
         ranges = payload_ranges(places)

@@ -20,6 +20,7 @@ from foqs.store.sql_rows import (
     OWNER_COLUMNS,
     columns_with_payload_up_to,
 )
+from foqs_contract.key_slots import GROUP_PREFIX_BYTES, GROUP_TAG
 
 APPLICATION_ID: Final = 0x464F5153
 """`FOQS` in the header of a file: distinguishes it from the files of other programs."""
@@ -240,8 +241,12 @@ EXPIRE_IDEMPOTENCY_KEYS: Final = (
 NEXT_KEY_EXPIRY: Final = "SELECT MIN(until_ms) FROM key WHERE until_ms >= ?"
 """Reads when the next key window ends, not before a moment."""
 
-IDEMPOTENCY_KEY_OF: Final = "SELECT id, name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
-"""Reads the key that names an item, by its `until_ms`."""
+IDEMPOTENCY_KEY_OF: Final = (
+    "SELECT id, name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? "
+    f"AND substr(name, CASE WHEN substr(name, 1, 2) = x'{GROUP_TAG.hex()}' THEN {GROUP_PREFIX_BYTES + 1} ELSE 1 END, 1) <> x'00' "
+    "LIMIT 1"
+)
+"""Reads the key that names an item, by its `until_ms`: the caller's, and no record of FOQS itself. See `own_key`."""
 
 KEY_SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
 """Reads the key slots of the shard."""
