@@ -26,6 +26,7 @@ from foqs_contract.plurals import counted
 if TYPE_CHECKING:
     from foqs.options.config import Config
     from foqs.store.migrations import SchemaState
+    from foqs.store.port import Store
 
 _PROGRESS_S: Final = 1.0
 
@@ -268,16 +269,25 @@ def _check_no_older_hosts(places: SchemaPlaces) -> None:
 
 
 async def _expand(config: Config, place: ShardPlace) -> None:
-    from foqs.runtime.clock import SystemClock
-    from foqs.store.factories import database_store_factory, local_store_factory
-
-    make = database_store_factory(config, place.database) if place.database else None
-    store = (make or local_store_factory(config, SystemClock()))(place.shard)
+    store = _store(config, place)
     async with _errors_as_command_failed(place):
         try:
             await store.open()
         finally:
             await store.close()
+
+
+def _store(config: Config, place: ShardPlace) -> Store:
+    """Return a store for a shard, at the server where its tables are: the factories know of no entry."""
+    from foqs.runtime.clock import SystemClock
+    from foqs.store.factories import database_store_factory, local_store_factory
+    from foqs.store.mysql.mysql_store import MysqlStore
+
+    if place.settings is not None:
+        return MysqlStore(place.settings, place.shard)
+    if place.database:
+        return database_store_factory(config, place.database)(place.shard)
+    return local_store_factory(config, SystemClock())(place.shard)
 
 
 async def _contract(place: ShardPlace) -> None:

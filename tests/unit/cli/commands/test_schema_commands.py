@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from foqs.cli.commands.schema_commands import _apply
 from foqs.cluster.membership import own_versions
+from foqs.options.config import Config
+from foqs.store.mysql.expected_server import ExpectedServer
+from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.sqlite import sqlite_sql
 from shardmgr.documents import MEMBERS, render_member
-from shardmgr.model import Member
+from shardmgr.layout_changes import create_layout
+from shardmgr.model import Member, ShardSpec
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary
+from shardmgr.primary_document import replace_primary
 from shardmgr.registry.port import Registry
 from shardmgr.versions import VERSIONS, HostVersions, render_versions
 from tests.unit.cli.commands.test_cluster_init import Place, place
@@ -94,6 +101,26 @@ def test_nothing_is_contracted_while_a_member_is_older(run: Run, place: Place, o
             older, f"{own.schema}"
         )
     }
+
+
+def test_tables_are_made_at_the_primary_of_the_entry(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, object]] = []
+
+    async def note(store: MysqlStore) -> None:
+        opened.append((store._settings.host, store._settings.expected))
+
+    async def prepare(registry: Registry) -> None:
+        await registry.open()
+        await create_layout(registry, [ShardSpec(0, "main")])
+        servers = {name: DatabaseServer(f"r-{name}", number) for name, number in (("a", 11), ("b", 12))}
+        await replace_primary(registry, "main", Primary(3, "b", LossPolicy.SEMI_SYNC, servers=servers), None)
+
+    monkeypatch.setattr(MysqlStore, "open", note)
+    asyncio.run(prepare(place.ensemble.registry(6_000)))
+    database = {"url": "mysql://foqs@db-a/foqs", "servers": "a=db-a:3306, b=db-b:3306", "promoter_user": "promoter"}
+    config = Config.model_validate({"cluster": {"zookeeper": "z:1"}, "databases": {"main": database}})
+    asyncio.run(_apply(config, contract=False))
+    assert opened == [("db-b", ExpectedServer("b", 12, 3, needs_acks=True))]
 
 
 OWN = own_versions()
