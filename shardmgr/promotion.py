@@ -167,7 +167,7 @@ class Promotion:
             # It was weakened by hand: hosts were told of commits that no acker may have. Each acker must catch up again.
             return ReplaceEntry(replace(entry, ackers=dict.fromkeys(entry.ackers, "")))
         if primary.is_read_only or self._lacks_acks(primary):
-            if self.may_be_opened(primary):
+            if self._is_open_in_term(primary) or self.may_be_opened(primary):
                 return self._command_primary(ServerCommand.OPEN)
             return AwaitChange((self._unopened(primary),))
         for server, standing in entry.ackers.items():
@@ -308,6 +308,10 @@ class Promotion:
 
     def _lacks_acks(self, primary: ServerReport) -> bool:
         return self._entry.policy is LossPolicy.SEMI_SYNC and not primary.waits_for_acks
+
+    def _is_open_in_term(self, primary: ServerReport) -> bool:
+        """Return whether hosts commit at the primary already: then its ackers have received more since it was read."""
+        return not primary.is_read_only and primary.kept_log and primary.term == self._entry.term
 
     def _drained(self) -> tuple[str, ...]:
         """Return the former primary if it can follow the next one at once: it is read-only, and has nothing of its own."""

@@ -112,6 +112,15 @@ def test_primary_that_was_weakened_proves_nothing_until_its_ackers_have_caught_u
     assert step(ENTRY, r1=restarted, r2=ACKER, r3=ACKER) == SendCommand("r1", ServerCommand.OPEN, waits_for_acks=True)
 
 
+def test_primary_that_was_weakened_waits_for_acks_again_although_its_ackers_received_more_since_it_was_read() -> None:
+    void, weak = replace(ENTRY, ackers={"r2": "", "r3": ""}), replace(PRIMARY, waits_for_acks=False)
+    ahead = replace(ACKER, received=position(12))
+    opened = SendCommand("r1", ServerCommand.OPEN, waits_for_acks=True)
+    assert step(void, r1=weak, r2=ahead, r3=ahead) == opened
+    for unfit in (replace(weak, is_read_only=True), replace(weak, kept_log=False), replace(weak, term=0)):
+        assert missing(void, r1=unfit, r2=ahead, r3=ahead) != ()
+
+
 def test_reception_is_not_started_while_it_would_throw_away_what_the_primary_lacks() -> None:
     ahead = replace(STOPPED, applied=position(5), received=position(10))
     assert missing(ENTRY, r1=PRIMARY, r2=ahead, r3=ACKER) == ()
