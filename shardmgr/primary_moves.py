@@ -110,14 +110,15 @@ async def run_promoter(
         nonce: identifies this run of the process.
         is_done: called after each round. While another promoter is elected, a round only reads the entry, and what the
             other one has published.
-        pause: waits before a round that would do the same as the one before, or whose step had no effect. It gets that
+        pause: waits before a round that would do the same as one before, as when its step had no effect. It gets that
             round; None: the registry has failed.
 
     Raises:
         MalformedDocument: nothing is done until the entry is corrected.
         RegistryOutcomeUnknown: the entry may have been written; a further run reads it.
     """
-    before: PromotionStep | None = None
+    asked: set[PromotionStep] = set()  # since the entry has its version, or since there was nothing to do
+    version = 0
     while True:
         done: PromoterRound | None = None
         try:
@@ -132,8 +133,11 @@ async def run_promoter(
                 await _publish(registry, database, done, elected)
             if is_done(done):
                 return
-            is_repeated, before = done.step == before, done.step
-            if not done.is_waiting and not is_repeated:
+            if done.version != version or done.is_waiting:
+                version = done.version
+                asked.clear()
+            if not done.is_waiting and done.step not in asked:
+                asked.add(done.step)
                 continue  # a step that is asked for again had no effect yet
         except RegistryFailed:
             pass  # the session may begin again

@@ -25,7 +25,7 @@ from shardmgr.primary_moves import (
     start_move,
 )
 from shardmgr.promoter import Promoter, PromoterRound
-from shardmgr.promotion import AwaitChange, ReplaceEntry, SendCommand, ServerCommand
+from shardmgr.promotion import AwaitChange, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.plain_database_servers import SERVER_IDS, PlainDatabaseServers
@@ -214,6 +214,37 @@ def test_step_without_an_effect_is_repeated_after_a_pause() -> None:
         await promoter.close()
         assert len(site.lines) <= 5
         assert {line.split(" (")[0] for line in site.lines} == {"draining: r1: make read-only"}
+
+    on_site(story)
+
+
+def test_replicas_that_are_refused_are_asked_alternately_with_pauses() -> None:
+    async def story(site: Site) -> None:
+        await site.run(site.one, "n1", is_at_rest)
+        for name in ("r2", "r3"):
+            diverged = site.world.servers[name]
+            diverged.log.pop()
+            diverged.append(flush=1)
+        site.replicate()
+        steps: list[PromotionStep] = []
+        promoter = site.promoter(site.one)
+
+        def is_done(done: PromoterRound) -> bool:
+            steps.append(done.step)
+            if len(steps) % 2 == 0:
+                site.replicate()  # the refusal comes while the other one connects
+            return len(steps) == 20
+
+        paused: list[int] = []
+
+        async def pause(_: PromoterRound | None) -> None:
+            paused.append(len(steps))
+
+        await run_promoter(site.one, "main", "n1", promoter, is_done, pause)
+        await promoter.close()
+        r2, r3 = (SendCommand(name, ServerCommand.FOLLOW, "r1") for name in ("r2", "r3"))
+        assert steps == [r2, r3] * 10
+        assert paused == [*range(3, 20)]
 
     on_site(story)
 
