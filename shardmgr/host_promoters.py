@@ -1,7 +1,7 @@
 """The promoters of a host: for each of its databases it stands for election, and while it is elected it keeps the primary or replaces it.
 
 Always true: no server is connected as long as a database has no entry or another promoter is
-elected. A failure of one database does not stop the promoters of others. Knows neither SQL
+elected. A promoter that does not reach a server which it needs gives its place to another host. A failure of one database does not stop the promoters of others. Knows neither SQL
 nor the rules of a promotion.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardmgr.model import MalformedDocument
-from shardmgr.primary_document import read_primary
-from shardmgr.primary_moves import progress_text, run_promoter
+from shardmgr.primary_document import name_part, read_primary
+from shardmgr.primary_moves import ELECTION_FOLDER, progress_text, run_promoter
 from shardmgr.promoter import Promoter, PromoterRound, ShardsFree
 from shardmgr.registry.port import Registry, RegistryError
 from shardmgr.server_port import DatabaseServers
@@ -25,6 +25,12 @@ log = logging.getLogger(__name__)
 
 _BUSY_S: Final = 0.1
 """The pause before a round that waits, while the primary is being replaced."""
+_PATIENCE_GRACES: Final = 2
+"""An elected promoter that lacks a server withdraws after so many grace periods: those of its own suspicion come first."""
+_LATER_PATIENCE_GRACES: Final = 24
+"""The same after it has withdrawn: no host may reach the server, and metrics and alerts need one that says so."""
+_REST_TICKS: Final = 10
+"""It does not stand for election for so many ticks then: others look at the election at least each five."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,6 +76,8 @@ class HostPromoters:
         """The last rounds of the databases for which this host has the elected promoter."""
         self._said: dict[str, str] = {}
         """By database, what was logged last."""
+        self._patience_ms = dict.fromkeys(servers, _PATIENCE_GRACES * pace.grace_ms)
+        """By database, how long this host's elected promoter may lack a server that it needs."""
         registry.subscribe(self._on_registry_change)
 
     async def run(self) -> None:
@@ -93,7 +101,7 @@ class HostPromoters:
             await self._wait(database)
 
     async def _promote(self, database: str) -> None:
-        """Run rounds until the entry cannot be read or is gone."""
+        """Run rounds until the entry cannot be read or is gone, or a server that is needed was not reached for too long."""
         pace = self._pace
         promoter = Promoter(
             self._registry,
@@ -104,13 +112,23 @@ class HostPromoters:
             self._boot_ms,
         )
 
+        lacking_since_ms: int | None = None
+
         def after(done: PromoterRound) -> bool:
-            if done.elected is None:
-                self.rounds[database] = done
-                self._say(database, progress_text(done))
-            else:
+            nonlocal lacking_since_ms
+            if done.elected is not None:
+                lacking_since_ms = None
                 self.rounds.pop(database, None)
-            return False
+                return False
+            self.rounds[database] = done
+            self._say(database, progress_text(done))
+            if done.can_go_on:
+                lacking_since_ms = None
+                self._patience_ms[database] = _PATIENCE_GRACES * pace.grace_ms
+                return False
+            now_ms = self._boot_ms()
+            lacking_since_ms = now_ms if lacking_since_ms is None else lacking_since_ms
+            return now_ms - lacking_since_ms >= self._patience_ms[database]
 
         async def pause(done: PromoterRound | None) -> None:
             if done is None:
@@ -128,6 +146,15 @@ class HostPromoters:
         finally:
             self.rounds.pop(database, None)
             await promoter.close()
+        if lacking_since_ms is not None:
+            await self._give_way(database)
+
+    async def _give_way(self, database: str) -> None:
+        """Let another host be elected: it may reach the server that this one does not."""
+        self._patience_ms[database] = _LATER_PATIENCE_GRACES * self._pace.grace_ms
+        self._say(database, "this host does not reach a server that it needs; another one may stand for election")
+        await self._registry.withdraw(ELECTION_FOLDER, name_part(database))
+        await asyncio.sleep(_REST_TICKS * self._pace.tick_ms / 1_000)
 
     def _say(self, database: str, text: str) -> None:
         if self._said.get(database) != text:

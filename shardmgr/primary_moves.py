@@ -196,9 +196,14 @@ async def _watched_round(registry: Registry, database: str, elected: ElectedProm
 
 
 def is_at_rest(done: PromoterRound) -> bool:
-    """Return whether further rounds would change nothing: each acker has its standing, or says why it has none."""
+    """Return whether further rounds would change nothing: each acker has its standing, or says why it has none.
+
+    Without its primary no database is at rest: a move would take its shards away, and not end.
+    """
     if done.elected is not None:
         return done.elected.is_at_rest and done.elected.version == done.version
+    if done.entry.server in done.problems:
+        return False
     in_trouble = done.problems.keys() | done.complaints.keys()
     step = done.step
     is_idle = isinstance(step, AwaitChange) or (isinstance(step, SendCommand) and step.server in in_trouble)

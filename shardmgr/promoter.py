@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from shardmgr.cluster_reader import ClusterReading, read_cluster
 from shardmgr.ownership import OwnershipState
 from shardmgr.plan import has_no_owner
-from shardmgr.primary import Primary, PrimaryState, ServerReport
+from shardmgr.primary import LossPolicy, Primary, PrimaryState, ServerReport
 from shardmgr.primary_changes import start_revoking
 from shardmgr.primary_document import read_primary, replace_primary
 from shardmgr.promotion import AwaitChange, Promotion, PromotionStep, ReplaceEntry, SendCommand
@@ -58,6 +58,7 @@ class PromoterRound:
         complaints: by server, what it says of its own replication; it does not change what is done.
         version: that of the entry.
         is_reached: the primary was reached.
+        reached: the servers that were reached.
         proven: the ackers that were reached and have all that they acknowledged. With the policy async none.
         elected: what the elected promoter has published; None: this one is elected.
     """
@@ -68,6 +69,7 @@ class PromoterRound:
     complaints: Mapping[str, str] = field(default_factory=dict)
     version: int = 0
     is_reached: bool = False
+    reached: Collection[str] = ()
     proven: Collection[str] = ()
     elected: ElectedPromoter | None = None
 
@@ -76,6 +78,19 @@ class PromoterRound:
         """Whether another round would do the same until something else changes."""
         step = self.step
         return isinstance(step, AwaitChange) or (isinstance(step, SendCommand) and step.server in self.problems)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the servers were reached that the state needs. If not, another host may reach them."""
+        entry, reached = self.entry, self.reached
+        if entry.state is PrimaryState.REVOKING:
+            if entry.has_served and not entry.loss_accepted:
+                return all(acker in reached for acker in entry.ackers)
+            return entry.target in reached if entry.target else bool(reached)
+        if entry.state is PrimaryState.FENCED:
+            return entry.target in reached
+        needs_acker = entry.state is PrimaryState.PROMOTING and entry.policy is LossPolicy.SEMI_SYNC
+        return entry.server in reached and (not needs_acker or len(reached) > 1)
 
 
 class ShardsFree:
@@ -188,6 +203,7 @@ class Promoter:
             complaints,
             found.version,
             is_reached=entry.server in reports,
+            reached=tuple(reports),
             proven=Promotion(entry, reports, shards_free=free).proven_ackers(),
         )
 

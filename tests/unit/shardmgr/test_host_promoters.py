@@ -36,6 +36,7 @@ class Site:
         self.tasks = [asyncio.create_task(self._replicate())]
         self.hosts: dict[str, tuple[LocalRegistry, asyncio.Task[None]]] = {}
         self.promoters: dict[str, HostPromoters] = {}
+        self.servers: dict[str, PlainDatabaseServers] = {}
 
     async def start(self) -> None:
         self.registry = self.ensemble.registry(6_000)
@@ -47,6 +48,7 @@ class Site:
         registry = self.ensemble.registry(6_000)
         await registry.open()
         servers = PlainDatabaseServers(self.world, region, lambda name: self.connects.append(region))
+        self.servers[region] = servers
         promoters = HostPromoters(registry, f"n-{region}", {"main": servers}, PACE, self.clock.monotonic_ms)
         self.promoters[region] = promoters
         self.hosts[region] = registry, asyncio.create_task(promoters.run())
@@ -136,6 +138,55 @@ def test_primary_that_cannot_be_replaced_without_a_loss_is_awaited_and_the_reaso
         assert (found.entry.term, found.entry.is_serving) == (1, True)
         [data] = (await site.registry.members(ELECTION_FOLDER)).values()
         assert b"r1 is not reached; r3 is not reached" in data
+
+    on_site(story)
+
+
+@pytest.mark.parametrize("reached", [set(), {"r2"}, {"r2", "r3"}])
+def test_elected_host_that_does_not_reach_what_it_needs_gives_its_place_to_another_one(
+    reached: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(site: Site) -> None:
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        cut_off = await site.elected()
+        monkeypatch.setattr(site.servers[cut_off], "is_reached", lambda name: name in reached)
+        # The move waits for the primary, which others reach.
+        await change_primary(site.registry, "main", partial(start_drain, target="r2"))
+        entry = await site.until(lambda entry: entry.is_serving and entry.term == 2)
+        assert entry.server == "r2"
+        assert await site.elected() != cut_off
+
+    on_site(story)
+
+
+def test_host_that_lost_its_servers_does_not_keep_a_lost_primary_from_being_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(site: Site) -> None:
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        cut_off = await site.elected()
+        monkeypatch.setattr(site.servers[cut_off], "is_reached", lambda name: False)
+        site.world.servers["r1"].kill9()
+        await site.until(lambda entry: entry.is_serving and entry.term == 2)
+        assert await site.elected() != cut_off
+
+    on_site(story)
+
+
+def test_servers_that_nobody_reaches_are_watched_by_one_host_for_longer_than_an_alert_takes() -> None:
+    async def story(site: Site) -> None:
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        for name in REGIONS:
+            site.world.servers[name].kill9()
+        await asyncio.sleep(60)
+        elected = await site.elected()
+        for _ in range(75):
+            await asyncio.sleep(1)
+            assert await site.elected() == elected
+            assert [region for region in REGIONS if site.promoters[region].rounds] == [elected]
 
     on_site(story)
 

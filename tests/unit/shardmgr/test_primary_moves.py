@@ -160,6 +160,10 @@ def test_database_is_at_rest_although_an_acker_without_a_standing_is_lost() -> N
     assert is_at_rest(PromoterRound(lost, follow, complaints={"r3": "its reception ended: 1236"}))
 
 
+def test_database_whose_primary_is_not_reached_is_not_at_rest_so_no_move_begins() -> None:
+    assert not is_at_rest(PromoterRound(ENTRY, AwaitChange(("r1 is not reached",)), {"r1": "it is not reached"}))
+
+
 def test_move_of_a_process_that_dies_at_each_step_is_finished_by_another_one() -> None:
     async def story(site: Site) -> None:
         await site.run(site.one, "n1", is_at_rest)

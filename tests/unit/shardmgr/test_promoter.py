@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
+import pytest
+
 from shardmgr.documents import MEMBERS, PLAN, render_member, render_plan
 from shardmgr.layout_changes import create_layout
 from shardmgr.model import Assignment, HeldShard, Member, Plan, ShardSpec
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
-from shardmgr.primary_changes import abort, first_entry, start_drain
+from shardmgr.primary_changes import abort, accept_loss, first_entry, start_drain, start_revoking
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
 from shardmgr.promoter import Promoter, PromoterRound, ShardsFree
 from shardmgr.promotion import AwaitChange, ReplaceEntry, ServerCommand
@@ -292,3 +294,25 @@ def test_shards_are_free_after_an_accepted_loss_when_no_session_can_hold_one() -
         assert await at(84_000)
 
     on_site(story)
+
+
+SERVING: Final = Primary(1, "r1", LossPolicy.SEMI_SYNC, {"r2": "", "r3": ""})
+REVOKING: Final = start_revoking(SERVING)
+
+
+@pytest.mark.parametrize(
+    ("entry", "enough", "too_few"),
+    [
+        (SERVING, ("r1",), ("r2", "r3")),
+        (start_drain(SERVING, "r2"), ("r1",), ("r2", "r3")),
+        (REVOKING, ("r2", "r3"), ("r1", "r2")),
+        (accept_loss(REVOKING), ("r3",), ()),
+        (accept_loss(REVOKING, "r2"), ("r2",), ("r1", "r3")),
+        (replace(SERVING, state=PrimaryState.FENCED, target="r2"), ("r2",), ("r1", "r3")),
+        (replace(SERVING, state=PrimaryState.PROMOTING, has_served=False), ("r1", "r2"), ("r1",)),
+        (replace(SERVING, state=PrimaryState.PROMOTING, policy=LossPolicy.ASYNC), ("r1",), ("r2", "r3")),
+    ],
+)
+def test_each_state_needs_certain_servers(entry: Primary, enough: tuple[str, ...], too_few: tuple[str, ...]) -> None:
+    assert PromoterRound(entry, AwaitChange(), reached=enough).can_go_on
+    assert not PromoterRound(entry, AwaitChange(), reached=too_few).can_go_on
