@@ -260,17 +260,17 @@ class Promotion:
     # ----------------------------------------------------------------- helpers
 
     def _admit_contained(self, primary: ServerReport) -> ReplaceEntry | None:
-        """Return the entry with an acker if there was none: a closed server that has nothing of its own.
+        """Return the entry with another acker if none is reached: a closed server that has nothing of its own.
 
-        So a drained primary that was not reached when the term began acknowledges for the next one all the same.
+        So a former primary that was not reached when the term began acknowledges for the next one all the same.
         """
         entry = self._entry
-        if entry.policy is LossPolicy.ASYNC or entry.ackers:
+        if entry.policy is LossPolicy.ASYNC or any(server in self._reports for server in entry.ackers):
             return None
         for server, report in self._reports.items():
             has_all = report.has_applied_all and primary.applied.covers(self._held_by(server))
             if server != entry.server and report.is_read_only and has_all:
-                return ReplaceEntry(replace(entry, ackers={server: ""}))
+                return ReplaceEntry(replace(entry, ackers={**entry.ackers, server: ""}))
         return None
 
     def _follow(self) -> SendCommand | None:

@@ -7,7 +7,7 @@ nothing of SQL.
 
 from __future__ import annotations
 
-from shardmgr.primary import Primary, PrimaryState, ReplicationPosition, ServerReport
+from shardmgr.primary import Primary, ReplicationPosition, ServerReport
 from shardmgr.primary_changes import PromotionRefused, admit_acker
 from shardmgr.primary_document import change_primary, read_primary
 from shardmgr.registry.port import Registry, RegistryFailed
@@ -18,7 +18,7 @@ async def rejoin(registry: Registry, database: str, servers: DatabaseServers, na
     """Let a server acknowledge for the primary again; the promoter lets it follow. Return the entry. Safe to repeat.
 
     Raises:
-        PromotionRefused: the server is the primary, is open, or has diverged; or the database does not serve.
+        PromotionRefused: the server is the primary, is open, or has diverged; or the next primary is not chosen yet.
         ServerFailed: it or the primary is not reached.
         RegistryFailed, RegistryOutcomeUnknown, MalformedDocument
     """
@@ -29,8 +29,6 @@ async def rejoin(registry: Registry, database: str, servers: DatabaseServers, na
     if name in entry.ackers:
         return entry
     admit_acker(entry, name)  # refused before any server is reached
-    if entry.state is not PrimaryState.SERVING:
-        raise PromotionRefused(f"the database is {entry.state.value}; wait until it serves")
     reports: dict[str, ServerReport] = {}
     # The primary comes last: what the server has received from it meanwhile is not its own.
     for each in (name, entry.server):

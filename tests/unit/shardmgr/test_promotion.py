@@ -378,6 +378,18 @@ def test_drained_primary_that_was_not_reached_when_the_term_began_becomes_the_ac
     assert step(admitted, r1=drained, r2=r2) == SendCommand("r1", ServerCommand.FOLLOW, "r2")
 
 
+def test_former_primary_that_is_back_acknowledges_for_the_next_one_whose_ackers_are_lost() -> None:
+    r2, former = replace(STOPPED, source="", waits_for_acks=True), replace(PRIMARY, is_read_only=True)
+    ahead = replace(former, received=position(10), applied=position(10))
+    assert missing(PROMOTING, r1=ahead, r2=r2) == (
+        "no acker follows r2, so its term cannot be acknowledged; let one rejoin",
+    )
+    admitted = next_entry(PROMOTING, r1=former, r2=r2)
+    assert admitted.ackers == {"r1": "", "r3": ""}
+    assert step(admitted, r1=former, r2=r2) == SendCommand("r1", ServerCommand.FOLLOW, "r2")
+    assert step(PROMOTING, r1=former, r2=r2, r3=STOPPED) == SendCommand("r3", ServerCommand.FOLLOW, "r2")
+
+
 def test_another_holder_of_the_position_replaces_a_target_that_is_not_reached() -> None:
     assert next_entry(FENCED, r3=STOPPED).target == "r3"
     (found,) = missing(FENCED, r3=replace(STOPPED, received=position(8)))

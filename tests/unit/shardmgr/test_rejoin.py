@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from shardmgr.primary import LossPolicy, Primary, PrimaryState
+from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition
 from shardmgr.primary_changes import PromotionRefused
 from shardmgr.primary_document import change_primary, replace_primary
 from shardmgr.registry.port import Registry, RegistryFailed
@@ -89,6 +89,18 @@ def test_server_is_refused_that_is_open_or_not_reached_or_no_replica() -> None:
         await site.is_refused("r1: it is not reached")
         site.servers.names = ("r2", "r3")
         await site.is_refused("no address of r1")
+
+    on_site(story)
+
+
+def test_server_acknowledges_for_the_next_primary_before_that_serves() -> None:
+    async def story(site: Site) -> None:
+        promoting = replace(ENTRY, state=PrimaryState.PROMOTING, position=ReplicationPosition({"r1": 2}))
+        await change_primary(site.registry, "main", lambda _: promoting)
+        site.former.append(flush=3)
+        await site.is_refused("r1 has diverged")
+        site.former.log.pop()
+        assert (await site.rejoin()).ackers == {"r1": "", "r3": "1.1"}
 
     on_site(story)
 
