@@ -267,9 +267,8 @@ class Promotion:
         entry = self._entry
         if entry.policy is LossPolicy.ASYNC or any(server in self._reports for server in entry.ackers):
             return None
-        for server, report in self._reports.items():
-            has_all = report.has_applied_all and primary.applied.covers(self._held_by(server))
-            if server != entry.server and report.is_read_only and has_all:
+        for server in sorted(self._reports.keys() - {entry.server}):
+            if self._could_acknowledge(server, primary.applied):
                 return ReplaceEntry(replace(entry, ackers={**entry.ackers, server: ""}))
         return None
 
@@ -362,6 +361,23 @@ class Promotion:
             for server in entry.ackers
             if not self.is_proven(server)
         )
+
+    def unacknowledged(self) -> tuple[str, ...]:
+        """Return why nobody would acknowledge for the next primary, although all ackers are reached; empty if a server would."""
+        entry = self._entry
+        if len(entry.ackers) != 1:
+            return ()
+        [acker] = entry.ackers
+        if any(self._could_acknowledge(server, self._held_by(acker)) for server in self._reports.keys() - {acker}):
+            return ()
+        return (
+            f"no other server that is reached could acknowledge for {acker}; bring one back that has nothing of its own",
+        )
+
+    def _could_acknowledge(self, server: str, position: ReplicationPosition) -> bool:
+        """Return whether a server is closed, and has nothing that a primary with this position lacks."""
+        report = self._reports[server]
+        return report.is_read_only and report.has_applied_all and position.covers(self._held_by(server))
 
     def _can_be_aborted(self) -> bool:
         """Return whether the primary could go on in its term: then the target that was chosen is waited for."""

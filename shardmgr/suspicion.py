@@ -60,4 +60,5 @@ def missing_to_promote(entry: Primary, reports: Mapping[str, ServerReport]) -> t
         return ("its policy is async: an administrator accepts the loss with foqs database promote",)
     if not entry.ackers:
         return ("the entry has no acker",)
-    return Promotion(entry, reports, shards_free=False).unproven()
+    promotion = Promotion(entry, reports, shards_free=False)
+    return promotion.unproven() or promotion.unacknowledged()

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from shardmgr.primary import LossPolicy, Primary, PrimaryState, ServerReport
+from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport
 from shardmgr.primary_changes import first_entry, start_drain, start_revoking
 from shardmgr.suspicion import Suspicion, missing_to_promote
 from tests.unit.shardmgr.test_promotion import ACKER, ENTRY, FENCED, PRIMARY, PROMOTING, SERVERS
@@ -16,6 +16,10 @@ from tests.unit.shardmgr.test_promotion import ACKER, ENTRY, FENCED, PRIMARY, PR
 GRACE_MS: Final = 5_000
 SILENT: Final = {"r2": ACKER, "r3": ACKER}
 """Both ackers are reached, are not connected to the primary, and have their standings."""
+
+ALONE: Final = replace(ENTRY, ackers={"r2": ENTRY.ackers["r2"]})
+"""As after a first loss, while the former primary has not rejoined."""
+AHEAD: Final = ReplicationPosition({"r1": 10})
 
 
 def verdicts(entry: Primary, rounds: Mapping[int, Mapping[str, ServerReport]]) -> list[int]:
@@ -61,6 +65,9 @@ def test_next_primary_gets_its_own_grace_period() -> None:
         (ENTRY, {**SILENT, "r2": replace(ACKER, standing="9")}, "r2 may have lost what it acknowledged"),
         (replace(ENTRY, policy=LossPolicy.ASYNC), SILENT, "its policy is async"),
         (replace(ENTRY, ackers={}), SILENT, "the entry has no acker"),
+        (ALONE, {"r2": ACKER}, "no other server that is reached could acknowledge for r2"),
+        (ALONE, {"r2": ACKER, "r3": PRIMARY}, "no other server"),
+        (ALONE, {"r2": ACKER, "r3": replace(ACKER, received=AHEAD, applied=AHEAD)}, "no other server"),
         (start_revoking(ENTRY), SILENT, "the database is revoking"),
         (FENCED, SILENT, "the database is fenced"),
         (first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS), SILENT, "the database is draining"),
@@ -80,3 +87,7 @@ def test_primary_that_is_drained_or_was_never_used_is_replaced_too(entry: Primar
     assert verdicts(entry, dict.fromkeys((0, 9_000), {"r2": ACKER, "r3": ACKER} if entry.server == "r1" else {})) == [
         9_000
     ]
+
+
+def test_primary_with_one_acker_is_replaced_if_another_server_could_acknowledge_for_the_next_one() -> None:
+    assert verdicts(ALONE, dict.fromkeys((0, 9_000), SILENT)) == [9_000]
