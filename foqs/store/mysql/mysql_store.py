@@ -1,9 +1,10 @@
 """The store on MySQL or MariaDB: one connection for writing, READ COMMITTED, one transaction for each flush.
 
 Always true: only a COMMIT commits, and it is sent only after every result was
-read. A connection with unread results is closed and never used again; then
-nothing runs until the owner row was read under its lock. Knows nothing of SQL
-text or of the driver's internals.
+read; that of a journal's reserve, which means nothing, goes with its DELETE. A
+connection with unread results is closed and never used again; then nothing runs
+until the owner row was read under its lock. Knows nothing of SQL text or of the
+driver's internals.
 """
 
 from __future__ import annotations
