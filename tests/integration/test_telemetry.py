@@ -31,8 +31,8 @@ RULE_TESTS = Path(__file__).parents[1] / "prometheus" / "alerts_test.yml"
 NAMES = ("one", "two")
 TOKEN = "secret-of-the-operator-0123456789"
 RATE_INTERVAL = "20s"
-NOT_NOW = ("overview: Time to empty: A",)
-"""Expressions without a value while the backlog does not shrink."""
+NOT_NOW = ("overview: Time to empty: A", "overview: Primaries of databases: A", "overview: Primaries of databases: B")
+"""Expressions without a value while the backlog does not shrink, and in a cluster without regions."""
 
 
 def promtool(*arguments: object) -> str:
