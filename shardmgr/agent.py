@@ -310,7 +310,7 @@ class Agent:
         reading = await read_cluster(self._registry)
         own = self._member.nonce
         mine = {number: each for number, each in sorted(reading.plan.assignments.items()) if each.nonce == own}
-        # A shard of a database whose entry cannot be read is not served anew; one that is served goes on.
+        # If a database's entry cannot be read, its served shards stay served, and no other one is opened.
         primaries = await read_primaries(self._registry, (each.database for each in mine.values() if each.term))
         self._check_session()
         if self._session != session or not self._is_registry_reachable():

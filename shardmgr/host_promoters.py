@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 _BUSY_S: Final = 0.1
 """The pause before a round that waits, while the primary is being replaced."""
 _PATIENCE_GRACES: Final = 2
-"""An elected promoter that lacks a server withdraws after so many grace periods: those of its own suspicion come first."""
+"""An elected promoter that lacks a server withdraws after this many grace periods. Its own suspicion ends earlier."""
 _LATER_PATIENCE_GRACES: Final = 24
 """The same after it has withdrawn: no host may reach the server, and metrics and alerts need one that says so."""
 _REST_TICKS: Final = 10
-"""It does not stand for election for so many ticks then: others look at the election at least each five."""
+"""Then it does not stand for election for this many ticks. The other hosts look at the election every five ticks or sooner."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -164,7 +164,7 @@ class Promotion:
         if primary is None:
             return AwaitChange((f"{entry.server} is not reached",))
         if self._lacks_acks(primary) and not primary.is_read_only and any(entry.ackers.values()):
-            # It was weakened by hand: hosts were told of commits that no acker may have. Each acker must catch up again.
+            # Somebody weakened its settings, so an acker can lack acknowledged commits. Each must catch up again.
             return ReplaceEntry(replace(entry, ackers=dict.fromkeys(entry.ackers, "")))
         if primary.is_read_only or self._lacks_acks(primary):
             if self._is_open_in_term(primary) or self.may_be_opened(primary):

@@ -32,7 +32,7 @@ from foqs_client.errors import (
 from foqs_client.types import Completed, Completion, EntryResult, Nack, Outcome
 
 ITEM_WEIGHT: Final = 1_024
-"""What a new item weighs beside its bytes: a call has at most about 500 of them, and a host takes 1,000 unless it is told otherwise."""
+"""What a new item weighs beside its bytes: a call then has at most about 500. A host takes 1,000 by default."""
 
 _FOLLOWERS: Final = re.compile(r"\bcompletions\[[0-9]+\]\.items(?=\[)")
 """The items of a completion, which a handler knows as the argument `then` of `Job.done`."""

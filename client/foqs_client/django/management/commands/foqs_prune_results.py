@@ -32,7 +32,7 @@ class Command(BaseCommand):
             "--days",
             type=float,
             default=_DAYS,
-            help=f"Keep results for so many days, {_DAYS_MIN} or more. default: {_DAYS}",
+            help=f"Days that results are kept, at least {_DAYS_MIN}. default: {_DAYS}",
         )
 
     def handle(self, *, backend: str, days: float, **_options: Any) -> None:
