@@ -76,15 +76,19 @@ async def test_bad_item_fails_its_completion_alone_and_its_field_is_named(site: 
     here = [each for each in held[1:] if each.id.startswith(f"{slot_shard}-")]
     bad: list[tuple[list[Item], type[FoqsError], str]] = [
         ([], InvalidArgument, "completions[1].item_count"),
-        ([Item(other), Item("")], InvalidArgument, "items[2].topic"),
-        ([Item(other, b"x" * (PAYLOAD_BYTES_MAX + 1))], LimitExceeded, "items[1].payload"),
+        ([Item(other), Item("")], InvalidArgument, "completions[1].items[1].topic"),
+        ([Item(other, b"x" * (PAYLOAD_BYTES_MAX + 1))], LimitExceeded, "completions[1].items[0].payload"),
         ([Item(other)] * 101, LimitExceeded, "completions[1].item_count"),
         (
             [Item(other, idempotency_key="a"), Item(other, idempotency_key="a")],
             InvalidArgument,
-            "items[2].idempotency_key",
+            "completions[1].items[1].idempotency_key",
         ),
-        ([Item(other, ttl_ms=1, deliver_after_ms=253_402_300_799_999)], InvalidArgument, "items[1].ttl_ms"),
+        (
+            [Item(other, ttl_ms=1, deliver_after_ms=253_402_300_799_999)],
+            InvalidArgument,
+            "completions[1].items[0].ttl_ms",
+        ),
     ]
     for items, kind, field in bad:
         [fine, failed] = await site.client.complete(
@@ -96,13 +100,14 @@ async def test_bad_item_fails_its_completion_alone_and_its_field_is_named(site: 
     for delivery in here[:1]:
         [conflict] = await site.client.complete([Completion(delivery, [Item(other, b"new", idempotency_key=key)])])
         assert isinstance(conflict.error, KeyConflict)
-        assert conflict.error.field == "items[0].idempotency_key"
+        assert conflict.error.field == "completions[0].items[0].idempotency_key"
     for delivery in held[1:]:
         if delivery not in here:
             [elsewhere] = await site.client.complete([Completion(delivery, [Item(other, idempotency_key=key)])])
             assert isinstance(elsewhere.error, InvalidArgument)
             assert (
-                "completions[0].id and items[0].idempotency_key belong to different shards" in elsewhere.error.message
+                "completions[0].id and completions[0].items[0].idempotency_key belong to different shards"
+                in elsewhere.error.message
             )
             break
     assert (await site.client.count(ItemFilter(other))).items == 1

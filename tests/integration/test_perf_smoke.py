@@ -58,22 +58,27 @@ def lines(program: str, *args: str, timeout_s: float = 240) -> list[dict[str, An
     "program",
     ["race", *(pytest.param(program, marks=pytest.mark.long) for program in ("bench", "end_to_end", "limit"))],
 )
-def test_a_stopped_program_leaves_no_server_and_no_load_running(program: str) -> None:
+def test_a_stopped_program_leaves_no_server_and_no_load_running(program: str, tmp_path: Path) -> None:
     args = {
         "bench": ["--rows", "single", "--seconds", "60", *ONCE],
         "end_to_end": ["--system", "foqs-mariadb", "--seconds", "60", *ONCE],
         "limit": ["--shape", "insert", "--items", "30000", "--repeats", "1000"],
         "race": ["--rows", "calls-100", "--systems", "foqs-mariadb", "--seconds", "60", "--no-plots"],
     }
-    with subprocess.Popen(
-        [sys.executable, "-m", f"perf.{program}", *args[program]],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    printed = tmp_path / "printed"
+    with (
+        printed.open("w") as output,
+        subprocess.Popen(
+            [sys.executable, "-m", f"perf.{program}", *args[program]],
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
         started: dict[int, str] = {}
         try:
-            until(lambda: _measures(process.pid), "the server and its load run", 60)
+            until(lambda: process.poll() is not None or _measures(process.pid), "the server and its load run", 180)
+            assert process.poll() is None, f"the program ended before it measured: {printed.read_text()}"
             started = descendants(process.pid)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) != 0
