@@ -41,9 +41,9 @@ pytestmark = pytest.mark.zookeeper
 _fresh = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=["alone", "follower"])
+@pytest.fixture(scope="module", params=["alone", pytest.param("follower", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[ZooKeeper]:
-    """A standalone server, and a follower in an ensemble."""
+    """A standalone server; in `make test-long` also a follower in an ensemble, which test_registry.py always uses."""
     if request.param == "alone":
         with ZooKeeper() as server:
             yield server

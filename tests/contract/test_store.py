@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +12,17 @@ from foqs.core.flush.fence import Fence, Owner, ownership_nonce
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
 from foqs.store.port import ANY_LENGTH, DueRow, FencedOut, OtherCluster, StoreLost, Superseded, WriteRefused
-from tests.contract.conftest import Bench
+from tests.contract.conftest import BENCHES, WITHOUT_BULK, Bench, make_bench
 from tests.support.stores import NONCE, OTHER, TOPIC, Ownership, contents, make_row, opened, reading, without_payload
 
 INT63_MAX = (1 << 63) - 1
 HOURS_MS = 3 * 3_600_000
+
+
+@pytest.fixture(params=[*BENCHES, pytest.param(WITHOUT_BULK, marks=pytest.mark.mysql)])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    """Each of `BENCHES`, and a MariaDB as old as to have no bulk execution."""
+    return make_bench(str(request.param), request, tmp_path)
 
 
 @pytest.mark.rows_only("a host that has not taken a shard over does not know its journal")
