@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import memory_folders
 from tests.support.mysql9 import not_run
 
 # A busy machine generates slowly; that says nothing of the product.
@@ -16,6 +18,15 @@ settings.load_profile("foqs")
 
 SLOW_PACKAGES: Final = ("spark", "integration", "simulation", "sqs", "behaviour", "contract")
 """Packages of tests with the slowest tests first. The others are quick."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_in_memory() -> Iterator[None]:
+    """Servers without a folder of their own have their data in memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("server_process", "local_cluster"):
+            patch.setattr(f"foqs.dev.{module}.temporary_folder", memory_folders.temporary_folder)
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,21 @@
+"""Servers have their data in memory where there is room."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support import memory_folders
+from tests.support.memory_folders import temporary_folder
+
+
+@pytest.mark.parametrize(("name", "room", "is_there"), [("", 1, True), ("", 1 << 62, False), ("absent", 1, False)])
+def test_folder_is_in_memory_if_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, room: int, is_there: bool
+) -> None:
+    monkeypatch.setattr(memory_folders, "ROOM_BYTES_MIN", room)
+    folder = temporary_folder("mariadb", tmp_path / name)
+    assert folder.parent == (tmp_path if is_there else Path(tempfile.gettempdir()))
+    folder.rmdir()
