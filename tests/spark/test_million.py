@@ -3,7 +3,9 @@
 Meanwhile a task fails and a host dies. The stream runs on a cluster of Spark with two
 workers, of which an executor dies, too, and its driver dies five times. The queue has three
 host processes, two MariaDB servers, eight shards and ZooKeeper. The short forms are the
-same tests with fewer rows, and with one death of the driver.
+same tests with fewer rows, and with one death of the driver. That of the stream is a long
+test, too: beside it, test_stream.py kills a driver, and test_cluster.py repeats tasks on a
+cluster of Spark.
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ LONG_STREAM: Final = StreamForm(1_000_000, 50, 5, {})
 @pytest.mark.parametrize(
     "form",
     [
-        pytest.param(SHORT_STREAM, id="short", marks=pytest.mark.timeout(600)),
+        pytest.param(SHORT_STREAM, id="short", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
         pytest.param(LONG_STREAM, id="long", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
     ],
 )
