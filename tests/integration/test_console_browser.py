@@ -116,8 +116,16 @@ def url(host: OpenHost, path: str = "/") -> str:
     return f"http://localhost:{host.console_port}{path}"
 
 
-@pytest.mark.parametrize("width", [WIDTHS[0], WIDTHS[-1]])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", WIDTHS[0]),
+        ("dark", WIDTHS[-1]),
+        # Colours depend on the scheme, and places on the width.
+        pytest.param("light", WIDTHS[-1], marks=pytest.mark.long),
+        pytest.param("dark", WIDTHS[0], marks=pytest.mark.long),
+    ],
+)
 def test_no_page_has_a_fault_of_accessibility(host: OpenHost, browser: BrowserThread, scheme: str, width: int) -> None:
     paths = filled_pages(host)
 

@@ -160,7 +160,7 @@ def compare(world: World, shard: OwnedShard) -> None:
     assert differences(shard, world.database.tables[shard.number]) == []
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(12, 24))])
 def test_memory_equals_the_tables_after_any_history(seed: int) -> None:
     async def story(world: World) -> None:
         rng = Random(seed)

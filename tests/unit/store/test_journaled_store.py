@@ -127,7 +127,10 @@ FRONTS = {
 """The oldest items, by flushes. They stay, but for half of the items of the last front."""
 
 
-@pytest.mark.parametrize(("payload_bytes", "is_unreadable"), [(500, False), (10, False), (2_000, True)])
+@pytest.mark.parametrize(
+    ("payload_bytes", "is_unreadable"),
+    [pytest.param(500, False, marks=pytest.mark.long), (10, False), (2_000, True)],
+)
 @pytest.mark.parametrize("front", [*FRONTS])
 def test_acks_go_on_on_a_full_disk_whatever_is_oldest_in_the_journal(
     disk: FullDisk, front: str, is_unreadable: bool, payload_bytes: int

@@ -391,7 +391,7 @@ class Died(Exception):
     """The driver was killed."""
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 12))])
 def test_each_item_is_in_one_batch_whenever_the_driver_dies(
     fake: SyncFakeHost, start_driver: Callable[..., Driver], seed: int
 ) -> None:
