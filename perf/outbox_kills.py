@@ -4,7 +4,8 @@ A program commits orders with two items each; a tenth roll back, and transaction
 into a FOQS host of one shard: through the outbox of FOQS with `foqs relay`; through txoutbox, a published outbox, without and
 with an idempotency key of the row's id; or by a call after the commit. Meanwhile both relays, the host, the database and the
 program are killed, again and again. With --away, both relays once stay away for longer than the key window, after they were
-killed while the host did not answer. At the end each committed item is in the queue once, or it is lost or doubled.
+killed while the host did not answer. At the end each committed item is in the queue once, or it is lost or doubled. With
+--together, all ways run at the same time, each with servers of its own.
 `python -m perf.outbox_kills`
 """
 
@@ -19,6 +20,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -34,7 +36,7 @@ from foqs_client.outbox.parked_rows import drop, list_parked, resend
 from perf.lib.outbox_user import TOPIC, WAYS, payloads_of
 from perf.lib.race import Broken
 from perf.lib.report import Report, say
-from perf.lib.servers import FoqsHost, Postgres
+from perf.lib.servers import FoqsHost, Postgres, ServerNotAvailable
 
 KEY_WINDOW_S: Final = 130
 """Little more than the least that a namespace may have."""
@@ -45,7 +47,9 @@ SHOWN: Final = (
 _FOQS: Final = str(Path(sys.executable).with_name("foqs"))
 _RELAYS: Final = 2
 _WAIT_S: Final = 900.0
+"""The time without progress after which a run fails."""
 _LOOK_S: Final = 0.1
+_STARTS_MAX: Final = 50
 _LEFT: Final = {
     "foqs": "SELECT (SELECT COUNT(*) FROM foqs_outbox) + (SELECT COUNT(*) FROM foqs_parked)",
     "txoutbox": "SELECT COUNT(*) FROM outbox WHERE status = 'pending'",
@@ -57,20 +61,28 @@ _PARKED_MAX: Final = 10_000
 
 def main() -> None:
     options = _parser().parse_args()
-    report = Report("outbox_kills")
-    for way in options.ways:
-        figures = _run(options, way)
-        say(f"{way}: {figures}")
-        report.add(
-            {"way": way, "transactions": options.transactions, "kills": options.kills, "away_s": options.away}, figures
-        )
+    report, stop = Report("outbox_kills"), threading.Event()
+    with ThreadPoolExecutor(len(options.ways) if options.together else 1) as threads:
+        runs = {way: threads.submit(_run, options, way, stop) for way in options.ways}
+        try:
+            for way, run in runs.items():
+                figures = run.result()
+                say(f"{way}: {figures}")
+                report.add(
+                    {"way": way, "transactions": options.transactions, "kills": options.kills, "away_s": options.away},
+                    figures,
+                )
+        finally:
+            stop.set()
     report.table(SHOWN)
 
 
-def _run(options: argparse.Namespace, way: str) -> dict[str, Any]:
+def _run(options: argparse.Namespace, way: str, stop: threading.Event) -> dict[str, Any]:
+    if stop.is_set():
+        raise Broken(f"{way}: the program was stopped")
     database = Postgres({"shared_buffers": "64MB", "max_wal_size": "1GB", "min_wal_size": "80MB"})
     with database, FoqsHost(None, 1, {"namespace.key_window_ms": KEY_WINDOW_S * 1_000}) as host:
-        trial = _Trial(way, database, host, options.transactions)
+        trial = _Trial(way, database, host, options.transactions, stop)
         trial.create_tables()
         began_s = time.monotonic()
         trial.run(options.kills, options.away)
@@ -79,18 +91,21 @@ def _run(options: argparse.Namespace, way: str) -> dict[str, Any]:
 
 
 class _Trial:
-    """A user's program, two relays, a host and a database, all of which are killed."""
+    """A user's program, two relays, a host and a database, all of which are killed. The event `stop` ends it."""
 
-    def __init__(self, way: str, database: Postgres, host: FoqsHost, transactions: int) -> None:
+    def __init__(self, way: str, database: Postgres, host: FoqsHost, transactions: int, stop: threading.Event) -> None:
         self._way = way
         self._outbox = way.partition("-")[0]
         """The part of the name that says whose tables there are."""
         self._database = database
         self._host = host
         self._transactions = transactions
+        self._stop = stop
         self._url = f"postgresql://postgres@/postgres?host={database.folder}&port={database.port}"
         self._done = 0
         """Transactions that have ended, in some way."""
+        self._left = -1
+        """Rows that were left to the relays when this was last asked."""
         self._decided = 0
         """Parked rows about which a person has decided."""
         self._user: subprocess.Popen[str]
@@ -117,6 +132,7 @@ class _Trial:
             for place, disturb in enumerate(disturbances, 1):
                 wanted = place * self._transactions // (len(disturbances) + 1)
                 self._wait(lambda wanted=wanted: self._done >= wanted, f"{wanted} transactions have ended")  # type: ignore[misc]
+                say(f"{self._way}: {self._done} transactions, disturbance {place} of {len(disturbances)}")
                 disturb()
             self._wait(lambda: self._user.poll() == 0, "the user's program is done")
             if self._outbox in _LEFT:
@@ -142,7 +158,8 @@ class _Trial:
         """Return whether no row is left that a relay moves. Parked rows hold others back, so a person decides about them."""
         if self._outbox == "foqs":
             self._decide()
-        return self._query(_LEFT[self._outbox]) == [(0,)]
+        [(self._left,)] = self._query(_LEFT[self._outbox])
+        return self._left == 0
 
     def _decide(self) -> None:
         """Decide about parked rows as docs/outbox.md says: drop a row whose item is in the queue, and resend another one."""
@@ -199,7 +216,10 @@ class _Trial:
     def _start_user(self) -> None:
         arguments = [self._way, self._url, self._host.address, str(self._done + 1), str(self._transactions + 1)]
         self._user = subprocess.Popen(
-            [sys.executable, "-m", "perf.lib.outbox_user", *arguments], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "perf.lib.outbox_user", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         threading.Thread(target=self._read_progress, args=(self._user,), daemon=True).start()
 
@@ -220,7 +240,8 @@ class _Trial:
             ],
         }
         # Their logs tell of every kill.
-        return subprocess.Popen(commands[self._outbox], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        silent = subprocess.DEVNULL
+        return subprocess.Popen(commands[self._outbox], stdout=silent, stderr=silent, start_new_session=True)
 
     def _restart_ended_relays(self) -> None:
         """Do what a supervisor does: a relay ends if it starts while the host or the database is away."""
@@ -243,7 +264,14 @@ class _Trial:
 
     def _kill_database(self) -> None:
         self._database.stop(signal.SIGKILL)
-        self._database.start()
+        for _ in range(_STARTS_MAX):
+            try:
+                self._database.start()
+            except ServerNotAvailable:  # processes of the killed server hold its memory for a moment
+                self._stop.wait(_LOOK_S)
+            else:
+                return
+        raise Broken(f"{self._way}: Postgres does not start again")
 
     def _kill_user(self) -> None:
         """Kill the program; another one goes on. What was open is gone."""
@@ -257,7 +285,7 @@ class _Trial:
         time.sleep(2)
         self._end_relays()
         self._host.send_signal(signal.SIGCONT)
-        time.sleep(seconds)
+        self._stop.wait(seconds)
         self._start_relays()
 
     def _query(self, statement: str) -> list[tuple[Any, ...]]:
@@ -266,15 +294,18 @@ class _Trial:
             return list(cursor.fetchall()) if cursor.description else []
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until a condition holds. Raises Broken."""
-        until_s = time.monotonic() + _WAIT_S
+        """Wait until a condition holds. Raises Broken: nothing goes on, or the program is stopped."""
+        seen, until_s = None, 0.0
         while not condition():
+            if seen != (seen := (self._done, self._left)):
+                until_s = time.monotonic() + _WAIT_S
             if time.monotonic() > until_s:
-                raise Broken(f"{self._way}: {what}: not within {_WAIT_S:.0f} s")
+                raise Broken(f"{self._way}: {what}: no progress for {_WAIT_S:.0f} s, {self._left} rows left")
             if self._user.poll() not in (None, 0):
                 raise Broken(f"{self._way}: the user's program ended with {self._user.returncode}")
             self._restart_ended_relays()
-            time.sleep(_LOOK_S)
+            if self._stop.wait(_LOOK_S):
+                raise Broken(f"{self._way}: the program was stopped")
 
 
 def _overtaken(payloads: list[bytes]) -> int:
@@ -295,6 +326,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--transactions", type=int, default=100_000, help="of each way")
     parser.add_argument("--kills", type=int, default=10, help="of each party")
     parser.add_argument("--away", type=float, default=0, help="seconds; more than the key window of 130 s to be of use")
+    parser.add_argument("--together", action="store_true", help="run all ways at the same time")
     return parser
 
 
