@@ -18,6 +18,10 @@ class TablesUnavailable(Exception):
     """The database did not carry out a statement. The connection is closed; the next call opens another one."""
 
 
+class DatabaseUnreachable(TablesUnavailable):
+    """No connection could be opened to the server of a database."""
+
+
 class OutboxConnection:
     """Runs statements of `relay_sql`.
 
@@ -57,12 +61,22 @@ class OutboxConnection:
         text = relay_sql.for_driver(statement, self.prefix, self._marker, self.dialect, **parts)
         try:
             if self._connection is None:
-                self._connection = self._connect()
-                for each in relay_sql.SESSION[self.dialect]:
-                    self.execute(each, idle_s=str(self._idle_s))
+                self._open()
             with contextlib.closing(self._connection.cursor()) as cursor:
                 cursor.execute(text, tuple(values))
                 return result(cursor)
+        except TablesUnavailable:  # while it was opened
+            raise
         except Exception as error:
             self.close()
             raise TablesUnavailable(f"{type(error).__name__}: {error}") from error
+
+    def _open(self) -> None:
+        try:
+            self._connection = self._connect()
+        except Exception as error:
+            # A file of SQLite has no server that may come back.
+            kind = TablesUnavailable if self.dialect is Dialect.SQLITE else DatabaseUnreachable
+            raise kind(f"{type(error).__name__}: {error}") from error
+        for each in relay_sql.SESSION[self.dialect]:
+            self.execute(each, idle_s=str(self._idle_s))

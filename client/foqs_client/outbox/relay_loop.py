@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from foqs_client.outbox.outbox_connection import TablesUnavailable
+from foqs_client.errors import FoqsError
+from foqs_client.outbox.outbox_connection import DatabaseUnreachable, TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures, read_figures
 from foqs_client.outbox.relay_limits import RelayLimits
 from foqs_client.outbox.relay_memory import RelayMemory, Round
@@ -41,6 +42,8 @@ _DATABASE: Final = "the outbox' database"
 _QUEUE: Final = "the queue"
 _REFUSED: Final = "refused rows"
 _PARKED: Final = "parked rows"
+_UNANSWERED: Final = "no answer yet"
+"""The problem of what was not asked yet. It is not logged."""
 
 WITHOUT_RUNS: Final = RelayLimits(run_rows_max=1)
 """The limits as long as no host serves atomic calls: of each row group one row is in flight."""
@@ -85,15 +88,16 @@ class Relay:
         self.figures: OutboxFigures | None = None
         self._counted_s = 0.0
         """When the figures were read."""
-        self._problems: dict[str, str] = {}
+        self._problems = dict.fromkeys((_QUEUE, _DATABASE), _UNANSWERED)
         self.sent_rows = self.parked_rows = self.refused_rows = self.rounds = self.sweeps = 0
 
     @property
     def problems(self) -> dict[str, str]:
         """Why rows wait, by what does not answer. Empty: nothing is wrong."""
         found = dict(self._problems)
-        if (running_s := self._thread.running_s) >= _STATEMENT_S_MAX:
-            found.setdefault(_DATABASE, f"a statement has been running for {running_s:.0f} s")
+        running_s = self._thread.running_s
+        if running_s >= _STATEMENT_S_MAX and found.get(_DATABASE, _UNANSWERED) == _UNANSWERED:
+            found[_DATABASE] = f"a statement has been running for {running_s:.0f} s"
         return found
 
     @property
@@ -104,8 +108,45 @@ class Relay:
         late_s = self._clock() - self._counted_s - 2 * self._pauses.figures_s
         return self.figures.oldest_ms / 1_000 + max(0.0, late_s)
 
-    async def check_tables(self) -> None:
-        """Read the owner row, and leave no connection open: `run` opens its own. Raises TablesUnavailable."""
+    async def wait_for_start(self) -> None:
+        """Return when the queue and the database have answered, or `stop` is called. Leave no connection open.
+
+        Raises:
+            FoqsError: the queue refuses this relay, and would again.
+            TablesUnavailable: the database answers, and the tables cannot be read.
+        """
+        tasks = [
+            asyncio.ensure_future(self._ask_until_answered(_QUEUE, self._queue.keys_until_ms)),
+            asyncio.ensure_future(self._ask_until_answered(_DATABASE, self._check_tables)),
+        ]
+        answered, stopped = asyncio.gather(*tasks), asyncio.ensure_future(self._stop.wait())
+        first: list[asyncio.Future[Any]] = [answered, stopped]
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if answered.done():
+                answered.result()
+        finally:
+            for each in (*tasks, stopped):
+                each.cancel()
+            await asyncio.gather(*tasks, stopped, answered, return_exceptions=True)
+
+    async def _ask_until_answered(self, part: str, ask: Callable[[], Awaitable[object]]) -> None:
+        """Ask again while something does not answer. Raises as `wait_for_start` does."""
+        while True:
+            try:
+                await ask()
+            except FoqsError as error:
+                if not error.may_succeed_later:
+                    raise
+                self._report(part, str(error))
+            except DatabaseUnreachable as error:
+                self._report(part, str(error))
+            else:
+                return self._report(part, None)
+            await asyncio.sleep(self._pauses.again_s)
+
+    async def _check_tables(self) -> None:
+        """Read the owner row, and close the connection: `run` opens its own."""
         try:
             await self._thread.call(self._tables.read_owner)
         finally:
@@ -334,13 +375,13 @@ class Relay:
 
     def _report(self, part: str, problem: str | None) -> None:
         """Log a problem when it begins and when it ends, and keep it meanwhile."""
-        if problem is None:
-            if self._problems.pop(part, None) is not None:
-                log.info("%s: all is well again", part)
-            return
-        if part not in self._problems:
-            log.warning("%s: rows wait: %s", part, problem)
-        self._problems[part] = problem
+        known = self._problems.pop(part, _UNANSWERED)
+        if problem is not None:
+            self._problems[part] = problem
+            if known == _UNANSWERED:
+                log.warning("%s: rows wait: %s", part, problem)
+        elif known != _UNANSWERED:
+            log.info("%s: all is well again", part)
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a stop, or this time."""

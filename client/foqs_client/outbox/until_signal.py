@@ -23,7 +23,10 @@ _AT_ONCE: Final = "Stopped at once by a second signal; the next relay sends the 
 
 
 async def run_until_signal(relay: Relay, database: str) -> None:
-    """Run a relay of this database. A second signal ends the process with exit code 1. Raises what the relay raises."""
+    """Run a relay of this database, when host and database have answered. A second signal ends the process with exit code 1.
+
+    Raises what the relay raises.
+    """
     loop = asyncio.get_running_loop()
     is_stopping = False
 
@@ -38,8 +41,9 @@ async def run_until_signal(relay: Relay, database: str) -> None:
     heeded = [each for each in _SIGNALS if not (each == signal.SIGHUP and signal.getsignal(each) is signal.SIG_IGN)]
     for each in heeded:
         loop.add_signal_handler(each, on_signal)
-    log.info("relaying; SIGTERM, SIGHUP or Ctrl-C stops the relay", extra={"database": database})
     try:
+        await relay.wait_for_start()
+        log.info("relaying; SIGTERM, SIGHUP or Ctrl-C stops the relay", extra={"database": database})
         await relay.run()
     finally:
         for each in heeded:

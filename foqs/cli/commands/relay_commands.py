@@ -1,7 +1,7 @@
 """The commands of an outbox: run a relay, show what the outbox holds, decide about parked rows, and its tables.
 
-Always true: a relay starts only if a host has answered and the tables can be read, or one sentence says what failed;
-messages and the log are written to standard error. Knows nothing of how rows are relayed.
+Always true: a relay works only after a host has answered and the tables were read. It waits for a host or a server that is
+away; one sentence says what else failed. Messages and the log are written to standard error. Knows nothing of how rows are relayed.
 """
 
 from __future__ import annotations
@@ -187,6 +187,8 @@ def relay(context: click.Context, /, session: HostSession, outbox: _Outbox, **op
 
     One relay works on an outbox at a time. Another one waits. It takes over at once when the first one is stopped, and
     within about ten seconds when that dies.
+
+    A relay that starts while no host or no database answers waits for them, and logs what is missing.
 
     A stop sends no new row, waits for replies and deletes what is in the queue. A second signal ends at once: rows
     without a reply are sent again, and make no second item.

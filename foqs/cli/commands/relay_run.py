@@ -54,14 +54,12 @@ def run_relay(
     tables = OutboxConnection(database.connect, database.dialect, prefix)
 
     async def work(client: Client) -> Relay:
-        await client.keys_until_ms()  # a permanent error ends the command before the first row
         relay = Relay(
             RelayTables(tables, uuid.uuid4().hex),
             ClientQueue(client),
             replace(DEFAULT_PAUSES, stop_s=stop_timeout / 1_000),
         )
         pruner = _pruner(relay, client, database, prefix, inbox_keep // 1_000) if prunes_inbox else None
-        await relay.check_tables()
         async with contextlib.AsyncExitStack() as beside:
             if pruner is not None:
                 await beside.enter_async_context(running(pruner.run()))

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from foqs_client import Item
-from foqs_client.errors import FoqsError, InvalidArgument, PermissionDenied, RateLimited, Unavailable
+from foqs_client.errors import FoqsError, InvalidArgument, PermissionDenied, RateLimited, Unavailable, Unreachable
 from foqs_client.outbox import enqueue
-from foqs_client.outbox.outbox_connection import OutboxConnection
+from foqs_client.outbox.outbox_connection import DatabaseUnreachable, OutboxConnection, TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures
 from foqs_client.outbox.parked_rows import list_parked
 from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
 from foqs_client.outbox.relay_pauses import DEFAULT_PAUSES, RelayPauses
-from foqs_client.outbox.relay_tables import RelayTables
+from foqs_client.outbox.relay_tables import OutboxOwner, RelayTables
 from foqs_client.outbox.statement_thread import StatementThread
 from tests.support.outbox_databases import Place, sqlite_place
 from tests.support.poll import until
@@ -193,7 +193,8 @@ def test_a_relay_says_why_rows_wait(place: Place, caplog: pytest.LogCaptureFixtu
     problems: list[str] = []
 
     def is_reported(relay: Relay) -> bool:
-        problems.extend(relay.problems.values())
+        if problem := relay.problems.get("refused rows"):
+            problems.append(problem)
         return bool(problems) and relay.refused_rows > 1
 
     relay = run_until(place, queue, is_reported)
@@ -204,27 +205,121 @@ def test_a_relay_says_why_rows_wait(place: Place, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_statement_that_does_not_end_is_a_problem(place: Place) -> None:
-    ends, now_s = threading.Event(), [0.0]
+    began, ends, now_s = threading.Event(), threading.Event(), [0.0]
 
     def connect() -> Any:
-        ends.wait()
+        began.set()
+        ends.wait(60)
         return place.connect(True)
 
     async def main() -> None:
         tables = RelayTables(OutboxConnection(connect, place.dialect), "a" * 32)
         relay = Relay(tables, ScriptedQueue({}), clock=lambda: now_s[0])
-        checking = asyncio.ensure_future(relay.check_tables())
-        await asyncio.sleep(0)
-        assert relay.problems == {}
+        starting = asyncio.ensure_future(relay.wait_for_start())
+        await asyncio.to_thread(began.wait)
+        assert relay.problems["the outbox' database"] == "no answer yet"
         now_s[0] = 12.0
-        assert relay.problems == {"the outbox' database": "a statement has been running for 12 s"}
+        assert relay.problems["the outbox' database"] == "a statement has been running for 12 s"
         ends.set()
-        await checking
+        await starting
         assert relay.problems == {}
         relay.stop()
         await relay.run()
 
     asyncio.run(main())
+
+
+class AwayTables(RelayTables):
+    """Tables whose server is away for the first reads."""
+
+    def __init__(self, place: Place, away: int) -> None:
+        super().__init__(OutboxConnection(lambda: place.connect(True), place.dialect), "a" * 32)
+        self.away = away
+
+    def read_owner(self) -> OutboxOwner:
+        self.away -= 1
+        if self.away >= 0:
+            raise DatabaseUnreachable("OperationalError: connection refused")
+        return super().read_owner()
+
+
+class AwayQueue(ScriptedQueue):
+    """A queue whose hosts are away for the first questions."""
+
+    def __init__(self, errors: list[FoqsError]) -> None:
+        super().__init__({})
+        self.away = errors
+
+    async def keys_until_ms(self) -> int:
+        if self.away:
+            raise self.away.pop(0)
+        return await super().keys_until_ms()
+
+
+def starting_relay(tables: RelayTables, queue: ScriptedQueue) -> Relay:
+    clock = asyncio.get_running_loop().time
+    return Relay(tables, queue, clock=clock, thread=NoThread(clock))
+
+
+def test_a_relay_waits_for_a_host_and_a_database_that_are_away_at_its_start(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(place, [b"1"])
+    caplog.set_level("INFO", "foqs.relay")
+    queue = AwayQueue([Unreachable("no host"), Unavailable("not yet"), Unreachable("no host")])
+
+    async def run() -> None:
+        relay = starting_relay(AwayTables(place, 5), queue)
+        assert set(relay.problems.values()) == {"no answer yet"}  # before anything was asked, it is not ready
+        starting = asyncio.ensure_future(relay.wait_for_start())
+        await soon(lambda: queue.away == [])
+        assert relay.problems["the outbox' database"] == "OperationalError: connection refused"
+        await starting
+        assert relay.problems == {}
+        running = asyncio.ensure_future(relay.run())
+        await soon(lambda: left(place) == 0)
+        relay.stop()
+        await running
+
+    run_virtual(run, until_s=3_600)
+    assert queue.taken == [b"1"]
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "the outbox' database: all is well again",
+        "the outbox' database: rows wait: OperationalError: connection refused",
+        "the queue: all is well again",
+        "the queue: rows wait: UNREACHABLE: no host",
+    ]
+
+
+def test_a_relay_that_is_stopped_at_its_start_waits_no_longer(place: Place) -> None:
+    async def run() -> None:
+        relay = starting_relay(AwayTables(place, 1_000_000), AwayQueue([]))
+        starting = asyncio.ensure_future(relay.wait_for_start())
+        await soon(lambda: relay.problems.keys() == {"the outbox' database"})
+        relay.stop()
+        await starting
+        await relay.run()
+
+    run_virtual(run, until_s=60)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(None, TablesUnavailable), (PermissionDenied("no grant to enqueue"), PermissionDenied)]
+)
+def test_what_no_waiting_mends_ends_a_relay_at_its_start(
+    tmp_path: Path, error: FoqsError | None, kind: type[Exception]
+) -> None:
+    """A database without tables, also while the host is away; and a refusal, also while the database is away."""
+    place = sqlite_place(tmp_path)  # without tables
+
+    async def run() -> None:
+        errors: list[FoqsError] = [Unreachable("no host")] * 1_000_000 if error is None else [error]
+        with pytest.raises(kind):
+            await starting_relay(
+                AwayTables(place, 0 if error is None else 1_000_000), AwayQueue(errors)
+            ).wait_for_start()
+
+    run_virtual(run, until_s=60)
 
 
 def test_a_relay_writes_rounds_while_no_host_answers(place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sqlite3
@@ -19,8 +20,10 @@ from click.testing import Result
 from foqs.cli.commands import relay_run
 from foqs.cli.doctor import outbox_checks
 from foqs_client import Item
+from foqs_client.errors import Unreachable
 from foqs_client.outbox import enqueue
 from foqs_client.outbox.outbox_sql import Dialect
+from foqs_client.outbox.relay_pauses import RelayPauses
 from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
 
 __all__ = ["client", "run"]
@@ -43,9 +46,14 @@ def connect():
     threading.Event().wait()
 
 
+class Queue:
+    async def keys_until_ms(self):
+        return 1
+
+
 async def main():
     tables = RelayTables(OutboxConnection(connect, Dialect.SQLITE), "a" * 32)
-    await run_until_signal(Relay(tables, None), "shop")
+    await run_until_signal(Relay(tables, Queue()), "shop")
 
 
 asyncio.run(main())
@@ -258,10 +266,31 @@ def test_a_service_that_fails_is_started_again(
     with outbox:
         outbox.execute("UPDATE foqs_relay SET state = ?", (state.encode(),))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = ask("--http-port", str(taken.getsockname()[1]))
+        result = ask(*([] if state else ["--http-port", str(taken.getsockname()[1])]))
 
     assert result.exit_code == code, result.stderr
     assert ("the column state of the owner row" in result.stderr) == (code == 3)
+
+
+def test_a_relay_that_starts_before_the_hosts_waits_for_them_until_a_signal(
+    outbox: sqlite3.Connection, ask: Run, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_run, "DEFAULT_PAUSES", RelayPauses(again_s=0.01))
+    asked: list[None] = []
+
+    def answer() -> Exception:
+        asked.append(None)
+        if len(asked) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return Unreachable("cannot reach any host of foqs://127.0.0.1:7411")
+
+    client.answers["keys_until_ms"] = answer
+    with outbox:
+        outbox.execute("UPDATE foqs_relay SET state = X''")
+    result = ask()
+
+    assert result.exit_code == 0, result.stderr
+    assert "the queue: rows wait: UNREACHABLE" in result.stderr
 
 
 @pytest.mark.process

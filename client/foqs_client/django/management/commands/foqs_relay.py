@@ -61,13 +61,11 @@ async def _relay(backend: FoqsBackend, stop_timeout_s: float) -> None:
     """Relay until a signal. Raises FoqsError, TablesUnavailable."""
     database = backend.foqs.database
     async with Client(backend.foqs.url, **backend.foqs.client) as client, contextlib.AsyncExitStack() as beside:
-        await client.keys_until_ms()  # a permanent error ends the command before the first row
         relay = Relay(
             RelayTables(outbox_connection(database), uuid.uuid4().hex),
             ClientQueue(client),
             replace(DEFAULT_PAUSES, stop_s=stop_timeout_s),
         )
-        await relay.check_tables()
         if dialect_of(database) is Dialect.POSTGRES:
             wakeups = listen_for_wakeups(partial(connect, database), outbox_table(DEFAULT_PREFIX), relay.wake)
             await beside.enter_async_context(running(wakeups))
