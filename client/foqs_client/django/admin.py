@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.paginator import Paginator
-from django.db import router
+from django.db import router, transaction
 from django.utils import timezone
 from django.utils.functional import cached_property
 
@@ -21,6 +21,7 @@ from foqs_client.django.backend import FoqsBackend
 from foqs_client.django.models import OutboxEntry, ParkedEntry, TaskRecord
 from foqs_client.django.outbox_statements import DjangoStatements
 from foqs_client.django.task_classes import TaskResultStatus, task_backends
+from foqs_client.django.task_records import record_drop
 from foqs_client.errors import FoqsError
 from foqs_client.outbox import parked_rows
 
@@ -149,27 +150,40 @@ class ParkedEntryAdmin(_RowAdmin):
     @admin.action(description="Resend", permissions=["resend"])
     def resend(self, request: Any, rows: Any) -> None:
         """Let the relay send rows again that are in no queue."""
-        self._decide(request, rows, "resent", parked_rows.resend)
+
+        def resend(tables: DjangoStatements, row: Any) -> None:
+            parked_rows.resend(tables, row.pk)
+
+        self._decide(request, rows, "resent", resend)
 
     @admin.action(description="Resend, although a second item may follow", permissions=["resend"])
     def resend_although_queued(self, request: Any, rows: Any) -> None:
         """Let the relay send rows again that may be in the queue."""
 
-        def resend(tables: DjangoStatements, id: int) -> None:
-            parked_rows.resend(tables, id, may_double=True)
+        def resend(tables: DjangoStatements, row: Any) -> None:
+            parked_rows.resend(tables, row.pk, may_double=True)
 
         self._decide(request, rows, "resent", resend)
 
     @admin.action(description="Drop: never enqueue them", permissions=["drop"])
     def drop(self, request: Any, rows: Any) -> None:
-        """Delete rows for good."""
-        self._decide(request, rows, "dropped", parked_rows.drop)
+        """Delete rows for good. The results of tasks that are in no queue fail."""
+        database = _database(ParkedEntry)
+        has_results = any(each.supports_get_result for each in _backends() if each.foqs.database == database)
 
-    def _decide(self, request: Any, rows: Any, what: str, decide: Callable[[DjangoStatements, int], None]) -> None:
+        def drop(tables: DjangoStatements, row: Any) -> None:
+            with transaction.atomic(using=database):
+                parked_rows.drop(tables, row.pk)
+                if has_results and not row.may_be_queued:
+                    record_drop(database, row.event_id)
+
+        self._decide(request, rows, "dropped", drop)
+
+    def _decide(self, request: Any, rows: Any, what: str, decide: Callable[[DjangoStatements, Any], None]) -> None:
         tables, count = DjangoStatements(_database(ParkedEntry)), 0
         for row in rows:
             try:
-                decide(tables, row.pk)
+                decide(tables, row)
             except FoqsError as error:
                 self.message_user(request, error.message, messages.ERROR)
             else:

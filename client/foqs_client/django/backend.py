@@ -20,7 +20,7 @@ from django.utils import timezone
 from foqs_client.consumer import prefix_pattern
 from foqs_client.django.backend_options import BackendOptions, check_limit, read_options
 from foqs_client.django.foqs_task import FoqsTask
-from foqs_client.django.task_call import TaskCall, call_of
+from foqs_client.django.task_call import TaskCall, call_of, check_arguments
 from foqs_client.django.task_classes import (
     BaseTaskBackend,
     InvalidTask,
@@ -82,11 +82,12 @@ class FoqsBackend(BaseTaskBackend):
 
         Raises:
             InvalidTask: the backend cannot run it.
-            TypeError, ValueError: an argument is no JSON.
+            TypeError, ValueError: an argument is no JSON, or a key in it is no text.
             InvalidArgument, LimitExceeded: the item would be refused, for example for its length.
             NotInTransaction: only another database has an open transaction.
         """
         self.validate_task(task)
+        check_arguments(args, kwargs)
         result = self._new_result(task, args, kwargs)
         call = call_of(result)
         rows = new_rows([self._item(task, call)], None, self.foqs.payload_bytes_max, [result.id])

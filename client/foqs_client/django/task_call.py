@@ -6,6 +6,8 @@ Always true: the payload alone says which task runs with which arguments; readin
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Final
@@ -50,7 +52,7 @@ class TaskCall:
 
     def payload(self) -> bytes:
         """Return the call as JSON, in ASCII."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode()
 
     def enqueued_time(self) -> datetime:
         """Return when the task was enqueued."""
@@ -73,6 +75,30 @@ class TaskCall:
             run_after=None if self.run_after is None else datetime.fromisoformat(self.run_after),
             backend=self.backend,
         )
+
+
+def check_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check for what Django lets pass, and the task would get as another value, or JSON does not have.
+
+    Raises:
+        TypeError: the key of a dict is no text.
+        ValueError: a number is not finite.
+    """
+    _check_value(args, "args")
+    _check_value(kwargs, "kwargs")
+
+
+def _check_value(value: object, place: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{place} is {value}, which JSON does not have; send None or a text")
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{place} has the key {key!r}, which JSON would turn into a text; use texts as keys")
+            _check_value(each, f"{place}[{key!r}]")
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for number, each in enumerate(value):
+            _check_value(each, f"{place}[{number}]")
 
 
 def call_of(result: TaskResult) -> TaskCall:

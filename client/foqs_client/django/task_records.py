@@ -25,6 +25,10 @@ class WorkerDied(Exception):
     """The error of a result whose last worker ended, or lost its lease, before the task did."""
 
 
+class RowDropped(Exception):
+    """The error of a result whose row in the outbox an operator has dropped, so that the task does not run."""
+
+
 class AlreadyDone(Exception):
     """The task was successful, and its item was delivered again because an ack was lost."""
 
@@ -73,11 +77,10 @@ class BegunRun:
         earlier = json.dumps(self.all_worker_ids()[:-1])
         self._update(status=TaskResultStatus.READY.value, lease_ends_at=None, worker_ids=earlier)
 
-    def fail_unread(self, errors: Sequence[TaskError], status: TaskResultStatus) -> None:
-        """Record the errors of a run whose task could not be imported."""
-        is_over = status == TaskResultStatus.FAILED
+    def fail_unread(self, errors: Sequence[TaskError], *, is_over: bool) -> None:
+        """Record the errors of a run whose task, or its backend, this program does not have."""
         self._update(
-            status=status.value,
+            status=(TaskResultStatus.FAILED if is_over else TaskResultStatus.READY).value,
             finished_at=timezone.now() if is_over else None,
             lease_ends_at=None,
             errors=_errors_json(errors),
@@ -132,6 +135,17 @@ def begin_run(database: str, id: str, worker: str, lease_s: float, *, is_last_at
             )
         ):
             return BegunRun(database, id, worker_ids, started_at, now, _errors(record.errors))
+
+
+def record_drop(database: str, id: str) -> None:
+    """Record that a task was dropped before the relay enqueued it, if it has a record."""
+    error = TaskError(
+        exception_class_path=f"{RowDropped.__module__}.{RowDropped.__qualname__}",
+        traceback="The row of the task was parked, and an operator has dropped it.\n",
+    )
+    _records(database).filter(pk=id, status=TaskResultStatus.READY.value).update(
+        status=TaskResultStatus.FAILED.value, finished_at=timezone.now(), errors=_errors_json([error])
+    )
 
 
 def read_result(database: str, id: str) -> TaskResult:

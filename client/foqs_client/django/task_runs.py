@@ -28,6 +28,7 @@ from foqs_client.django.backend import FoqsBackend
 from foqs_client.django.running_tasks import LEASE_S_MIN, RUNNING_TASKS
 from foqs_client.django.task_call import TaskCall, read_call
 from foqs_client.django.task_classes import (
+    InvalidTaskBackend,
     Task,
     TaskContext,
     TaskError,
@@ -80,9 +81,12 @@ def run_task(job: Job, limit_of_function: LimitOfFunction | None = None) -> Task
         call = read_call(job.payload)
     except ValueError as error:
         raise Dead(f"this payload is no task of Django: {error}") from error
-    backend = task_backends[call.backend]
-    if not isinstance(backend, FoqsBackend):
-        raise TypeError(f"the backend {call.backend!r} of this program is no FoqsBackend")
+    try:
+        backend = _backend_named(call.backend)
+    except (InvalidTaskBackend, TypeError) as error:
+        if _is_done_without_backend(job, call, error):
+            return None
+        raise
     return _TaskRun(job, call, backend, limit_of_function or _no_limit).run()
 
 
@@ -90,6 +94,34 @@ def failures_of(metadata: bytes) -> int:
     """Return how often a task has raised, of its item's metadata."""
     number = metadata.removeprefix(_RAISED)
     return int(number) if metadata.startswith(_RAISED) and number.isdigit() else 0
+
+
+def _backend_named(alias: str) -> FoqsBackend:
+    """Return a backend of this program. Raises InvalidTaskBackend: it has none of this name. TypeError: that is another one's."""
+    backend = task_backends[alias]
+    if not isinstance(backend, FoqsBackend):
+        raise TypeError(f"the backend {alias!r} of this program is no FoqsBackend")
+    return backend
+
+
+def _is_done_without_backend(job: Job, call: TaskCall, error: Exception) -> bool:
+    """Record that this program lacks the backend of a task, in the database of its backends that has the result.
+
+    Return whether the task was successful already. Raises NotBegun: a database failed.
+    """
+    backends = [each for each in task_backends.all() if isinstance(each, FoqsBackend) and each.supports_get_result]
+    for database in sorted({each.foqs.database for each in backends}):
+        try:
+            open_database(database)
+            record = begin_run(database, call.id, _worker_of(job), LEASE_S_MIN, is_last_attempt=_is_last(job))
+            if record is not None:
+                record.fail_unread([*record.errors, _task_error(error)], is_over=_is_last(job))
+                return False
+        except AlreadyDone:
+            return True
+        except Error as failure:
+            raise _not_begun(failure) from failure
+    return False
 
 
 class _TaskRun:
@@ -100,8 +132,8 @@ class _TaskRun:
         self._call = call
         self._backend = backend
         self._limit_of_function = limit_of_function
-        self._worker = f"{socket.gethostname()[:32]}:{os.getpid()}:{job.attempt}"
-        self._is_last_attempt = 0 < job.attempts_max <= job.attempt
+        self._worker = _worker_of(job)
+        self._is_last_attempt = _is_last(job)
         self._lease_s = max(LEASE_S_MIN, job.lease_remaining_ms / 1_000)
         self._record: BegunRun | None = None
         self._raised: BaseException | None = None
@@ -124,7 +156,7 @@ class _TaskRun:
             if self._has_begun:
                 raise
             self._withdraw_record()
-            raise NotBegun(f"a database failed before a task began: {type(error).__name__}: {error}") from error
+            raise _not_begun(error) from error
 
     def _withdraw_record(self) -> None:
         if self._record is not None:
@@ -256,8 +288,7 @@ class _TaskRun:
     def _fail_unread(self, error: Exception) -> None:
         """Record that this program has no such task. Another one may have it, so it counts against the attempts only."""
         if self._record is not None:
-            status = TaskResultStatus.FAILED if self._is_last_attempt else TaskResultStatus.READY
-            self._record.fail_unread([*self._record.errors, _task_error(error)], status)
+            self._record.fail_unread([*self._record.errors, _task_error(error)], is_over=self._is_last_attempt)
 
     def _end(self, result: TaskResult, status: TaskResultStatus, return_value: Any = None) -> None:
         object.__setattr__(result, "status", status)
@@ -272,6 +303,19 @@ class _TaskRun:
             write()
         else:
             write_when_it_answers(foqs.database, write, lambda: self._job.lost)
+
+
+def _worker_of(job: Job) -> str:
+    """Return a name for the run of this delivery."""
+    return f"{socket.gethostname()[:32]}:{os.getpid()}:{job.attempt}"
+
+
+def _is_last(job: Job) -> bool:
+    return 0 < job.attempts_max <= job.attempt
+
+
+def _not_begun(error: Error) -> NotBegun:
+    return NotBegun(f"a database failed before a task began: {type(error).__name__}: {error}")
 
 
 def _may_be_from_keyboard() -> bool:

@@ -13,7 +13,8 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from foqs_client.django.table_checks import check_tables
-from foqs_client.django.task_records import begin_run
+from foqs_client.django.task_classes import TaskResultStatus
+from foqs_client.django.task_records import RowDropped, begin_run
 from tests.support import django_sample_tasks as tasks
 from tests.support.django_project import BACKEND, query
 
@@ -77,6 +78,23 @@ def test_parked_rows_are_resent_and_dropped(log_in: Callable[..., Client]) -> No
 
     assert "1 of the rows: dropped." in page and "Row 4 is being sent again already" in page
     assert verdicts() == [(1, "resend"), (2, "resend"), (4, "resend")]
+
+
+def test_the_result_of_a_task_whose_row_is_dropped_has_failed_unless_its_item_may_be_queued(
+    log_in: Callable[..., Client],
+) -> None:
+    client, results = log_in(), [tasks.note.enqueue(), tasks.note.enqueue()]
+    park((1, False, None), (2, True, None))
+    with connections["default"].cursor() as cursor:
+        for row, result in enumerate(results, 1):
+            cursor.execute("UPDATE foqs_parked SET event_id = %s WHERE id = %s", (result.id, row))
+    decide(client, "drop", [1, 2])
+    for result in results:
+        result.refresh()
+
+    assert [result.status for result in results] == [TaskResultStatus.FAILED, TaskResultStatus.READY]
+    assert results[0].errors[0].exception_class is RowDropped
+    assert results[0].finished_at is not None
 
 
 def test_a_user_who_may_only_look_decides_nothing(log_in: Callable[..., Client]) -> None:

@@ -173,6 +173,26 @@ def test_an_argument_that_is_no_json_is_refused_and_nothing_written(project: Non
     assert query(ENQUEUED) == []
 
 
+@pytest.mark.parametrize(
+    ("values", "kind", "text"),
+    [
+        ([{1: "a"}], TypeError, r"args\[0\] has the key 1,"),
+        ([1, [{"a": {None: 2}}]], TypeError, r"args\[1\]\[0\]\['a'\] has the key None"),
+        ([float("nan")], ValueError, r"args\[0\] is nan"),
+        ([{"a": (1.0, float("-inf"))}], ValueError, r"args\[0\]\['a'\]\[1\] is -inf"),
+    ],
+)
+def test_an_argument_that_the_task_would_get_as_another_one_is_refused_by_its_place(
+    project: None, values: list[Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        tasks.note.enqueue(*values)
+    with pytest.raises(kind, match=text.replace(r"args\[", r"kwargs\['named'\]\[")):
+        tasks.note.enqueue(named=values)
+
+    assert query(ENQUEUED) == []
+
+
 def test_a_task_is_a_row_with_topic_priority_and_moment(project: None) -> None:
     later = timezone.now() + timedelta(hours=1)
     result = tasks.refuse.using(priority=7, run_after=later).enqueue()

@@ -9,19 +9,27 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import OperationalError, connections
 from django.utils import timezone
 
-from foqs_client.consumer import Dead, Retry
+from foqs_client.consumer import Dead, NotBegun, Retry
 from foqs_client.django.running_tasks import LEASE_S_MIN, RunningTasks
-from foqs_client.django.task_classes import TaskResultStatus, task_finished, task_started
+from foqs_client.django.task_classes import (
+    BaseTaskBackend,
+    InvalidTaskBackend,
+    TaskResultStatus,
+    task_backends,
+    task_finished,
+    task_started,
+)
 from foqs_client.django.task_records import AlreadyDone, begin_run
 from foqs_client.django.task_runs import failures_of, run_task
 from foqs_client.django.time_limits import TimeLimitExceeded
 from foqs_client.inbox import once
 from tests.support import django_sample_tasks as tasks
 from tests.support.django_jobs import delivered
-from tests.support.django_project import query
+from tests.support.django_project import databases_away, query
 from tests.support.django_sample_tasks import calls
 
 
@@ -250,6 +258,43 @@ def test_a_task_that_this_program_does_not_have_is_left_to_another_worker(projec
     result.refresh()
 
     assert result.status == TaskResultStatus.FAILED
+
+
+@pytest.mark.parametrize("alias", ["gone", "immediate"])
+def test_a_task_whose_backend_this_program_does_not_have_fails_in_its_last_attempt(
+    project: None, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result is in a database of another backend, which the worker's settings name under another alias."""
+    immediate = {"BACKEND": f"{BaseTaskBackend.__module__.rpartition('.')[0]}.immediate.ImmediateBackend"}
+    monkeypatch.setitem(settings.TASKS, "immediate", immediate)
+    monkeypatch.delattr(task_backends, "settings", raising=False)
+    result = tasks.note.enqueue()
+    payload = delivered().payload.replace(b'"backend":"default"', f'"backend":"{alias}"'.encode())
+    for attempt, status in ((1, TaskResultStatus.READY), (5, TaskResultStatus.FAILED)):
+        with pytest.raises((InvalidTaskBackend, TypeError), match=alias):
+            run_task(delivered(attempt, payload=payload))
+        result.refresh()
+        assert (result.status, alias in result.errors[-1].traceback) == (status, True)
+
+    assert result.finished_at is not None
+    assert calls == []
+
+
+def test_a_success_counts_for_a_program_without_its_backend_too(project: None) -> None:
+    tasks.note.enqueue()
+    payload = delivered().payload.replace(b'"backend":"default"', b'"backend":"gone"')
+    run_task(delivered())
+
+    assert run_task(delivered(2, payload=payload)) is None
+
+
+def test_a_task_without_its_backend_is_charged_nothing_while_the_database_is_away(committing_project: None) -> None:
+    tasks.note.enqueue()
+    job = delivered(5)
+    payload = job.payload.replace(b'"backend":"default"', b'"backend":"gone"')
+    job = delivered(5, payload=payload)
+    with databases_away(), pytest.raises(NotBegun):
+        run_task(job)
 
 
 # ------------------------------------------------------------------ workers that die
