@@ -281,6 +281,7 @@ class SimulatedCluster:
                 metadata=row.metadata,
                 trace_context=row.trace_context,
                 first_wait_ms=first_wait_ms(row.enqueued_at_ms, row.first_delivered_at_ms),
+                group=None if row.item_group is None else row.item_group.decode(),
             )
             for shard in self.shards
             for _, row in sorted(self._table(shard).rows.items())

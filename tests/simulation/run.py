@@ -28,6 +28,7 @@ from tests.simulation import (
     planted_completions,
     planted_durability,
     planted_gossip,
+    planted_groups,
     planted_holes,
     planted_incarnations,
     planted_journal,
@@ -45,7 +46,15 @@ from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
 from tests.simulation.heavy import HEAVY_PLAN, HeavyCluster, HeavyRun
 from tests.simulation.planted import BUGS, FAULTS, Bug, shows
 from tests.simulation.workload import Plan, Run
-from tests.support import access_rules, admin_rules, atomic_rules, completion_rules, explanation_rules, faulty_database
+from tests.support import (
+    access_rules,
+    admin_rules,
+    atomic_rules,
+    completion_rules,
+    explanation_rules,
+    faulty_database,
+    group_rules,
+)
 from tests.support.checker import check_histories, summary
 from tests.support.history import read
 from tests.support.item_histories import sort_by_item
@@ -78,6 +87,7 @@ def run_seed(
     journal: bool = False,
     atomic: bool = False,
     completions: bool = False,
+    groups: bool = False,
     keep_history: bool = False,
 ) -> Result:
     """Play one seed and check its history.
@@ -88,6 +98,7 @@ def run_seed(
         journal: the stores journal.
         atomic: with a client that makes atomic calls.
         completions: with a client that completes items.
+        groups: with a client whose items have groups.
     """
     runs: list[Run] = []
 
@@ -103,6 +114,7 @@ def run_seed(
         runs[0].cluster.journals = journal
         runs[0].has_atomic_calls = atomic
         runs[0].has_completions = completions
+        runs[0].has_groups = groups
         await runs[0].play()
 
     event_counts.install()
@@ -139,6 +151,7 @@ def run_seed(
         | explanation_rules.count_occurrences(histories)
         | atomic_rules.count_occurrences(histories)
         | completion_rules.count_occurrences(histories)
+        | group_rules.count_occurrences(histories)
         | summary(histories)
     )
     return Result(
@@ -166,6 +179,8 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
         **planted_atomic.BUGS,
         **planted_bytes.BUGS,
         **planted_completions.BUGS,
+        **planted_groups.BUGS,
+        **planted_groups.JOURNAL_BUGS,
         **planted_holes.BUGS,
         **planted_incarnations.BUGS,
         **planted_moves.BUGS,
@@ -176,8 +191,8 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
     return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}
 
 
-def _work(task: tuple[int, bool, bool, bool, bool, bool, str | None, bool]) -> Result:
-    seed, fleet, heavy, journal, atomic, completions, bug, keep_history = task
+def _work(task: tuple[int, bool, bool, bool, bool, bool, bool, str | None, bool]) -> Result:
+    seed, fleet, heavy, journal, atomic, completions, groups, bug, keep_history = task
     logging.disable(logging.WARNING)
     gc.disable()  # each seed has its own process
     if bug is not None:
@@ -189,6 +204,7 @@ def _work(task: tuple[int, bool, bool, bool, bool, bool, str | None, bool]) -> R
         journal=journal,
         atomic=atomic,
         completions=completions,
+        groups=groups,
         keep_history=keep_history,
     )
 
@@ -202,6 +218,7 @@ def run_seeds(
     journal: bool = False,
     atomic: bool = False,
     completions: bool = False,
+    groups: bool = False,
     bug: str | None = None,
     keep_history: bool = False,
 ) -> list[Result]:
@@ -210,7 +227,7 @@ def run_seeds(
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
     with context.Pool(jobs, maxtasksperchild=1) as pool:
-        tasks = [(seed, fleet, heavy, journal, atomic, completions, bug, keep_history) for seed in seeds]
+        tasks = [(seed, fleet, heavy, journal, atomic, completions, groups, bug, keep_history) for seed in seeds]
         for result in pool.imap_unordered(_work, tasks):
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
@@ -236,6 +253,7 @@ def main() -> int:
     parser.add_argument("--journal", action="store_true", help="let the stores journal")
     parser.add_argument("--atomic", action="store_true", help="let a client make atomic calls")
     parser.add_argument("--completions", action="store_true", help="let a client complete items")
+    parser.add_argument("--groups", action="store_true", help="let the items of a client have groups")
     parser.add_argument("--history", type=Path, help="with one seed: write its history to this file")
     parser.add_argument(
         "--plant",
@@ -253,6 +271,7 @@ def main() -> int:
         options.journal,
         options.atomic,
         options.completions,
+        options.groups,
         options.plant,
         keep_history,
     )

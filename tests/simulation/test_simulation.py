@@ -25,6 +25,7 @@ from tests.simulation import (
     planted_completions,
     planted_durability,
     planted_gossip,
+    planted_groups,
     planted_holes,
     planted_incarnations,
     planted_journal,
@@ -36,7 +37,15 @@ from tests.simulation import (
     planted_timers,
 )
 from tests.simulation.planted import BUGS, FAULTS, PLANTED_ERROR, Bug, shows
-from tests.support import access_rules, admin_rules, atomic_rules, completion_rules, explanation_rules, faulty_database
+from tests.support import (
+    access_rules,
+    admin_rules,
+    atomic_rules,
+    completion_rules,
+    explanation_rules,
+    faulty_database,
+    group_rules,
+)
 from tests.support.forked_programs import preload, run_program
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +61,8 @@ HEAVY_CHUNK = 25
 HEAVY_LONG_SEEDS = range(HEAVY_CHUNK, 200, HEAVY_CHUNK)
 JOURNAL_CHUNK = 10
 JOURNAL_LONG_SEEDS = range(JOURNAL_CHUNK, 200, JOURNAL_CHUNK)
+GROUPS_CHUNK = 10
+GROUPS_LONG_SEEDS = range(GROUPS_CHUNK, 200, GROUPS_CHUNK)
 
 
 preload(
@@ -109,6 +120,21 @@ def test_fixed_seeds_of_stores_that_journal_atomic_calls_and_completions_have_no
 ) -> None:
     names = ("deadlocks", "late commits", "full disks", *atomic_rules.NAMES, *completion_rules.NAMES)
     assert_seeds_pass(JOURNAL_CHUNK, base, names, "--atomic", "--completions", *kind)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("base", [0, *(pytest.param(base, marks=pytest.mark.long) for base in GROUPS_LONG_SEEDS)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        [],
+        pytest.param(["--fleet"], marks=pytest.mark.long),
+        pytest.param(["--journal"], marks=pytest.mark.long),
+        pytest.param(["--journal", "--fleet"], marks=pytest.mark.long),
+    ],
+)
+def test_fixed_seeds_with_groups_have_no_violation(kind: list[str], base: int) -> None:
+    assert_seeds_pass(GROUPS_CHUNK, base, group_rules.NAMES, "--groups", *kind)
 
 
 def assert_seeds_pass(seeds: int, base: int, names: Sequence[str], *options: str) -> list[int]:
@@ -223,6 +249,18 @@ def test_a_planted_bug_of_completions_is_caught(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_groups.BUGS)
+def test_a_planted_bug_of_groups_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_groups.BUGS[name], "--groups")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_groups.JOURNAL_BUGS)
+def test_a_planted_bug_of_groups_in_a_journal_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_groups.JOURNAL_BUGS[name], "--groups", "--journal")
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", planted_order.BUGS)
 def test_a_planted_bug_of_the_order_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_order.BUGS[name])
@@ -280,10 +318,10 @@ def test_a_planted_bug_of_lost_commits_is_caught(name: str) -> None:
 
 
 def test_every_invariant_has_a_planted_bug() -> None:
-    modules = (planted_atomic, planted_completions, planted_order)
+    modules = (planted_atomic, planted_completions, planted_groups, planted_order)
     bugs = (*BUGS.values(), *(bug for module in modules for bug in module.BUGS.values()))
     shown = {invariant for bug in bugs for invariant in bug.shows}
-    assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20, 21}
+    assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20, 21, 25}
 
 
 @pytest.mark.timeout(600)

@@ -20,6 +20,7 @@ from tests.simulation.atomic_producer import ATOMIC_TOPIC, AtomicProducer
 from tests.simulation.cluster import KEY_WINDOW_MS, NAMESPACES, URL, Incarnation, SimulatedCluster
 from tests.simulation.completer import COMPLETED_TOPICS, Completer
 from tests.simulation.crowd import CALLERS, Crowd
+from tests.simulation.group_client import GROUPED_TOPICS, GroupClient
 from tests.simulation.guest import Guest
 from tests.simulation.in_sequence import InSequence
 from tests.simulation.key_repeater import KeyRepeater
@@ -80,8 +81,11 @@ class Run:
         self._pauses = Random(f"{seed}/in sequence")
         self._atomic = Random(f"{seed}/atomic calls")
         self._completions = Random(f"{seed}/completions")
+        self._groups = Random(f"{seed}/groups")
         self.has_completions = False
         """Whether a client completes items; as `has_atomic_calls`."""
+        self.has_groups = False
+        """Whether items of a client have groups; as `has_atomic_calls`."""
         self.has_atomic_calls = False
         """Whether a client makes atomic calls. It has its own random numbers, but changes all histories by its work."""
         self._working = True
@@ -110,6 +114,8 @@ class Run:
             workers.append(asyncio.ensure_future(self._call_atomically()))
         if self.has_completions:
             workers.append(asyncio.ensure_future(self._complete()))
+        if self.has_groups:
+            workers.append(asyncio.ensure_future(self._work_with_groups()))
         sequence = self._in_sequence()
         workers.append(asyncio.ensure_future(sequence.work(lambda: not self._working)))
         await self._until(lambda: self._is_enough())
@@ -328,6 +334,11 @@ class Run:
         client = self._recording("completer", "default", OPERATOR)
         await Completer(client, self._completions, self._call).work(lambda: not self._working)
 
+    async def _work_with_groups(self) -> None:
+        """Run a client whose items have groups."""
+        client = self._recording("grouped", "default", OPERATOR)
+        await GroupClient(client, self._groups, self._call).work(lambda: not self._working)
+
     def _count_call(self) -> None:
         self.calls += 1
 
@@ -480,6 +491,7 @@ class Run:
         client = self._recording(name, namespace, OPERATOR)
         topics = (*TOPICS, TOPIC, *MOVED_TOPICS, *((ATOMIC_TOPIC,) if self.has_atomic_calls else ()))
         topics += COMPLETED_TOPICS if self.has_completions else ()
+        topics += GROUPED_TOPICS if self.has_groups else ()
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < _QUIET_S and self._are_left(namespace):
             try:

@@ -1,6 +1,6 @@
 """The checker: the rules that every history must keep, whatever failed on the way.
 
-`check` returns the `Violation`s of invariants 1 to 9, 11, 15 to 17 and 19 to 21
+`check` returns the `Violation`s of invariants 1 to 9, 11, 15 to 17, 19 to 21 and 25
 (ARCHITECTURE.md lists them). Always true: there are no false alarms. A rule is
 broken only if it is broken in every order of events that the stamps allow, and
 a call of unknown outcome may have taken effect, or not, or may do so later.
@@ -28,6 +28,7 @@ from tests.support import (
     clock_bounds,
     completion_rules,
     explanation_rules,
+    group_rules,
     incarnations,
 )
 from tests.support.clock_bounds import ClockBounds
@@ -63,6 +64,8 @@ def check_histories(histories: ItemHistories, bounds: ClockBounds | None = None)
         *_check_dequeue_counts(histories),
         *(_violation(histories, 20, ids, problem) for ids, problem in atomic_rules.broken_calls(histories)),
         *_check_completions(histories, limits),
+        *(_violation(histories, 3, (), problem) for problem in group_rules.wrong_conflicts(histories)),
+        *(_violation(histories, 25, ids, problem) for ids, problem in group_rules.divided_groups(histories)),
         *_check_administration(histories, limits),
     ]
     for item in histories:
@@ -123,17 +126,18 @@ def _check_one_item_per_enqueue(histories: ItemHistories) -> Iterator[Violation]
 
 
 def _check_one_id_per_key(histories: ItemHistories, bounds: ClockBounds) -> Iterator[Violation]:
-    """3: within the key window, and within one incarnation of the namespace, a key names one id."""
-    uses: dict[tuple[Any, str], list[tuple[float, float, str]]] = {}
+    """3: within the key window, and within one incarnation of the namespace, a key names one id in each group."""
+    uses: dict[tuple[Any, Any, str], list[tuple[float, float, str]]] = {}
     for item in histories:
         key = item.requested("key")
         if key is not None:
             first_ms, last_ms = clock_bounds.inserted_between_ms(item)
-            uses.setdefault((item.origins[0].call.args.get("namespace"), key), []).append((last_ms, first_ms, item.id))
+            name = (item.origins[0].call.args.get("namespace"), item.requested("group"), key)
+            uses.setdefault(name, []).append((last_ms, first_ms, item.id))
     window = float("inf") if bounds.key_window_ms is None else bounds.shortest_ms(bounds.key_window_ms)
     for ids, problem in incarnations.ids_of_earlier_incarnations(histories):
         yield _violation(histories, 3, ids, problem)
-    for (namespace, key), items in uses.items():
+    for (namespace, _, key), items in uses.items():
         items.sort()
         for (_, first_ms, id), (last_ms, other_first_ms, other_id) in pairwise(items):
             start_ms = min(first_ms, other_first_ms)
@@ -256,6 +260,7 @@ def _is_as_enqueued(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]
     priorities = {each.get("priority", 0) for each in enqueued} | {each.get("priority") for each in changes} - {None}
     metadata = {each.get("metadata") for each in enqueued} | {each.get("metadata") for each in changes} - {None}
     traces = {each.get("trace") for each in enqueued}
+    groups = {each.get("group") for each in enqueued}
     for name, view in views:
         if view.get("topic") not in topics:
             yield 2, f"{name} shows topic {view.get('topic')}, but it was enqueued in {', '.join(sorted(topics))}"
@@ -265,6 +270,8 @@ def _is_as_enqueued(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]
             yield 2, f"{name} shows metadata that it never had"
         if "trace" in view and view["trace"] not in traces:
             yield 2, f"{name} shows a trace context that it was not enqueued with"
+        if "group" in view and view["group"] not in groups:
+            yield 2, f"{name} shows group {view['group']}, but it was enqueued in {groups}"
     for each in item.receipts:
         if all(each.received.before(entry.invoked) for entry in origins):
             yield 2, f"{each} was received before the enqueue began"

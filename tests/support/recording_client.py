@@ -220,6 +220,7 @@ class RecordingClient:
             "at_most_once": item.at_most_once,
             "attempts_max": item.attempts_max,
             "key": item.idempotency_key,
+            "group": item.group,
         }
 
     def _nack(self, nack: Nack | Lease) -> Event:
@@ -252,6 +253,7 @@ def row_event(
     metadata: bytes | None = None,
     trace_context: bytes | None = None,
     first_wait_ms: int | None = None,
+    group: str | None = None,
 ) -> Event:
     """Return one row for `History.present`. `due_in_ms`: the time until it is due, negative if overdue."""
     row: Event = {
@@ -269,6 +271,7 @@ def row_event(
         row["metadata"] = _metadata(metadata)
         row["trace"] = _metadata(trace_context or b"")
         row["first_wait_ms"] = first_wait_ms
+        row["group"] = group
     return row
 
 
@@ -330,6 +333,7 @@ def _delivery(delivery: Delivery) -> Event:
         "lease_remaining_ms": delivery.lease_remaining_ms,
         "age_ms": delivery.age_ms,
         "trace": _metadata(delivery.trace_context or b""),
+        "group": delivery.group,
         "first_wait_ms": None
         if delivery.first_delivery_age_ms is None
         else delivery.age_ms - delivery.first_delivery_age_ms,

@@ -1,0 +1,145 @@
+"""A client of a simulated run whose items have groups.
+
+Holds `GroupClient`. It uses the same keys in several groups, repeats enqueues within the key window, enqueues some items of
+a group atomically, delivers, returns, moves and redrives them. No other client uses its topics. Always true: each
+payload is unique, and its items have no delay and no TTL and are not updated, so that a history can show a move as in
+`mover`. Does not judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+from foqs_client import Delivery, FoqsError, Item, Nack
+from tests.support.recording_client import RecordingClient
+
+FIRST: Final = "grouped"
+"""The topic in which its items are enqueued."""
+NEXT: Final = "grouped next"
+"""The topic to which they move."""
+GROUPED_TOPICS: Final = (FIRST, NEXT)
+_GROUPS: Final = ("anna", "bert", "cäsar", "dora", "d" * 255)
+_KEPT_S: Final = 3.0
+"""How long an item with a key is repeated: less than the key window."""
+_KNOWN_MAX: Final = 40
+
+
+class GroupClient:
+    """Works with the groups of one namespace.
+
+    Args:
+        call: counts a call.
+    """
+
+    def __init__(self, client: RecordingClient, rng: Random, call: Callable[[Awaitable[Any]], Awaitable[Any]]) -> None:
+        self._client = client
+        self._rng = rng
+        self._call = call
+        self._number = 0
+        self._keyed: list[tuple[float, Item]] = []
+        """When an item with a key was enqueued first."""
+        self._known: dict[str, Item] = {}
+        """Items in `FIRST` by id, also some that are gone."""
+        self._in_flight: set[asyncio.Task[None]] = set()
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Enqueue, repeat, deliver, settle, redrive and move until the work is over."""
+        rng = self._rng
+        steps = (self._enqueue, self._repeat, self._enqueue_atomically, self._consume, self._redrive, self._move)
+        while not is_over():
+            [step] = rng.choices(steps, (30, 12, 8, 40, 5, 5))
+            self._start(step())
+            await asyncio.sleep(rng.expovariate(25))
+        await asyncio.gather(*self._in_flight)
+        await self._client.client.close()
+
+    def _start(self, step: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(self._try(step))
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
+
+    async def _try(self, step: Awaitable[None]) -> None:
+        with suppress(FoqsError):
+            await step
+
+    def _timeout_ms(self) -> int:
+        return self._rng.choice((50, 500, 3_000))
+
+    # ---------------------------------------------------------------- enqueues
+
+    async def _enqueue(self) -> None:
+        """Enqueue some items, of which two may share a key in different groups."""
+        rng = self._rng
+        groups = rng.sample(_GROUPS, rng.randint(1, 3))
+        key = f"order {self._number}" if rng.random() < 0.6 else None
+        items = [self._new_item(group, key) for group in groups]
+        if rng.random() < 0.3:
+            items.append(self._new_item(rng.choice((*groups, None)), None))
+        if key is not None:
+            now_s = asyncio.get_running_loop().time()
+            self._keyed += [(now_s, item) for item in items if item.idempotency_key is not None]
+        results = await self._call(self._client.enqueue(items, timeout_ms=self._timeout_ms()))
+        self._known |= {result.id: item for result, item in zip(results, items, strict=True) if result.id}
+        self._known = dict(list(self._known.items())[-_KNOWN_MAX:])
+
+    async def _repeat(self) -> None:
+        since_s = asyncio.get_running_loop().time() - _KEPT_S
+        self._keyed = [(at_s, item) for at_s, item in self._keyed if at_s > since_s]
+        if self._keyed:
+            _, item = self._rng.choice(self._keyed)
+            await self._call(self._client.enqueue([item], timeout_ms=self._timeout_ms()))
+
+    async def _enqueue_atomically(self) -> None:
+        group = self._rng.choice(_GROUPS)
+        key = f"atomic order {self._number}" if self._rng.random() < 0.5 else None
+        items = [self._new_item(group, None) for _ in range(self._rng.randint(0, 4))] + [self._new_item(group, key)]
+        await self._call(self._client.enqueue(items, atomic=True, timeout_ms=self._timeout_ms()))
+
+    def _new_item(self, group: str | None, key: str | None) -> Item:
+        self._number += 1
+        return Item(
+            FIRST,
+            f"grouped/{self._number}".encode(),
+            self._rng.choice((0, 0, 0, 1, -3)),
+            lease_ms=self._rng.choice((60, 300, 900)),
+            attempts_max=self._rng.choice((None, None, 3)),
+            idempotency_key=key,
+            group=group,
+        )
+
+    # -------------------------------------------------------------- deliveries
+
+    async def _consume(self) -> None:
+        rng = self._rng
+        wants = {topic: rng.choice((1, 3, 8)) for topic in GROUPED_TOPICS}
+        wait_ms = rng.choice((0, 30, 300))
+        for delivery in await self._call(self._client.dequeue(wants, wait_ms=wait_ms, timeout_ms=1_000)):
+            await self._settle(delivery)
+
+    async def _settle(self, delivery: Delivery) -> None:
+        """Ack most deliveries; return, give up or forget the others."""
+        rng, client = self._rng, self._client
+        kind = rng.random()
+        if kind < 0.6:
+            await self._call(client.ack([delivery]))
+        elif kind < 0.8:
+            delay_ms = rng.choice((None, 0, rng.randint(1, 500)))
+            await self._call(client.nack([Nack(delivery.id, delivery.token, delay_ms, dead=rng.random() < 0.2)]))
+        elif kind < 0.9:
+            await self._call(client.release([delivery]))
+
+    # ----------------------------------------------------------------- changes
+
+    async def _redrive(self) -> None:
+        if self._known:
+            await self._call(self._client.redrive(sorted(set(self._rng.choices(list(self._known), k=6)))))
+
+    async def _move(self) -> None:
+        if self._known:
+            ids = sorted(set(self._rng.choices(list(self._known), k=4)))
+            items = [self._known[id] for id in ids]
+            await self._call(self._client.move(ids, items, NEXT, timeout_ms=self._timeout_ms()))
