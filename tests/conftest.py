@@ -21,11 +21,12 @@ SLOW_PACKAGES: Final = ("spark", "integration", "simulation", "sqs", "behaviour"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def servers_in_memory() -> Iterator[None]:
-    """Servers without a folder of their own have their data in memory."""
+def servers_in_memory(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Servers without a folder of their own have their data in memory, but in `make test-long`, whose tables are large."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("server_process", "local_cluster"):
-            patch.setattr(f"foqs.dev.{module}.temporary_folder", memory_folders.temporary_folder)
+        if pytestconfig.getoption("markexpr") != "long":
+            for module in ("server_process", "local_cluster"):
+                patch.setattr(f"foqs.dev.{module}.temporary_folder", memory_folders.temporary_folder)
         yield
 
 

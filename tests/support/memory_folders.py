@@ -6,6 +6,7 @@ their work does. What a process has written stays when it is killed, in memory a
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,5 +19,12 @@ ROOM_BYTES_MIN: Final = 6 * 1024**3
 
 def temporary_folder(name: str, memory: Path = MEMORY) -> Path:
     """Create a folder as `foqs.dev.server_process` does, in memory if there is enough room."""
-    has_room = memory.is_dir() and shutil.disk_usage(memory).free >= ROOM_BYTES_MIN
+    has_room = memory.is_dir() and min(shutil.disk_usage(memory).free, available_bytes()) >= ROOM_BYTES_MIN
     return Path(tempfile.mkdtemp(prefix=f"foqs-{name}-", dir=memory if has_room else None))
+
+
+def available_bytes() -> int:
+    """Return how much memory the machine can give to programs; the files in memory have no other limit on some machines."""
+    found = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024

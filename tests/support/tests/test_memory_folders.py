@@ -19,3 +19,13 @@ def test_folder_is_in_memory_if_there_is_room(
     folder = temporary_folder("mariadb", tmp_path / name)
     assert folder.parent == (tmp_path if is_there else Path(tempfile.gettempdir()))
     folder.rmdir()
+
+
+def test_folder_is_elsewhere_if_the_machine_has_no_memory_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_folders, "ROOM_BYTES_MIN", 1)
+    monkeypatch.setattr(memory_folders, "available_bytes", lambda: 0)
+    folder = temporary_folder("mariadb", tmp_path)
+    assert folder.parent == Path(tempfile.gettempdir())
+    folder.rmdir()
