@@ -19,6 +19,7 @@ from shardmgr.primary_moves import ELECTION_FOLDER, progress_text, run_promoter
 from shardmgr.promoter import Promoter, PromoterRound, ShardsFree
 from shardmgr.registry.port import Registry, RegistryError
 from shardmgr.server_port import DatabaseServers
+from shardmgr.step_texts import StepTexts
 from shardmgr.suspicion import Suspicion
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ _LATER_PATIENCE_GRACES: Final = 24
 """The same after it has withdrawn: no host may reach the server, and metrics and alerts need one that says so."""
 _REST_TICKS: Final = 10
 """Then it does not stand for election for this many ticks. The other hosts look at the election every five ticks or sooner."""
+_LOG_PAUSE_MS: Final = 10_000
+"""A step that differs from an earlier one by its numbers only is logged again after this time."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,8 +77,7 @@ class HostPromoters:
         self._changed = {database: asyncio.Event() for database in servers}
         self.rounds: dict[str, PromoterRound] = {}
         """The last rounds of the databases for which this host has the elected promoter."""
-        self._said: dict[str, str] = {}
-        """By database, what was logged last."""
+        self._texts = {database: StepTexts(_LOG_PAUSE_MS) for database in servers}
         self._patience_ms = dict.fromkeys(servers, _PATIENCE_GRACES * pace.grace_ms)
         """By database, how long this host's elected promoter may lack a server that it needs."""
         registry.subscribe(self._on_registry_change)
@@ -121,7 +123,7 @@ class HostPromoters:
                 self.rounds.pop(database, None)
                 return False
             self.rounds[database] = done
-            self._say(database, progress_text(done))
+            self._say(database, progress_text(done), done.version)
             if done.can_go_on:
                 lacking_since_ms = None
                 self._patience_ms[database] = _PATIENCE_GRACES * pace.grace_ms
@@ -142,7 +144,7 @@ class HostPromoters:
                 await asyncio.sleep(_BUSY_S)
 
         try:
-            await run_promoter(self._registry, database, self._nonce, promoter, after, pause)
+            await run_promoter(self._registry, database, self._nonce, promoter, after, pause, self._boot_ms)
         finally:
             self.rounds.pop(database, None)
             await promoter.close()
@@ -156,9 +158,8 @@ class HostPromoters:
         await self._registry.withdraw(ELECTION_FOLDER, name_part(database))
         await asyncio.sleep(_REST_TICKS * self._pace.tick_ms / 1_000)
 
-    def _say(self, database: str, text: str) -> None:
-        if self._said.get(database) != text:
-            self._said[database] = text
+    def _say(self, database: str, text: str, version: int = 0) -> None:
+        if self._texts[database].is_news(text, version, self._boot_ms()):
             log.info("the promoter of a database has done a step", extra={"database": database, "step": text})
 
     def _on_registry_change(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from shardmgr.primary import LossPolicy, Primary, PrimaryState
@@ -22,6 +23,8 @@ from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 ELECTION_FOLDER: Final = "promoters"
 """The folder of the elected promoters; each entry has the name of its database, see `name_part`."""
 _TEXT_CHARS_MAX: Final = 2_000
+_TEXT_PAUSE_MS: Final = 1_000
+"""How long a published text stays if nothing else changes: some texts count, and each change wakes all hosts."""
 
 
 def server_in(entry: Primary, region: str) -> str:
@@ -103,6 +106,7 @@ async def run_promoter(
     promoter: Promoter,
     is_done: Callable[[PromoterRound], bool],
     pause: Callable[[PromoterRound | None], Awaitable[None]],
+    boot_ms: Callable[[], int],
 ) -> None:
     """Run rounds of a promoter while it is elected, until one is done, or the database has no entry.
 
@@ -112,6 +116,7 @@ async def run_promoter(
             other one has published.
         pause: waits before a round that would do the same as one before, as when its step had no effect. It gets that
             round; None: the registry has failed.
+        boot_ms: the boot-time clock.
 
     Raises:
         MalformedDocument: nothing is done until the entry is corrected.
@@ -119,6 +124,7 @@ async def run_promoter(
     """
     asked: set[PromotionStep] = set()  # since the entry has its version, or since there was nothing to do
     version = 0
+    published_ms = boot_ms() - _TEXT_PAUSE_MS
     while True:
         done: PromoterRound | None = None
         try:
@@ -130,7 +136,9 @@ async def run_promoter(
             if done is None:
                 return
             if done.elected is None:
-                await _publish(registry, database, done, elected)
+                is_due = boot_ms() - published_ms >= _TEXT_PAUSE_MS
+                if await _publish(registry, database, done, elected, is_text_due=is_due):
+                    published_ms = boot_ms()
             if is_done(done):
                 return
             if done.version != version or done.is_waiting:
@@ -158,16 +166,23 @@ async def _elected(registry: Registry, database: str, nonce: str) -> ElectedProm
     return own
 
 
-async def _publish(registry: Registry, database: str, done: PromoterRound, before: ElectedPromoter) -> None:
-    """Publish what a round has done, if it is not what the registry had when the round began.
+async def _publish(
+    registry: Registry, database: str, done: PromoterRound, before: ElectedPromoter, *, is_text_due: bool
+) -> bool:
+    """Publish what a round has done, if it is not what the registry had when the round began. Return whether it was published.
 
     Another session may have begun since this process published last; what it has published is gone then.
+
+    Args:
+        is_text_due: publish it also if only the text differs.
     """
     text = progress_text(done)[:_TEXT_CHARS_MAX]
     found = ElectedPromoter(before.nonce, done.version, is_at_rest(done), text)
-    if found != before:
-        with suppress(RegistryConflict):  # another one is elected meanwhile
-            await registry.announce(ELECTION_FOLDER, name_part(database), _render_elected(found))
+    if found == before or (replace(found, text=before.text) == before and not is_text_due):
+        return False
+    with suppress(RegistryConflict):  # another one is elected meanwhile
+        await registry.announce(ELECTION_FOLDER, name_part(database), _render_elected(found))
+    return True
 
 
 def _render_elected(elected: ElectedPromoter) -> bytes:

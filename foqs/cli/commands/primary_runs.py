@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _PAUSE_S: Final = 0.1
 """The pause before a round that would do the same as the one before."""
+_SHOW_PAUSE_MS: Final = 1_000
+"""A text that differs from an earlier one by its numbers only is shown again after this time."""
 _PROOF_WAIT_S: Final = 30.0
 """How long a command waits for an acker that cannot follow, or has much to receive, before it says so."""
 T = TypeVar("T")
@@ -171,8 +173,8 @@ class PrimarySession:
         from shardmgr.primary_moves import run_promoter
         from shardmgr.promoter import Promoter, ShardsFree
 
-        registry, nonce, progress = self.registry, secrets.token_hex(8), _Progress(database)
         session_ms, boot_ms = self.config.cluster.session_timeout_ms, SystemClock().monotonic_ms
+        registry, nonce, progress = self.registry, secrets.token_hex(8), _Progress(database, boot_ms)
         free = ShardsFree(registry, database, session_ms, boot_ms)
         promoter = Promoter(registry, database, self.servers(database), free)
 
@@ -181,7 +183,7 @@ class PrimarySession:
                 progress.show(done)
                 return is_done(done)
 
-            await run_promoter(registry, database, nonce, promoter, after, _pause)
+            await run_promoter(registry, database, nonce, promoter, after, _pause, boot_ms)
 
         try:
             yield run
@@ -192,15 +194,17 @@ class PrimarySession:
 class _Progress:
     """Shows what the rounds of a promoter do, without repetitions."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, boot_ms: Callable[[], int]) -> None:
+        from shardmgr.step_texts import StepTexts
+
         self._database = database
-        self._last = ""
+        self._boot_ms = boot_ms
+        self._texts = StepTexts(_SHOW_PAUSE_MS)
 
     def show(self, done: PromoterRound) -> None:
         from shardmgr.primary_moves import progress_text
 
-        if (text := progress_text(done)) != self._last:
-            self._last = text
+        if self._texts.is_news(text := progress_text(done), done.version, self._boot_ms()):
             print_message(f"{self._database}: {text}")
 
 

@@ -230,3 +230,28 @@ def test_malformed_entry_is_an_error_and_stays() -> None:
             await change_primary(two, "main", lambda entry: entry)
 
     with_registries(story)
+
+
+def test_entries_of_many_databases_are_read_side_by_side_and_never_too_many_at_once() -> None:
+    async def story(one: Registry, two: Registry) -> None:
+        names = [f"d{number}" for number in range(150)]
+        for name in names[1:]:
+            await replace_primary(one, name, ENTRY, None)
+        await one.replace(f"{FOLDER}/d7", b"{", 0)
+        reading, most = 0, 0
+
+        class Counting:
+            async def read(self, name: str) -> Any:
+                nonlocal reading, most
+                reading += 1
+                most = max(most, reading)
+                await asyncio.sleep(0)
+                reading -= 1
+                return await one.read(name)
+
+        found = await read_primaries(Counting(), names)  # type: ignore[arg-type]
+        assert most == 64
+        assert set(found.malformed) == {"d7"}
+        assert found.entries == dict.fromkeys((name for name in names[1:] if name != "d7"), ENTRY)
+
+    with_registries(story)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -126,7 +126,7 @@ class Site:
             await asyncio.sleep(0)
 
         promoter = self.promoter(registry)
-        await run_promoter(registry, "main", nonce, promoter, after, pause)
+        await run_promoter(registry, "main", nonce, promoter, after, pause, lambda: 0)
         await promoter.close()
 
     async def entry(self) -> Primary:
@@ -214,7 +214,7 @@ def test_step_without_an_effect_is_repeated_after_a_pause() -> None:
             return len(waits) == 3
 
         site.lines.clear()
-        await run_promoter(site.one, "main", "n1", promoter, is_done, pause)
+        await run_promoter(site.one, "main", "n1", promoter, is_done, pause, lambda: 0)
         await promoter.close()
         assert len(site.lines) <= 5
         assert {line.split(" (")[0] for line in site.lines} == {"draining: r1: make read-only"}
@@ -244,7 +244,7 @@ def test_replicas_that_are_refused_are_asked_alternately_with_pauses() -> None:
         async def pause(_: PromoterRound | None) -> None:
             paused.append(len(steps))
 
-        await run_promoter(site.one, "main", "n1", promoter, is_done, pause)
+        await run_promoter(site.one, "main", "n1", promoter, is_done, pause, lambda: 0)
         await promoter.close()
         r2, r3 = (SendCommand(name, ServerCommand.FOLLOW, "r1") for name in ("r2", "r3"))
         assert steps == [r2, r3] * 10
@@ -279,7 +279,7 @@ def test_promoter_that_is_not_elected_says_what_the_other_one_does_and_when_that
                 await asyncio.sleep(0)
 
             promoter = site.promoter(site.two)
-            await run_promoter(site.two, "main", "n2", promoter, after, pause)
+            await run_promoter(site.two, "main", "n2", promoter, after, pause, lambda: 0)
             await promoter.close()
 
         elected = asyncio.Event()
@@ -313,7 +313,7 @@ def test_publication_of_another_form_says_only_that_somebody_is_elected() -> Non
             assert not is_at_rest(done)
 
         promoter = site.promoter(site.one)
-        await run_promoter(site.one, "main", "n1", promoter, lambda _: waits > 2, pause)
+        await run_promoter(site.one, "main", "n1", promoter, lambda _: waits > 2, pause, lambda: 0)
         assert waits == 3
 
     on_site(story)
@@ -327,5 +327,40 @@ def test_what_the_elected_promoter_does_is_published_again_in_its_next_session()
         await site.one.withdraw(ELECTION_FOLDER, "main")
         await site.run(site.one, "n1", is_at_rest)
         assert (await site.one.members(ELECTION_FOLDER))["main"] == found
+
+    on_site(story)
+
+
+def test_text_that_counts_is_published_at_most_once_a_second() -> None:
+    async def story(site: Site) -> None:
+        await site.run(site.one, "n1", is_at_rest)
+        published: list[bytes] = []
+        now_ms, lag = 0, 0
+
+        class Counted(Promoter):
+            async def run_round(self) -> PromoterRound:
+                return PromoterRound(DRAINING, AwaitChange((f"it lacks {lag} transactions",)), version=3)
+
+        class Watched:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(site.one, name)
+
+            async def announce(self, folder: str, name: str, data: bytes) -> None:
+                published.append(data)
+                await site.one.announce(folder, name, data)
+
+        async def pause(_: PromoterRound | None) -> None:
+            nonlocal now_ms, lag
+            now_ms, lag = now_ms + 100, lag + 1
+
+        async def are_shards_free(entry: Primary) -> bool:
+            return True
+
+        promoter = Counted(site.one, "main", PlainDatabaseServers(site.world, "r1"), are_shards_free)
+        await run_promoter(Watched(), "main", "n1", promoter, lambda _: lag == 50, pause, lambda: now_ms)  # type: ignore[arg-type]
+        assert [b"lacks %d " % count in data for count, data in zip(range(0, 50, 10), published, strict=False)] == [
+            True
+        ] * 5
+        assert len(published) <= 6
 
     on_site(story)
