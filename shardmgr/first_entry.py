@@ -43,6 +43,17 @@ class ServerOfHosts(Protocol):
         """Compare a named server with it, and read the owner rows of shards there. Raises ServerFailed."""
         ...
 
+    async def passes_read_only(self, name: str, *, is_read_only: bool) -> bool:
+        """Return whether the account of hosts may commit at a named server that is read-only. Nothing is written.
+
+        Args:
+            is_read_only: the server is read-only now, so it is also tried.
+
+        Raises:
+            ServerFailed: hosts cannot log in there, for example.
+        """
+        ...
+
 
 async def make_first_entry(
     registry: Registry,
@@ -63,7 +74,7 @@ async def make_first_entry(
 
     Raises:
         PromotionRefused: a name is wrong, the server is not the one that hosts use, another server is not its replica,
-            or hosts of an older version are members of the cluster.
+            the account of hosts may write a server that is read-only, or hosts of an older version are members of the cluster.
         ServerFailed: a server is not reached.
         RegistryConflict: there is an entry already.
         RegistryFailed, RegistryOutcomeUnknown
@@ -88,6 +99,7 @@ async def make_first_entry(
             connection.close()
     _check_servers(primary, numbers, reports)
     await _check_is_used(server_of_hosts, primary, database, reading)
+    await _check_stops_hosts(server_of_hosts, reports)
     named = {name: DatabaseServer(region, numbers[name]) for name, region in regions.items()}
     await replace_primary(registry, database, first_entry(primary, policy, named, reports[primary].term + 1), None)
 
@@ -135,6 +147,16 @@ async def _check_is_used(server_of_hosts: ServerOfHosts, primary: str, database:
                     f"{member.name} owns shard {number} in epoch {held.epoch}, and {primary} does not have that: the host "
                     "uses another server; name that one as the primary"
                 )
+
+
+async def _check_stops_hosts(server_of_hosts: ServerOfHosts, reports: Mapping[str, ServerReport]) -> None:
+    """Raise `PromotionRefused` if `read_only` does not stop hosts, which is how a drained primary is fenced."""
+    for name, report in sorted(reports.items()):
+        if await server_of_hosts.passes_read_only(name, is_read_only=report.is_read_only):
+            raise PromotionRefused(
+                f"the account of hosts may write {name} although it is read-only, so nothing would stop them in a move; revoke "
+                "READ_ONLY ADMIN and ALL PRIVILEGES ON *.* from it at each server"
+            )
 
 
 def _shards_of(layout: Layout | None, database: str) -> list[int]:

@@ -159,6 +159,7 @@ class ServerReport:
         complaint: why it does not receive or does not apply, as the server says it; empty: it names nothing.
         heard: another text each time that it hears from its source, which is at least once a second; empty: it is not
             connected.
+        acknowledgers: how many replicas that acknowledge are connected to it. One that has gone is counted for a moment longer.
     """
 
     term: int
@@ -173,6 +174,7 @@ class ServerReport:
     applied: ReplicationPosition
     complaint: str
     heard: str = ""
+    acknowledgers: int = 0
 
     @property
     def has_applied_all(self) -> bool:

@@ -170,6 +170,8 @@ class Promotion:
             if self._is_open_in_term(primary) or self.may_be_opened(primary):
                 return self._command_primary(ServerCommand.OPEN)
             return AwaitChange((self._unopened(primary),))
+        if (step := self._stop_strangers(primary)) is not None:
+            return step
         for server, standing in entry.ackers.items():
             report = self._reports.get(server)
             if report is not None and report.standing != standing and self.may_be_qualified(report, primary):
@@ -258,6 +260,32 @@ class Promotion:
         return ReplaceEntry(serving)
 
     # ----------------------------------------------------------------- helpers
+
+    def _stop_strangers(self, primary: ServerReport) -> PromotionStep | None:
+        """Return what is done about a server that acknowledges and is no acker of the entry; None if there is none.
+
+        A commit that only such a server has was acknowledged, and no acker has it. So no acker is proven meanwhile.
+        """
+        entry = self._entry
+        for server in sorted(entry.servers.keys() - {entry.server, *entry.ackers}):
+            report = self._reports.get(server)
+            if report is not None and report.acknowledges and report.source == entry.server:
+                return SendCommand(server, ServerCommand.REVOKE)
+        known = sum(map(self._may_acknowledge, entry.ackers))
+        if entry.policy is LossPolicy.ASYNC or primary.acknowledgers <= known:
+            return None
+        if any(entry.ackers.values()):
+            return ReplaceEntry(replace(entry, ackers=dict.fromkeys(entry.ackers, "")))
+        stranger = (
+            f"{primary.acknowledgers} replicas acknowledge to {entry.server}, of which the entry names {known}: switch semi-sync "
+            "off at the others, and start their reception again; until then no acker is proven"
+        )
+        return self._follow() or AwaitChange((stranger,))
+
+    def _may_acknowledge(self, acker: str) -> bool:
+        """Return whether an acker may be one of those that the primary counts."""
+        report = self._reports.get(acker)
+        return report is None or (report.is_receiving and report.source == self._entry.server)
 
     def _admit_contained(self, primary: ServerReport) -> ReplaceEntry | None:
         """Return the entry with another acker if none is reached: a closed server that has nothing of its own.

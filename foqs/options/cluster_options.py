@@ -240,6 +240,12 @@ def check_cluster_options(
             )
         if options.servers and kind != "mysql":
             raise InvalidOption("only a database of MySQL or MariaDB has servers", "leave it empty", f"{key}.servers")
+        if options.servers and options.promoter_user and options.promoter_user == options.parsed_url.user:
+            raise InvalidOption(
+                "hosts use this account too: it could write a server that is read-only, and promoters end its connections",
+                "make an account of its own for promoters",
+                f"{key}.promoter_user",
+            )
         check_database_tls(options, key)
     if not cluster.zookeeper:
         return

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pymysql
 import pytest
@@ -14,7 +15,9 @@ from foqs.store.mysql.mysql_driver import WrongServer
 from shardmgr.primary import Primary, PrimaryState
 from shardmgr.primary_changes import start_drain, start_revoking
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
+from shardmgr.primary_moves import progress_text
 from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promotion import AwaitChange, SendCommand, ServerCommand
 from shardmgr.registry.port import Registry
 from tests.support.aio import run
 from tests.support.local_ensemble import LocalEnsemble
@@ -77,13 +80,13 @@ class Database:
 
 
 @asynccontextmanager
-async def serving(servers: RegionServers) -> AsyncIterator[Database]:
-    """A database whose first term has begun."""
+async def serving(servers: RegionServers, entry: Primary | None = None) -> AsyncIterator[Database]:
+    """A database whose first term has begun. `entry`: its first one, instead of that with all servers."""
     registry = LocalEnsemble(None, lambda: 0).registry(6_000)
     await registry.open()
     database = Database(registry, servers)
     try:
-        await replace_primary(registry, "main", servers.first_entry, None)
+        await replace_primary(registry, "main", entry or servers.first_entry, None)
         promoter = database.promoter()
         await database.move(lambda: promoter)
         yield database
@@ -214,6 +217,34 @@ def test_acker_of_a_killed_primary_serves_with_all_that_was_acknowledged_althoug
             await three_servers.connect_as_host("c", entry)
             three_servers.write("c", "after")
             assert writers.acknowledged | {"after"} <= three_servers.rows("c") <= writers.tried | {"after"}
+
+    run(story(), timeout=200)
+
+
+def test_no_acker_is_proven_while_a_replica_acknowledges_that_the_entry_does_not_name(
+    three_servers: RegionServers,
+) -> None:
+    async def story() -> None:
+        entry = three_servers.first_entry
+        two = {name: server for name, server in entry.servers.items() if name != "c"}
+        async with serving(three_servers, replace(entry, servers=two, ackers={"b": ""})) as database:
+            stranger = await three_servers.for_promoter().connect("c")
+            await stranger.carry_out(SendCommand("c", ServerCommand.FOLLOW, "a"))
+            rounds = database.promoters[-1]
+            for _ in range(10 * _ROUNDS_MAX):
+                done = await rounds.run_round()
+                assert done is not None
+                if not done.entry.ackers["b"] and isinstance(done.step, AwaitChange) and done.step.missing:
+                    break
+            assert "2 replicas acknowledge to a, of which the entry names 1" in progress_text(done)
+            await stranger.carry_out(SendCommand("c", ServerCommand.REVOKE))
+            stranger.close()
+            # The primary notices within a heartbeat that it has gone.
+            for _ in range(10 * _ROUNDS_MAX):
+                done = await rounds.run_round()
+                if done is not None and done.entry.ackers["b"]:
+                    return
+            raise AssertionError(done)
 
     run(story(), timeout=200)
 

@@ -40,3 +40,24 @@ def test_server_of_hosts_is_the_one_to_which_their_url_leads(servers: RegionServ
             await hosts.compare_server("b", [4])
 
     run(story(), timeout=60)
+
+
+def test_account_that_may_write_a_read_only_server_is_found(servers: RegionServers) -> None:
+    first, second = servers.servers.values()
+    addresses = {name: ("127.0.0.1", server.port) for name, server in servers.servers.items()}
+
+    async def passes(user: str) -> list[bool]:
+        hosts = MysqlServerOfHosts(first.settings(SCHEMA, user=user, unix_socket=None, port=first.port), addresses)
+        return [
+            await hosts.passes_read_only(name, is_read_only=is_read_only)
+            for name in "ab"
+            for is_read_only in (True, False)
+        ]
+
+    assert run(passes("hosts"), timeout=60) == [False] * 4
+    if servers.kind == "mariadb":
+        assert run(passes("promoter"), timeout=60) == [True] * 4
+        second.query("GRANT ALL ON *.* TO hosts@'127.0.0.1'")
+        assert run(passes("hosts"), timeout=60) == [False, False, True, True]
+    else:
+        assert run(passes("promoter"), timeout=60) == [False] * 4  # nobody passes super_read_only

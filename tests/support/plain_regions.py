@@ -240,6 +240,16 @@ class World:
         self.heartbeats += 1
         return f"{self.heartbeats}"
 
+    def acknowledgers(self, primary: PlainServer) -> int:
+        return sum(
+            each.is_receiving
+            and each.acknowledges
+            and each.source == primary.name
+            and self.reaches(each.name, primary.name)
+            for each in self.servers.values()
+            if each.alive
+        )
+
     def deliver(self, ack: Ack) -> None:
         self.acks.remove(ack)
         primary = self.servers[ack.primary]
@@ -442,4 +452,5 @@ class PlainPromoter:
             applied=position_of(server.log),
             complaint="its SQL thread stands" if server.source and not server.is_applying else "",
             heard=self.world.heard(server),
+            acknowledgers=self.world.acknowledgers(server),
         )

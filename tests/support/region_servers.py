@@ -59,7 +59,7 @@ class RegionServers:
     def __init__(self, kind: str, count: int) -> None:
         self.servers: dict[str, MariaDb] = {}
         self._server_ids = dict(list(_SERVER_IDS.items())[:count])
-        self._kind = kind
+        self.kind = kind
         self._stack = ExitStack()
 
     def write(self, name: str, text: str) -> None:
@@ -74,20 +74,20 @@ class RegionServers:
 
     def open(self, name: str) -> None:
         """Let a server accept commits by hand."""
-        for setting in ("super_read_only", "read_only") if self._kind == "mysql9" else ("read_only",):
+        for setting in ("super_read_only", "read_only") if self.kind == "mysql9" else ("read_only",):
             self.servers[name].query(f"SET GLOBAL {setting} = 0")
 
     def stop_replication(self, name: str, thread: str) -> None:
         """Stop the `IO_THREAD` or the `SQL_THREAD` of a replica by hand, and return when it has ended."""
-        self.servers[name].query(f"STOP {'SLAVE' if self._kind == 'mariadb' else 'REPLICA'} {thread}")
+        self.servers[name].query(f"STOP {'SLAVE' if self.kind == 'mariadb' else 'REPLICA'} {thread}")
 
     def start_replication(self, name: str, thread: str) -> None:
         """Start such a thread again."""
-        self.servers[name].query(f"START {'SLAVE' if self._kind == 'mariadb' else 'REPLICA'} {thread}")
+        self.servers[name].query(f"START {'SLAVE' if self.kind == 'mariadb' else 'REPLICA'} {thread}")
 
     def stop_waiting_for_acks(self, name: str) -> None:
         """Weaken a primary by hand: its commits wait for no acker."""
-        setting = "rpl_semi_sync_master_enabled" if self._kind == "mariadb" else "rpl_semi_sync_source_enabled"
+        setting = "rpl_semi_sync_master_enabled" if self.kind == "mariadb" else "rpl_semi_sync_source_enabled"
         self.servers[name].query(f"SET GLOBAL {setting} = 0")
 
     def waits_for_ack(self, name: str) -> bool:
@@ -135,9 +135,9 @@ class RegionServers:
 
     def _make_accounts(self, server: MariaDb) -> None:
         """Make accounts and the schema without a trace in the log: each server gets them so."""
-        lock = "SET GLOBAL super_read_only = %d" if self._kind == "mysql9" else "DO %d"
-        privileges = [f"GRANT {PROMOTER_RIGHTS[self._kind]} ON *.* TO promoter@'127.0.0.1'"]
-        if self._kind == "mysql9":
+        lock = "SET GLOBAL super_read_only = %d" if self.kind == "mysql9" else "DO %d"
+        privileges = [f"GRANT {PROMOTER_RIGHTS[self.kind]} ON *.* TO promoter@'127.0.0.1'"]
+        if self.kind == "mysql9":
             privileges.append("GRANT SELECT ON performance_schema.* TO promoter@'127.0.0.1'")
         statements = (
             lock % 0,
@@ -166,7 +166,7 @@ class RegionServers:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for name, number in self._server_ids.items():
-                server = KINDS[self._kind](*COMMON, *OPTIONS[self._kind], f"--server-id={number}")
+                server = KINDS[self.kind](*COMMON, *OPTIONS[self.kind], f"--server-id={number}")
                 stack.callback(server.remove)
                 # Else both would have the uuid of the data that they were copied from.
                 (server.folder / "data/auto.cnf").unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from foqs.store.mysql.mysql_driver import MysqlLink, ServerError, WrongServer
 from foqs.store.mysql.replication_kinds import replication_sql_of
-from foqs.store.mysql.replication_sql import IDENTITY, by_name, read_term, text
+from foqs.store.mysql.replication_sql import IDENTITY, READ_GRANTS, by_name, read_term, text
 from foqs.store.mysql.schema_upgrade import NO_SUCH_TABLE_CODE
 
 
@@ -22,12 +22,14 @@ class SeenServer:
     Attributes:
         term: the term in its tables; 0 if there is none.
         waits_for_acks: it answers no commit that no acker has.
+        passes_read_only: the account of this connection may commit although the server is read-only.
     """
 
     server_id: int
     term: int
     is_read_only: bool
     waits_for_acks: bool
+    passes_read_only: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,6 +65,11 @@ class ExpectedServer:
             )
         if seen.is_read_only:
             return f"{self.name} is read-only: its place is being taken, or it was restarted and is not opened yet"
+        if seen.passes_read_only:
+            return (
+                f"the account of this host may write {self.name} although it is read-only, so a move would not stop the host; "
+                "revoke READ_ONLY ADMIN and ALL PRIVILEGES ON *.* from the account at each server"
+            )
         if self.needs_acks and not seen.waits_for_acks:
             return (
                 f"{self.name} answers commits that no acker has; switch semi-sync on, AFTER_SYNC, without a timeout, or "
@@ -75,13 +82,14 @@ async def _see(link: MysqlLink, database: str) -> SeenServer:
     (identity,) = await link.run(IDENTITY)
     version, server_id = identity.rows[0]
     sql = replication_sql_of(text(version))
-    variables, counters = await link.run(sql.read_variables, sql.read_counters)
+    variables, counters, grants = await link.run(sql.read_variables, sql.read_counters, READ_GRANTS)
     settings = by_name(variables.rows)
     return SeenServer(
         int(server_id),
         await _term(link, database),
         sql.is_read_only(settings),
         sql.waits_for_acks(settings, by_name(counters.rows)),
+        sql.passes_read_only(grants.rows),
     )
 
 

@@ -66,6 +66,14 @@ class MariadbReplication(ReplicationSql):
     def is_read_only(self, variables: Mapping[str, str]) -> bool:
         return variables.get("READ_ONLY", "OFF").upper() not in ("OFF", "0")
 
+    def passes_read_only(self, grants: Sequence[Sequence[Any]]) -> bool:
+        # ALL is written out unless all of it was granted.
+        everywhere = (text(row[0]).upper() for row in grants if " ON *.* TO " in text(row[0]).upper())
+        return any(
+            "ALL PRIVILEGES" in grant or "READ_ONLY ADMIN" in grant or "READ ONLY ADMIN" in grant
+            for grant in everywhere
+        )
+
     def kept_log(self, counters: Mapping[str, str]) -> bool:
         # A server that was started with init_rpl_role=SLAVE is an idle or active slave here until it is started again.
         return counters.get("RPL_STATUS") == "AUTH_MASTER"

@@ -77,6 +77,9 @@ class MysqlReplication(ReplicationSql):
     def is_read_only(self, variables: Mapping[str, str]) -> bool:
         return is_on(variables, "READ_ONLY")
 
+    def passes_read_only(self, grants: Sequence[Sequence[Any]]) -> bool:
+        return False  # nobody passes super_read_only
+
     def kept_log(self, counters: Mapping[str, str]) -> bool:
         return True
 

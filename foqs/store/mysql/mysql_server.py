@@ -182,6 +182,7 @@ class MysqlServer:
             received=in_log if not reception.source else received and merged(received, in_log),
             applied=in_log,
             complaint=reception.complaint,
+            acknowledgers=sql.acknowledgers(status),
             heard=reception.heard and f"{status.get(HEARTBEATS, '')} {reception.heard}",
         )
 

@@ -61,6 +61,15 @@ IDENTITY: Final = b"SELECT VERSION(), @@GLOBAL.server_id"
 """Reads which kind of server this is, and its number. `server_uid` is not unique for servers of one machine."""
 
 
+READ_GRANTS: Final = b"SHOW GRANTS"
+"""Reads the rights of this connection's account and of its role."""
+
+
+def write_nothing(database: str) -> bytes:
+    """Write to a table that never exists: a server that is read-only for this account refuses it before it looks for the table."""
+    return b"DELETE FROM %s.foqs_no_such_table WHERE 1 = 0" % _name(database)
+
+
 def read_term(database: str) -> bytes:
     """Read the term in the server's own tables. There is no such table before the first term was written."""
     return b"SELECT term FROM %s.foqs_term WHERE one = 1" % _name(database)
@@ -133,7 +142,7 @@ class ReplicationSql(ABC):
     @property
     def read_counters(self) -> bytes:
         """Read the counters by name."""
-        names = [*self.start_counters, *self.log_status, self._source("STATUS"), HEARTBEATS]
+        names = [*self.start_counters, *self.log_status, self._source("STATUS"), self._source("CLIENTS"), HEARTBEATS]
         return b"SHOW GLOBAL STATUS WHERE UPPER(Variable_name) IN (%s)" % _literals(names)
 
     @abstractmethod
@@ -149,6 +158,10 @@ class ReplicationSql(ABC):
         """Return whether hosts cannot commit, by the settings."""
 
     @abstractmethod
+    def passes_read_only(self, grants: Sequence[Sequence[Any]]) -> bool:
+        """Return whether an account may commit at a server that `make_read_only` has closed, by a reply to `READ_GRANTS`."""
+
+    @abstractmethod
     def kept_log(self, counters: Mapping[str, str]) -> bool:
         """Return whether the server's last start cut nothing off its log."""
 
@@ -161,6 +174,10 @@ class ReplicationSql(ABC):
             and variables.get(self._source("WAIT_POINT")) == "AFTER_SYNC"
             and int(variables.get(self._source("TIMEOUT"), 0)) >= ACK_TIMEOUT_MS
         )
+
+    def acknowledgers(self, counters: Mapping[str, str]) -> int:
+        """Return how many replicas that acknowledge are connected, by the counters."""
+        return int(counters.get(self._source("CLIENTS"), 0))
 
     def acknowledges(self, variables: Mapping[str, str]) -> bool:
         """Return whether a reception that is started now acknowledges."""

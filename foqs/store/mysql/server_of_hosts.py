@@ -11,14 +11,21 @@ import secrets
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Final
 
+from foqs.store.mysql.gtids import ServerUnfit
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
 from foqs.store.mysql.mysql_session_sql import lock_owner, take_lock
 from foqs.store.mysql.mysql_sql import Statements
+from foqs.store.mysql.replication_kinds import replication_sql_of
+from foqs.store.mysql.replication_sql import IDENTITY, READ_GRANTS, text, write_nothing
 from foqs.store.mysql.schema_upgrade import NO_SUCH_TABLE_CODE
 from foqs.store.sql_rows import OWNER_COLUMNS
 from shardmgr.first_entry import SeenByHosts
 from shardmgr.server_port import ServerFailed
+
+_READ_ONLY_CODE: Final = 1290
+_NO_SUCH_DATABASE_CODE: Final = 1049
 
 
 class MysqlServerOfHosts:
@@ -44,6 +51,31 @@ class MysqlServerOfHosts:
                 return SeenByHosts(await _is_one_server(theirs, named), await _epochs(named, shards))
             except (ServerError, MysqlLinkLost) as error:
                 raise ServerFailed(f"{name}: {error}") from error
+
+    async def passes_read_only(self, name: str, *, is_read_only: bool) -> bool:
+        host, port = self._addresses[name]
+        # An empty server does not have the schema yet.
+        settings = replace(self._settings, host=host, port=port, unix_socket=None, database="")
+        async with _connected(name, settings) as link:
+            try:
+                (identity,) = await link.run(IDENTITY)
+                (grants,) = await link.run(READ_GRANTS)
+                if replication_sql_of(text(identity.rows[0][0])).passes_read_only(grants.rows):
+                    return True
+                return is_read_only and not await _is_refused(link, self._settings.database)
+            except (ServerError, MysqlLinkLost, ServerUnfit) as error:
+                raise ServerFailed(f"{name}: {error}") from error
+
+
+async def _is_refused(link: MysqlLink, database: str) -> bool:
+    """Return whether a server that is read-only refuses a write of this account. Nothing is written in any case."""
+    try:
+        await link.run(write_nothing(database))
+    except ServerError as error:
+        if error.code not in (_READ_ONLY_CODE, NO_SUCH_TABLE_CODE, _NO_SUCH_DATABASE_CODE):
+            raise
+        return error.code == _READ_ONLY_CODE
+    return False
 
 
 @asynccontextmanager

@@ -67,6 +67,11 @@ def test_single_host_needs_no_cluster_options() -> None:
         ('[databases.main]\nurl = "mysql://u:hunter2@h/d"', "databases.main.url", "password"),
         ('[databases.main]\nurl = "memory:"', "databases.main.url", "cannot reach"),
         ('[databases."a b"]\nurl = "mysql://u@h/d"', "databases.'a b'", "letters"),
+        (
+            f'{MAIN}servers = "a=db1:3306,b=db2:3306"\npromoter_user = "foqs"',
+            "databases.main.promoter_user",
+            "hosts use this account too",
+        ),
         ("[databases.main]\nurll = 1", "databases.main.urll", "did you mean databases.main.url?"),
         ("[databases]\nmain = 1", "databases.main", "section"),
         ("databases = 1", "databases", "section"),

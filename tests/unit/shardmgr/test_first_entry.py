@@ -41,10 +41,16 @@ class Site:
         """The server that the configuration of hosts names."""
         self.epochs = {1: 7}
         """The epochs in owner rows, at every server."""
+        self.passes = ""
+        """The server at which the account of hosts may write although it is read-only."""
 
     async def compare_server(self, name: str, shards: Collection[int]) -> SeenByHosts:
         assert shards == [1]
         return SeenByHosts(name == self.url, self.epochs)
+
+    async def passes_read_only(self, name: str, *, is_read_only: bool) -> bool:
+        assert is_read_only == (name != "r1")
+        return name == self.passes
 
     async def join(self, schema: int = SCHEMA) -> None:
         await self.registry.announce(VERSIONS, HOST.nonce, render_versions(HostVersions("0.2.0", schema, 1, 2)))
@@ -149,6 +155,15 @@ def test_copy_of_the_server_that_owners_use_is_refused() -> None:
             await site.is_refused("one owns shard 1 in epoch 7, and r1 does not have that")
         site.epochs = {1: 8}
         await site.adopt()
+
+    on_site(story)
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_hosts_that_read_only_does_not_stop_are_refused(name: str) -> None:
+    async def story(site: Site) -> None:
+        site.passes = name
+        await site.is_refused(f"account of hosts may write {name} although it is read-only")
 
     on_site(story)
 

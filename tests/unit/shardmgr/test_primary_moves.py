@@ -357,7 +357,7 @@ def test_text_that_counts_is_published_at_most_once_a_second() -> None:
             return True
 
         promoter = Counted(site.one, "main", PlainDatabaseServers(site.world, "r1"), are_shards_free)
-        await run_promoter(Watched(), "main", "n1", promoter, lambda _: lag == 50, pause, lambda: now_ms)  # type: ignore[arg-type]
+        await run_promoter(Watched(), "main", "n1", promoter, lambda _: lag == 50, pause, lambda: now_ms)
         assert [b"lacks %d " % count in data for count, data in zip(range(0, 50, 10), published, strict=False)] == [
             True
         ] * 5

@@ -112,6 +112,27 @@ def test_primary_that_was_weakened_proves_nothing_until_its_ackers_have_caught_u
     assert step(ENTRY, r1=restarted, r2=ACKER, r3=ACKER) == SendCommand("r1", ServerCommand.OPEN, waits_for_acks=True)
 
 
+def test_nobody_is_proven_while_a_server_acknowledges_that_the_entry_does_not_name() -> None:
+    busy = replace(PRIMARY, acknowledgers=3)
+    void = next_entry(ENTRY, r1=busy, r2=ACKER, r3=ACKER)
+    assert void.ackers == {"r2": "", "r3": ""}
+    [reason] = missing(void, r1=busy, r2=ACKER, r3=ACKER)
+    assert "3 replicas acknowledge to r1, of which the entry names 2" in reason
+    # An acker that is not reached may be connected; one that is and does not receive is not.
+    assert missing(ENTRY, r1=replace(PRIMARY, acknowledgers=2), r2=ACKER) == ()
+    stands = replace(ACKER, is_receiving=False, acknowledges=False)
+    assert next_entry(ENTRY, r1=replace(PRIMARY, acknowledgers=2), r2=ACKER, r3=stands).ackers == void.ackers
+    assert next_entry(void, r1=replace(PRIMARY, acknowledgers=2), r2=ACKER, r3=ACKER).ackers["r2"] == STANDING
+    anyone = replace(ENTRY, policy=LossPolicy.ASYNC)
+    assert missing(anyone, r1=busy, r2=ACKER, r3=ACKER) == ()
+
+
+def test_server_that_left_the_entry_is_stopped_when_it_acknowledges() -> None:
+    busy = replace(PRIMARY, acknowledgers=3)
+    assert step(ENTRY, r1=busy, r2=ACKER, r3=ACKER, r4=ACKER) == SendCommand("r4", ServerCommand.REVOKE)
+    assert missing(ENTRY, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=replace(ACKER, acknowledges=False)) == ()
+
+
 def test_primary_that_was_weakened_waits_for_acks_again_although_its_ackers_received_more_since_it_was_read() -> None:
     void, weak = replace(ENTRY, ackers={"r2": "", "r3": ""}), replace(PRIMARY, waits_for_acks=False)
     ahead = replace(ACKER, received=position(12))

@@ -27,6 +27,7 @@ def test_server_of_the_entry_is_accepted() -> None:
         (replace(RIGHT, term=6), "a is in term 6, and this host in term 7"),
         (replace(RIGHT, term=8), "a is in term 8, and this host in term 7"),
         (replace(RIGHT, is_read_only=True), "a is read-only"),
+        (replace(RIGHT, passes_read_only=True), "the account of this host may write a although it is read-only"),
         (replace(RIGHT, waits_for_acks=False), "a answers commits that no acker has"),
         (SeenServer(12, 8, is_read_only=True, waits_for_acks=False), "another server than the primary a"),
     ],

@@ -197,3 +197,17 @@ def test_names_are_quoted_and_kinds_told_apart() -> None:
     assert by_name([(b"Uptime", b"7", 1)]) == {"UPTIME": "7"}
     assert isinstance(replication_sql_of("10.11.19-MariaDB-deb12"), MariadbReplication)
     assert isinstance(replication_sql_of("9.7.4"), MysqlReplication)
+
+
+@pytest.mark.parametrize(
+    ("grant", "passes"),
+    [
+        (b"GRANT ALL PRIVILEGES ON *.* TO `hosts`@`%`", True),
+        (b"GRANT SELECT, READ_ONLY ADMIN ON *.* TO `hosts`@`%`", True),
+        (b"GRANT USAGE ON *.* TO `hosts`@`%` IDENTIFIED BY PASSWORD '*0'", False),
+        (b"GRANT ALL PRIVILEGES ON `foqs`.* TO `hosts`@`%`", False),
+    ],
+)
+def test_account_of_mariadb_that_read_only_does_not_stop_is_known_by_its_rights(grant: bytes, passes: bool) -> None:
+    assert MARIADB.passes_read_only([(b"GRANT USAGE ON *.* TO `x`@`%`",), (grant,)]) is passes
+    assert not MYSQL.passes_read_only([(grant,)])
