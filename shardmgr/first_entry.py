@@ -1,4 +1,4 @@
-"""The first entry of a database that has hosts already.
+"""The first entry of a database that has hosts already, and the end of its last one.
 
 Always true: it is written before any server is changed, and only if there is none. It is
 written only after the named server was proven to be the one that hosts use, while no host
@@ -7,20 +7,25 @@ of an older version is announced: such a host knows no entries. Knows nothing of
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from shardmgr.cluster_reader import ClusterReading, read_cluster
 from shardmgr.model import Layout
 from shardmgr.ownership import OwnershipState
-from shardmgr.primary import DatabaseServer, LossPolicy, ServerReport
-from shardmgr.primary_changes import PromotionRefused, first_entry
-from shardmgr.primary_document import replace_primary
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport
+from shardmgr.primary_changes import PromotionRefused, first_entry, start_release
+from shardmgr.primary_document import change_primary, read_last_primary, read_primary, replace_primary
 from shardmgr.promotion import unfit_for_adoption
-from shardmgr.registry.port import Registry
+from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 from shardmgr.server_port import DatabaseServers, ServerConnection
 from shardmgr.versions import older_hosts, read_versions
+
+_RECEIVE_ATTEMPTS: Final = 50
+"""How often a server is asked whether it has received what the primary had, before no server is adopted."""
+_RECEIVE_PAUSE_S: Final = 0.1
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,7 +79,7 @@ async def make_first_entry(
 
     Raises:
         PromotionRefused: a name is wrong, the server is not the one that hosts use, another server is not its replica,
-            the account of hosts may write a server that is read-only, or hosts of an older version are members of the cluster.
+            the account of hosts may write a server that is read-only, no server would acknowledge, or hosts of an older version are members of the cluster.
         ServerFailed: a server is not reached.
         RegistryConflict: there is an entry already.
         RegistryFailed, RegistryOutcomeUnknown
@@ -94,14 +99,50 @@ async def make_first_entry(
         reports: dict[str, ServerReport] = {}
         for name in sorted(connections, key=lambda each: each == primary):
             reports[name] = await connections[name].report(await connections[name].standing())
+        _check_servers(primary, numbers, reports)
+        if policy is LossPolicy.SEMI_SYNC:
+            await _check_one_receives(primary, connections, reports)
     finally:
         for connection in connections.values():
             connection.close()
-    _check_servers(primary, numbers, reports)
     await _check_is_used(server_of_hosts, primary, database, reading)
     await _check_stops_hosts(server_of_hosts, reports)
     named = {name: DatabaseServer(region, numbers[name]) for name, region in regions.items()}
-    await replace_primary(registry, database, first_entry(primary, policy, named, reports[primary].term + 1), None)
+    last = await read_last_primary(registry, database)
+    if last is not None and last.entry.state is not PrimaryState.RELEASED:
+        raise RegistryConflict(f"the database {database!r} has an entry already")
+    # A term belongs to one server, also if the last entry was removed before its term was written.
+    term = 1 + max(reports[primary].term, 0 if last is None else last.entry.term)
+    version = None if last is None else last.version
+    await replace_primary(registry, database, first_entry(primary, policy, named, term), version)
+
+
+async def forget_entry(registry: Registry, database: str, server_of_hosts: ServerOfHosts) -> Primary:
+    """Begin to remove the entry of a database: its promoter ends that, and hosts use its server by their configuration then.
+
+    Return the entry. Safe to repeat.
+
+    Raises:
+        PromotionRefused: the configuration of hosts leads to another server, or the database does not serve.
+        ServerFailed: a server is not reached.
+        RegistryFailed, RegistryOutcomeUnknown, MalformedDocument
+    """
+    found = await read_primary(registry, database)
+    if found is None:
+        raise RegistryFailed(f"the database {database!r} has no entry")
+    server = start_release(found.entry).server  # refused before any server is reached
+    if not (await server_of_hosts.compare_server(server, ())).is_their_server:
+        raise PromotionRefused(
+            f"databases.{database}.url leads to another server than {server}, which is the primary; name {server} there at all "
+            "hosts, start them again, and repeat this"
+        )
+
+    def release(now: Primary) -> Primary:
+        if now.server != server:
+            raise PromotionRefused(f"{now.server} is the primary now; start this again")
+        return start_release(now)
+
+    return await change_primary(registry, database, release)
 
 
 async def _check_hosts(registry: Registry, database: str, reading: ClusterReading, schema: int) -> None:
@@ -127,6 +168,38 @@ def _check_servers(primary: str, numbers: Mapping[str, int], reports: Mapping[st
         problems = (f"{primary} is read-only, so hosts do not write there; name the server that hosts use",)
     if problems:
         raise PromotionRefused("; ".join(problems))
+
+
+async def _check_one_receives(
+    primary: str, connections: Mapping[str, ServerConnection], reports: Mapping[str, ServerReport]
+) -> None:
+    """Raise `PromotionRefused` if no other server would acknowledge soon: then all commits would wait.
+
+    One that receives already shows that the primary has what it needs, and that a login of replicas works.
+    """
+    unable: dict[str, str] = {}
+    for _ in range(_RECEIVE_ATTEMPTS):
+        for name in sorted(connections.keys() - {primary}):
+            report = await connections[name].report(await connections[name].standing())
+            unable[name] = _why_not_acknowledging(primary, reports[primary].applied, report)
+        if not all(unable.values()):
+            return
+        await asyncio.sleep(_RECEIVE_PAUSE_S)
+    reasons = "; ".join(f"{name} {reason}" for name, reason in unable.items())
+    raise PromotionRefused(
+        f"with semi-sync each commit waits for another server, and none could acknowledge: {reasons}. Let one receive from "
+        f"{primary} as its replica account, without an error, and repeat this"
+    )
+
+
+def _why_not_acknowledging(primary: str, position: ReplicationPosition, report: ServerReport) -> str:
+    """Return why a replica would not acknowledge for the primary at once; empty if it would."""
+    if report.source != primary or not report.is_receiving:
+        return f"does not receive from {primary}"
+    if report.complaint or not report.heard:
+        return report.complaint or f"is not connected to {primary}"
+    has_all = report.received is not None and report.received.covers(position)
+    return "" if has_all else f"has not received all that {primary} has"
 
 
 async def _check_is_used(server_of_hosts: ServerOfHosts, primary: str, database: str, reading: ClusterReading) -> None:

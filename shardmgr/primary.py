@@ -27,7 +27,11 @@ class PrimaryState(enum.Enum):
     FENCED = "fenced"
     """The term acknowledges nothing more, and `position` is all that it has acknowledged."""
     PROMOTING = "promoting"
-    """The next term has begun: its server becomes the primary. There is no way back."""
+    """The next term has begun: its server becomes the primary. There is no way back to the former one."""
+    RELEASING = "releasing"
+    """The database shall have no entry: its server waits for no acks any more, and hosts use it by their configuration then."""
+    RELEASED = "released"
+    """Readers treat it as no entry. The document stays, so that a promoter with an old entry cannot replace a later one."""
 
 
 class LossPolicy(enum.Enum):

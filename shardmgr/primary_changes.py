@@ -1,4 +1,5 @@
-"""The changes of an entry by administrators: its first form, a drain, a loss, an accepted loss, an abort, a server that rejoins.
+"""The changes of an entry by administrators: its first form and its end, a drain, a loss, an accepted
+loss, an abort, a server that rejoins.
 
 Pure functions. Always true: a change that does not fit the state of the entry is refused,
 with a sentence that says what to do. Knows neither the registry nor the servers.
@@ -89,9 +90,27 @@ def replace_lost(entry: Primary, lost: str, *, target: str = "", accepts_loss: b
 
 def abort(entry: Primary) -> Primary:
     """Return the entry with which the primary goes on in its term. Raises `PromotionRefused`."""
-    if entry.state is PrimaryState.PROMOTING or not entry.has_served:
-        raise PromotionRefused("its next term has begun; wait until it serves, and drain it then")
+    if entry.state is PrimaryState.PROMOTING:
+        raise PromotionRefused(
+            "its next term has begun; wait until it serves, and drain it then, or remove its entry with foqs database forget"
+        )
+    if not entry.has_served:
+        raise PromotionRefused("its first term has not begun; remove its entry with foqs database forget")
     return replace(entry, state=PrimaryState.SERVING, target="", position=None, loss_accepted=False)
+
+
+def start_release(entry: Primary) -> Primary:
+    """Return the entry with which a database goes back to a life without one. Raises `PromotionRefused`.
+
+    Its server has all that was acknowledged in the states that are allowed. It waits for no acks from now on, so no acker
+    is proven, whatever comes next.
+    """
+    if entry.state is PrimaryState.RELEASING:
+        return entry
+    is_first = entry.state is PrimaryState.DRAINING and not entry.has_served
+    if not is_first and entry.state not in (PrimaryState.SERVING, PrimaryState.PROMOTING):
+        raise PromotionRefused(f"the database is {entry.state.value}; wait until it serves, or abort that first")
+    return replace(entry, state=PrimaryState.RELEASING, ackers=dict.fromkeys(entry.ackers, ""), loss_accepted=False)
 
 
 def admit_acker(entry: Primary, server: str) -> Primary:

@@ -53,6 +53,12 @@ class StoredPrimary:
 
 async def read_primary(registry: Registry, database: str) -> StoredPrimary | None:
     """Return the entry of a database; None if it has none: then its one server is that of the hosts' configuration."""
+    found = await read_last_primary(registry, database)
+    return None if found is None or found.entry.state is PrimaryState.RELEASED else found
+
+
+async def read_last_primary(registry: Registry, database: str) -> StoredPrimary | None:
+    """Return the entry of a database, or the one that was its last; None if it never had one."""
     document = await registry.read(_name(database))
     return None if document is None else StoredPrimary(_parse_named(database, document.data), document.version)
 

@@ -14,7 +14,7 @@ away what it has received and not applied. Knows neither SQL nor the registry no
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -96,12 +96,14 @@ class Promotion:
 
     def next_step(self) -> PromotionStep:
         """Return the step that brings the database nearer to the next state, or to rest."""
-        steps = {
+        steps: dict[PrimaryState, Callable[[], PromotionStep]] = {
             PrimaryState.SERVING: self._keep_serving,
             PrimaryState.DRAINING: self._drain,
             PrimaryState.REVOKING: self._revoke,
             PrimaryState.FENCED: self._prepare,
             PrimaryState.PROMOTING: self._promote,
+            PrimaryState.RELEASING: self._release,
+            PrimaryState.RELEASED: AwaitChange,
         }
         return steps[self._entry.state]()
 
@@ -248,16 +250,30 @@ class Promotion:
             return self._command_primary(ServerCommand.BECOME_PRIMARY)
         if (step := self._admit_contained(report) or self._follow_if_needed()) is not None:
             return step
+        if entry.policy is LossPolicy.SEMI_SYNC and not any(map(self._is_connected, entry.ackers)):
+            # Also if its term is written: a connection that ended has freed it, and commits of hosts would wait.
+            return AwaitChange(
+                (f"no acker is connected to {entry.server}, so its term cannot be acknowledged; let one rejoin",)
+            )
         if report.term < entry.term:
-            if entry.policy is LossPolicy.SEMI_SYNC and not any(map(self._follows, entry.ackers)):
-                return AwaitChange(
-                    (f"no acker follows {entry.server}, so its term cannot be acknowledged; let one rejoin",)
-                )
             return SendCommand(entry.server, ServerCommand.WRITE_TERM, term=entry.term)
         if report.is_read_only:
             return self._command_primary(ServerCommand.OPEN)
         serving = replace(entry, state=PrimaryState.SERVING, position=None, loss_accepted=False, has_served=True)
         return ReplaceEntry(serving)
+
+    def _release(self) -> PromotionStep:
+        """Releasing: let the server accept commits without acks; then there is no entry."""
+        entry, report = self._entry, self._reports.get(self._entry.server)
+        if report is None:
+            return AwaitChange((f"{entry.server} is not reached",))
+        if entry.position is not None and not self.has_position(report):
+            return AwaitChange((f"{entry.server} lacks what the former term has acknowledged",))
+        if report.source:
+            return SendCommand(entry.server, ServerCommand.BECOME_PRIMARY)
+        if report.is_read_only or report.waits_for_acks:
+            return SendCommand(entry.server, ServerCommand.OPEN)
+        return ReplaceEntry(replace(entry, state=PrimaryState.RELEASED))
 
     # ----------------------------------------------------------------- helpers
 
@@ -320,6 +336,10 @@ class Promotion:
     def _follows(self, server: str) -> bool:
         report = self._reports.get(server)
         return report is not None and self._is_told_to_follow(report) and report.is_receiving
+
+    def _is_connected(self, server: str) -> bool:
+        """Return whether an acker follows the primary and is connected: one whose login is refused tries again and again."""
+        return self._follows(server) and self._reports[server].heard != ""
 
     def _was_refused(self, server: str) -> bool:
         """Return whether an acker should follow the primary and receives nothing, for example after error 1236."""

@@ -42,6 +42,7 @@ class Site:
         stack: ExitStack,
         lost_primary_ms: int = 120_000,
     ) -> None:
+        self.servers = servers
         first = servers.servers["a"]
         servers.open("a")
         self.cluster = RealCluster(folder, zookeeper, first, shards=_SHARDS)
@@ -158,6 +159,8 @@ def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain
         regions = [f"--region={name}=r-{name}" for name in "abc"]
         adopt = ("database", "adopt", "main", *regions, "--yes")
         assert "a accepts commits, which only the primary may" in await site.foqs_refused(*adopt, "--primary", "b")
+        assert "none could acknowledge: b does not receive from a" in await site.foqs_refused(*adopt, "--primary", "a")
+        site.servers.follow("a")
         said = await site.foqs(*adopt, "--primary", "a")
         assert "a in r-a is the primary in term 1" in said
         await site.served_by("one")
@@ -192,6 +195,7 @@ def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain
 def test_primary_moves_ten_times_under_load_and_every_held_lease_is_acked(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         regions = [f"--region={name}=r-{name}" for name in "abc"]
+        site.servers.follow("a")
         await site.foqs("database", "adopt", "main", "--primary", "a", *regions, "--yes")
         await site.served_by("one")
         gaps_s: list[float] = []

@@ -26,6 +26,7 @@ def row_of_main(listing: str) -> list[str]:
 
 async def adopt(site: Site, policy: str) -> None:
     regions = [f"--region={name}=r-{name}" for name in "abc"]
+    site.servers.follow("a")
     await site.foqs("database", "adopt", "main", "--primary", "a", *regions, "--policy", policy, "--yes")
     await site.served_by("one")
 
@@ -145,3 +146,29 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
+
+
+@pytest.mark.long
+def test_database_loses_its_entry_under_load_and_is_adopted_again(tmp_path: Path) -> None:
+    async def story(site: Site, servers: RegionServers) -> None:
+        await adopt(site, "semi-sync")
+        async with Client(site.address) as client, load(client) as producers:
+            await producers.wait_for_more()
+            assert "hosts use a by their configuration" in await site.foqs("database", "forget", "main", "--yes")
+            # Nobody acknowledges any more.
+            for name in "bc":
+                servers.servers[name].kill9()
+            await producers.wait_for_more()
+            assert "main" not in await site.foqs("region", "list")
+            for name in "bc":
+                servers.servers[name].start()
+            await adopt(site, "semi-sync")
+            assert row_of_main(await site.foqs("region", "list"))[3:5] == ["2", "serving"]
+            await producers.wait_for_more()
+        async with Client(site.address) as client:
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.told <= set(taken) <= producers.tried
+
+    with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)

@@ -53,6 +53,17 @@ PROMOTER_RIGHTS: Final = {
 }
 
 
+def follow_statements(kind: str, name: str, port: int, host: str = "127.0.0.1") -> tuple[str, ...]:
+    """Return the statements with which a server receives from another one."""
+    word, rest, start = {
+        "mariadb": ("MASTER", "MASTER_USE_GTID = slave_pos", "START SLAVE"),
+        "mysql9": ("SOURCE", "SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1", "START REPLICA"),
+    }[kind]
+    change = "CHANGE MASTER TO" if kind == "mariadb" else "CHANGE REPLICATION SOURCE TO"
+    login = f"{word}_HOST = '{host}', {word}_PORT = {port}, {word}_USER = 'replica_{name}', {word}_PASSWORD = 'secret'"
+    return f"{change} {login}, {rest}", start
+
+
 class RegionServers:
     """The servers `a`, `b` and so on, at most three; a context manager that starts and removes them."""
 
@@ -76,6 +87,13 @@ class RegionServers:
         """Let a server accept commits by hand."""
         for setting in ("super_read_only", "read_only") if self.kind == "mysql9" else ("read_only",):
             self.servers[name].query(f"SET GLOBAL {setting} = 0")
+
+    def follow(self, source: str) -> None:
+        """Let all other servers receive from a server by hand, as docs/regions.md says."""
+        for name, server in self.servers.items():
+            if name != source:
+                for statement in follow_statements(self.kind, name, self.servers[source].port):
+                    server.query(statement)
 
     def stop_replication(self, name: str, thread: str) -> None:
         """Stop the `IO_THREAD` or the `SQL_THREAD` of a replica by hand, and return when it has ended."""

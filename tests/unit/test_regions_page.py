@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.region_servers import COMMON, OPTIONS, PROMOTER_RIGHTS
+from tests.support.region_servers import COMMON, OPTIONS, PROMOTER_RIGHTS, follow_statements
 
 PAGE: Final = (Path(__file__).parents[2] / "docs/regions.md").read_text(encoding="utf-8")
 INI: Final = dict(zip(("mariadb", "mysql9"), re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL), strict=True))
@@ -26,3 +26,9 @@ def test_page_has_the_settings_of_the_servers_and_no_others(kind: str) -> None:
 @pytest.mark.parametrize("kind", INI)
 def test_page_has_the_rights_of_promoters(kind: str) -> None:
     assert f"GRANT {PROMOTER_RIGHTS[kind]} ON *.* TO promoter@'%';" in PAGE
+
+
+@pytest.mark.parametrize("kind", INI)
+def test_page_lets_a_server_receive_as_the_tests_do(kind: str) -> None:
+    change, start = follow_statements(kind, "b", 3306, "db-a")
+    assert f"```sql\n{change};\n{start};\n```" in PAGE

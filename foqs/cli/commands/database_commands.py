@@ -1,4 +1,4 @@
-"""The commands for databases that have a server in each region: adopt, move, promote, rejoin, abort.
+"""The commands for databases that have a server in each region: adopt, move, promote, rejoin, abort, forget.
 
 Always true: each command can be interrupted and started again; a move that waits can be
 aborted until the next term has begun.
@@ -46,18 +46,19 @@ def adopt(name: str, file: Path, primary: str, regions: tuple[str, ...], policy:
     The primary is the server that hosts use now; another one is refused. All other servers are read-only, have nothing that
     it lacks, and begin to follow it. Calls to the shards wait for some seconds.
     """
+    # Imported before the session begins, which is kept alive by this process.
+    from foqs.cluster.membership import own_versions
+    from shardmgr.first_entry import make_first_entry
+    from shardmgr.primary import LossPolicy
+    from shardmgr.primary_changes import PromotionRefused
+    from shardmgr.primary_document import read_primary
+    from shardmgr.registry.port import RegistryConflict
+
     by_server = dict(_pair(text) for text in regions)
     if not yes:
         confirm(f"Make {primary} the primary of {name} in term 1? Its shards are not served for some seconds.")
 
     async def work(session: PrimarySession) -> Primary:
-        from foqs.cluster.membership import own_versions
-        from shardmgr.first_entry import make_first_entry
-        from shardmgr.primary import LossPolicy
-        from shardmgr.primary_changes import PromotionRefused
-        from shardmgr.primary_document import read_primary
-        from shardmgr.registry.port import RegistryConflict
-
         if await read_primary(session.registry, name) is None:
             servers, hosts_use, schema = session.servers(name), session.server_of_hosts(name), own_versions().schema
             # A conflict: another process has adopted it meanwhile.
@@ -178,6 +179,32 @@ def abort(name: str, file: Path) -> None:
         return await session.entry(name)
 
     _say_primary(name, run_in_session(file, work))
+
+
+@database.command("forget", epilog="\b\nExample:\n  foqs database forget main --config host.toml")
+@click.argument("name", metavar="DATABASE")
+@config_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def forget(name: str, file: Path, yes: bool) -> None:
+    """Remove the entry of DATABASE: it has one server again, and nothing takes its place. Safe to repeat.
+
+    Its primary must be the server of databases.DATABASE.url at all hosts. It waits for no other server any more. An adoption
+    that cannot go on is ended by this too.
+    """
+    if not yes:
+        confirm(f"Remove the entry of {name}? If its server is lost then, its items are not served.")
+
+    async def work(session: PrimarySession) -> Primary:
+        from shardmgr.first_entry import forget_entry
+
+        await session.entry(name)
+        session.servers(name)  # refused before the entry is changed
+        entry = await forget_entry(session.registry, name, session.server_of_hosts(name))
+        await session.run_until_released(name)
+        return entry
+
+    entry = run_in_session(file, work)
+    print_message(f"{name}: it has no entry any more, and hosts use {entry.server} by their configuration")
 
 
 def _pair(text: str) -> tuple[str, str]:

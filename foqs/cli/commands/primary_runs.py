@@ -154,6 +154,25 @@ class PrimarySession:
         async with self._promoter(database) as run:
             await run(lambda done: done.entry.state is PrimaryState.SERVING and is_at_rest(done))
 
+    async def run_until_released(self, database: str) -> None:
+        """Run a promoter until the database has no entry; show the progress.
+
+        Raises:
+            CommandFailed: somebody else has ended the removal of the entry.
+        """
+        from shardmgr.primary import PrimaryState
+
+        async with self._promoter(database) as run:
+            after: list[Primary] = []
+
+            def is_over(done: PromoterRound) -> bool:
+                after.append(done.entry)
+                return done.entry.state is not PrimaryState.RELEASING
+
+            await run(is_over)
+        if after and after[-1].state is not PrimaryState.RELEASING:
+            raise CommandFailed(f"{database} keeps its entry, which is {after[-1].state.value} now; repeat this")
+
     async def run_until_proven(self, database: str, server: str) -> None:
         """Run a promoter until an acker has its standing, or for some time while it has not; show the progress."""
         from shardmgr.primary_moves import is_at_rest

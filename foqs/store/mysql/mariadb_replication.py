@@ -58,7 +58,9 @@ class MariadbReplication(ReplicationSql):
         # Empty: the server or its reception was started, and has not reached its source since.
         position = gtid_list(received) if received else None
         complaint = complaint_of(text(rows[0][37]), text(rows[0][39]), applies=text(rows[0][13]) != "No")
-        return Reception(f"{host}:{port}", running != "No", position, complaint, received if running == "Yes" else "")
+        return Reception(
+            f"{host}:{port}", running != "No", position, complaint, f"at {received}" if running == "Yes" else ""
+        )
 
     def applied(self, rows: Sequence[Sequence[Any]]) -> ReplicationPosition:
         return merged(*(gtid_list(text(each)) for each in rows[0]))

@@ -25,6 +25,7 @@ from shardmgr.primary_changes import (
     first_entry,
     replace_lost,
     start_drain,
+    start_release,
     start_revoking,
 )
 from shardmgr.promotion import (
@@ -57,7 +58,7 @@ PRIMARY = ServerReport(
 )
 ACKER = replace(PRIMARY, is_read_only=True, waits_for_acks=False, source="r1", is_receiving=True, acknowledges=True)
 STANDING = "2"
-ACKER = replace(ACKER, standing=STANDING)
+ACKER = replace(ACKER, standing=STANDING, heard="at 9")
 STOPPED = replace(ACKER, is_receiving=False, acknowledges=False)
 SERVERS = {name: DatabaseServer(name, number) for number, name in enumerate(("r1", "r2", "r3", "r4"), 1)}
 ENTRY = Primary(1, "r1", LossPolicy.SEMI_SYNC, {"r2": STANDING, "r3": STANDING}, servers=SERVERS)
@@ -307,7 +308,7 @@ def test_first_entry_makes_its_server_the_primary_of_term_one_and_the_others_its
     entry = replace(FIRST, state=PrimaryState.PROMOTING, position=position(9))
     fresh = replace(PRIMARY, term=0, is_read_only=True, waits_for_acks=False)
     assert step(entry, r1=fresh) == SendCommand("r1", ServerCommand.BECOME_PRIMARY, waits_for_acks=True)
-    served = next_entry(entry, r1=PRIMARY)
+    served = next_entry(entry, r1=PRIMARY, r2=ACKER)
     assert (served.term, served.state, served.ackers) == (1, PrimaryState.SERVING, {"r2": "", "r3": "", "r4": ""})
     assert served.has_served
 
@@ -391,7 +392,7 @@ def test_drained_primary_that_was_not_reached_when_the_term_began_becomes_the_ac
     alone = next_entry(replace(FENCED, ackers={"r2": STANDING}), r2=STOPPED)
     assert alone.ackers == {}
     r2, drained = replace(STOPPED, source="", waits_for_acks=True), replace(PRIMARY, is_read_only=True)
-    sentence = "no acker follows r2, so its term cannot be acknowledged; let one rejoin"
+    sentence = "no acker is connected to r2, so its term cannot be acknowledged; let one rejoin"
     for unfit in ({}, {"r1": PRIMARY}, {"r1": replace(drained, received=position(10), applied=position(10))}):
         assert missing(alone, r2=r2, **unfit) == (sentence,)
     admitted = next_entry(alone, r1=drained, r2=r2)
@@ -403,7 +404,7 @@ def test_former_primary_that_is_back_acknowledges_for_the_next_one_whose_ackers_
     r2, former = replace(STOPPED, source="", waits_for_acks=True), replace(PRIMARY, is_read_only=True)
     ahead = replace(former, received=position(10), applied=position(10))
     assert missing(PROMOTING, r1=ahead, r2=r2) == (
-        "no acker follows r2, so its term cannot be acknowledged; let one rejoin",
+        "no acker is connected to r2, so its term cannot be acknowledged; let one rejoin",
     )
     admitted = next_entry(PROMOTING, r1=former, r2=r2)
     assert admitted.ackers == {"r1": "", "r3": ""}
@@ -523,3 +524,39 @@ def test_replacement_that_would_lose_by_mistake_is_refused(
 ) -> None:
     with pytest.raises(PromotionRefused, match=reason):
         replace_lost(entry, **options)
+
+
+# ------------------------------------------------------------------ releasing
+
+
+def test_database_that_is_released_waits_for_no_acks_and_has_no_entry_then() -> None:
+    releasing = start_release(ENTRY)
+    assert releasing.ackers == {"r2": "", "r3": ""}
+    assert start_release(releasing) is releasing
+    assert missing(releasing, r2=ACKER) == ("r1 is not reached",)
+    assert step(releasing, r1=PRIMARY, r2=ACKER) == SendCommand("r1", ServerCommand.OPEN)
+    alone = replace(PRIMARY, waits_for_acks=False)
+    assert step(releasing, r1=replace(alone, is_read_only=True)) == SendCommand("r1", ServerCommand.OPEN)
+    assert next_entry(releasing, r1=alone).state is PrimaryState.RELEASED
+    assert missing(replace(releasing, state=PrimaryState.RELEASED), r1=alone) == ()
+    assert abort(releasing) == replace(ENTRY, ackers={"r2": "", "r3": ""})
+
+
+def test_first_term_that_cannot_begin_is_released() -> None:
+    first = first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS)
+    for entry in (first, replace(first, state=PrimaryState.PROMOTING, position=position(9))):
+        with pytest.raises(PromotionRefused, match="foqs database forget"):
+            abort(entry)
+        assert (
+            next_entry(start_release(entry), r1=replace(PRIMARY, waits_for_acks=False)).state is PrimaryState.RELEASED
+        )
+    for entry in (REVOKING, FENCED, start_drain(ENTRY, "r2")):
+        with pytest.raises(PromotionRefused, match="abort that first"):
+            start_release(entry)
+
+
+def test_next_primary_that_is_released_first_ends_its_replication_and_has_the_position() -> None:
+    releasing = start_release(PROMOTING)
+    assert step(releasing, r2=ACKER) == SendCommand("r2", ServerCommand.BECOME_PRIMARY)
+    lacking = replace(ACKER, applied=position(8))
+    assert missing(releasing, r2=lacking) == ("r2 lacks what the former term has acknowledged",)

@@ -31,6 +31,11 @@ def test_no_promotion_loses_what_was_acknowledged() -> None:
     assert broken == []
 
 
+def test_no_promotion_loses_what_only_a_server_has_that_the_entry_does_not_name() -> None:
+    broken = [problem for seed in range(HISTORIES) if (problem := play(seed, UnlistedAcker))]
+    assert broken == []
+
+
 def test_first_primary_of_an_existing_database_has_what_was_there_before() -> None:
     broken = [problem for seed in range(HISTORIES) if (problem := play(seed, ExistingDatabase))]
     assert broken == []
@@ -173,8 +178,15 @@ class EmptyFirstPosition(Promotion):
         return step
 
 
+class IgnoresStrangers(Promotion):
+    """Nobody counts the replicas that acknowledge at the primary."""
+
+    def _stop_strangers(self, primary: ServerReport) -> None:
+        return None
+
+
 class UnlistedAcker(RegionHistory):
-    """A server that the entry does not name acknowledges, too."""
+    """A server that the entry does not name as an acker acknowledges, too."""
 
     policies = (LossPolicy.SEMI_SYNC,)
 
@@ -321,7 +333,7 @@ PLANTED: Final[Mapping[str, tuple[type[RegionHistory], int]]] = {
     "no barrier": (history_with(host=BelievesWhatItReads), 837),
     "no end of the session": (history_with(host=ServesWithoutSession, policy=LossPolicy.ASYNC), 106),
     "no acks, and nobody looks": (history_with(ForgetsAcks, host=IgnoresSettings), 865),
-    "an acker that the entry does not name": (UnlistedAcker, 20),
+    "an acker that the entry does not name": (history_with(IgnoresStrangers, base=UnlistedAcker), 20),
     "a named server that is not awaited": (history_with(PassesNamedOver, policy=LossPolicy.ASYNC), 3),
     "a first term without a position": (history_with(EmptyFirstPosition, base=ExistingDatabase), 3),
     "a first position of an open server": (history_with(SkipsFence, base=ExistingDatabase), 158),

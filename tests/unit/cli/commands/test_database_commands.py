@@ -96,6 +96,8 @@ def test_dry_run_says_that_a_region_has_no_host(in_cluster: Callable[..., Result
         (("database", "rejoin", "db2", "a"), 2, "foqs database adopt db2"),
         (("database", "rejoin", "db1", "a"), 2, "databases.db1.servers and promoter_user are not both set"),
         (("database", "adopt", "db2", "--primary", "a", "--region", "a", "--yes"), 2, "'a' is not SERVER=REGION"),
+        (("database", "forget", "db2", "--yes"), 2, "foqs database adopt db2"),
+        (("database", "forget", "db1", "--yes"), 2, "databases.db1.servers and promoter_user are not both set"),
         (("region", "drain", "r-b"), 0, "No primary is in r-b."),
     ],
 )
