@@ -26,6 +26,7 @@ from shardmgr.primary import (
     ServerReport,
     greatest,
 )
+from shardmgr.primary_changes import abort
 
 
 class ServerCommand(enum.Enum):
@@ -220,6 +221,9 @@ class Promotion:
         if entry.policy is LossPolicy.ASYNC and entry.has_served and not entry.loss_accepted:
             return AwaitChange(("an administrator must accept the loss",))
         position = self.revoked_position()
+        if position is None and self._may_go_on():
+            # Nobody else can take its place without a loss, and it is there again.
+            return ReplaceEntry(abort(entry))
         if position is None:
             return AwaitChange(self.unproven() or ("no server has all that the others have; name the one to promote",))
         return ReplaceEntry(
@@ -426,6 +430,10 @@ class Promotion:
         """Return whether a server is closed, and has nothing that a primary with this position lacks."""
         report = self._reports[server]
         return report.is_read_only and report.has_applied_all and position.covers(self._held_by(server))
+
+    def _may_go_on(self) -> bool:
+        """Return whether a primary that was believed lost is there with all of its term, and no loss was accepted."""
+        return not self._entry.loss_accepted and self._can_be_aborted()
 
     def _can_be_aborted(self) -> bool:
         """Return whether the primary could go on in its term: then the target that was chosen is waited for."""

@@ -144,7 +144,9 @@ class PrimarySession:
             await run(lambda done: done.entry.is_serving)
         entry = await self.entry(database)
         if entry.server == lost and entry.is_serving:
-            raise CommandFailed(f"{lost} was not replaced, because that was aborted; it serves in term {entry.term}")
+            raise CommandFailed(
+                f"{lost} was not replaced: it came back, or somebody has aborted that; it serves in term {entry.term}"
+            )
 
     async def run_until_serving(self, database: str) -> None:
         """Run a promoter until the database serves and its ackers have their standings; show the progress."""

@@ -526,6 +526,20 @@ def test_replacement_that_would_lose_by_mistake_is_refused(
         replace_lost(entry, **options)
 
 
+def test_primary_that_is_back_goes_on_if_its_ackers_cannot_prove_what_it_acknowledged() -> None:
+    restarted = replace(STOPPED, standing="7", received=position(7), applied=position(7))
+    back = replace(PRIMARY, is_read_only=True)
+    serving = next_entry(REVOKING, r1=back, r2=STOPPED, r3=restarted)
+    assert (serving.state, serving.term, serving.ackers) == (PrimaryState.SERVING, 1, ENTRY.ackers)
+    assert next_entry(REVOKING, r1=back, r2=STOPPED).state is PrimaryState.SERVING
+    # If they can, the promotion goes on; if it has lost something or a loss was accepted, it does not go on.
+    assert next_entry(REVOKING, r1=back, r2=STOPPED, r3=STOPPED).state is PrimaryState.FENCED
+    for cut in (replace(back, kept_log=False), replace(back, applied=position(8)), replace(back, term=0)):
+        assert missing(REVOKING, r1=cut, r2=STOPPED, r3=restarted)
+    accepted = accept_loss(REVOKING)
+    assert next_entry(accepted, r1=back, r2=STOPPED, r3=restarted).state is PrimaryState.FENCED
+
+
 # ------------------------------------------------------------------ releasing
 
 
