@@ -170,6 +170,13 @@ class DatabaseOptions(Options):
     replica_password_file: str = option(
         "", "path", "A file with the password of these accounts.", change="Set it with servers."
     )
+    replica_tls_ca_file: str = option(
+        "",
+        "path",
+        "With servers, and tls = verify_ca or verify_identity: the CA of the servers' certificates, as a path at the servers "
+        "themselves. With these and with required the servers receive from each other over TLS.",
+        change="Set it with servers and tls.",
+    )
 
     @field_validator("servers")
     @classmethod
@@ -207,8 +214,8 @@ DATABASES_OPTION: Final = option(
     "tables",
     "Each [databases.NAME] has url (mysql://user@host:port/database) and password_file (a path), and tls, "
     "tls_ca_file, tls_cert_file and tls_key_file as in [store]. A database with a server in each region also has servers "
-    "(NAME=HOST:PORT,NAME=HOST:PORT), promoter_user, promoter_password_file, replica_user and replica_password_file. None "
-    "of this is in ZooKeeper. The "
+    "(NAME=HOST:PORT,NAME=HOST:PORT), promoter_user, promoter_password_file, replica_user, replica_password_file and "
+    "replica_tls_ca_file. None of this is in ZooKeeper. The "
     "layout of a cluster refers to a database by its name. Every host needs all of them, and each host "
     "may have its own URL for them.",
     change="Add one if the databases are short of disk or CPU.",
@@ -247,6 +254,7 @@ def check_cluster_options(
                 f"{key}.promoter_user",
             )
         check_database_tls(options, key)
+        _check_replication_tls(options, key)
     if not cluster.zookeeper:
         return
     if not databases:
@@ -256,6 +264,23 @@ def check_cluster_options(
             f"other hosts cannot call {server.host or 'every address'}",
             "set the HOST:PORT at which they reach this host",
             "server.advertise",
+        )
+
+
+def _check_replication_tls(options: DatabaseOptions, key: str) -> None:
+    """Refuse servers that would check certificates without a CA, and a CA that nothing uses."""
+    checks = bool(options.servers) and options.tls in ("verify_ca", "verify_identity")
+    if checks and not options.replica_tls_ca_file:
+        raise InvalidOption(
+            f"{key}.tls is {options.tls}, and the servers have no CA for the certificates of each other",
+            "name the file that has it at the database servers",
+            f"{key}.replica_tls_ca_file",
+        )
+    if options.replica_tls_ca_file and not checks:
+        raise InvalidOption(
+            "the servers check no certificate",
+            f"set {key}.servers, and {key}.tls to verify_identity or verify_ca, or leave this empty",
+            f"{key}.replica_tls_ca_file",
         )
 
 

@@ -13,6 +13,7 @@ from foqs.options.config import Config
 from foqs.store.mysql.expected_server import ExpectedServer
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_server import MysqlServers, ServerAccess
+from foqs.store.mysql.replication_sql import ReplicationTls
 from foqs.store.port import StoreUnusable
 from shardmgr.primary import LossPolicy, Primaries, Primary
 
@@ -72,6 +73,9 @@ def promoter_servers(config: Config, database: str, settings: MysqlSettings) -> 
     """
     options = config.databases[database]
     promoter_password, replica_password = promoter_passwords(config, database)
+    tls = None
+    if options.tls != "disabled":
+        tls = ReplicationTls(options.replica_tls_ca_file, checks_name=options.tls == "verify_identity")
     accesses = {
         name: ServerAccess(
             replace(
@@ -85,6 +89,7 @@ def promoter_servers(config: Config, database: str, settings: MysqlSettings) -> 
             (host, port),
             f"{options.replica_user}_{name}",
             replica_password,
+            tls,
         )
         for name, (host, port) in options.server_addresses.items()
     }

@@ -86,4 +86,4 @@ class MariadbReplication(ReplicationSql):
             b"CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %d, MASTER_USER = %s, MASTER_PASSWORD = %s, "
             b"MASTER_USE_GTID = slave_pos, MASTER_DEMOTE_TO_SLAVE = 1, MASTER_CONNECT_RETRY = %d, MASTER_HEARTBEAT_PERIOD = %d"
             % (*login_literals(source), CONNECT_RETRY_S, HEARTBEAT_S)
-        )
+        ) + self._tls_options(source.tls, checks=source.tls is not None and source.tls.ca_file != "")

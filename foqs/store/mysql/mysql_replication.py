@@ -88,4 +88,4 @@ class MysqlReplication(ReplicationSql):
             b"CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %d, SOURCE_USER = %s, SOURCE_PASSWORD = %s, "
             b"SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1, SOURCE_CONNECT_RETRY = %d, SOURCE_HEARTBEAT_PERIOD = %d"
             % (*login_literals(source), CONNECT_RETRY_S, HEARTBEAT_S)
-        )
+        ) + self._tls_options(source.tls, checks=source.tls is not None and source.tls.checks_name)

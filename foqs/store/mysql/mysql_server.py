@@ -23,6 +23,7 @@ from foqs.store.mysql.replication_sql import (
     IDENTITY,
     ReplicationLogin,
     ReplicationSql,
+    ReplicationTls,
     by_name,
     read_term,
     standing,
@@ -53,12 +54,14 @@ class ServerAccess:
         settings: address, and the promoter's account. Without a database: a new server has none.
         source: the address for other servers.
         user, password: the replication account with which this server receives from others.
+        tls: how it does; None: as it has it by itself.
     """
 
     settings: MysqlSettings
     source: tuple[str, int]
     user: str
     password: str
+    tls: ReplicationTls | None = None
 
 
 class MysqlServers:
@@ -209,7 +212,7 @@ class MysqlServer:
 
     def _login(self, source: str) -> ReplicationLogin:
         own, (host, port) = self._accesses[self._name], self._accesses[source].source
-        return ReplicationLogin(host, port, own.user, own.password)
+        return ReplicationLogin(host, port, own.user, own.password, own.tls)
 
     async def _term(self) -> int:
         """Return the term in the server's tables; 0 before the first."""

@@ -25,17 +25,32 @@ CONNECT_RETRY_S: Final = 1
 
 
 @dataclass(slots=True, frozen=True)
+class ReplicationTls:
+    """TLS between two servers of a database.
+
+    Attributes:
+        ca_file: the CA of the source's certificate, a path at the server that receives; empty: the certificate is not checked.
+        checks_name: the certificate must have the name of the source. MariaDB checks it whenever it checks the certificate.
+    """
+
+    ca_file: str = ""
+    checks_name: bool = False
+
+
+@dataclass(slots=True, frozen=True)
 class ReplicationLogin:
     """Where a server receives from, and as which user.
 
     Attributes:
         user, password: the replication account of the server that receives; each server has its own.
+        tls: None: as the server has it by itself.
     """
 
     host: str
     port: int
     user: str
     password: str = field(default="", repr=False)
+    tls: ReplicationTls | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -213,6 +228,19 @@ class ReplicationSql(ABC):
     @abstractmethod
     def change_source(self, source: ReplicationLogin) -> bytes:
         """Receive from a source, when it is started."""
+
+    def _tls_options(self, tls: ReplicationTls | None, *, checks: bool) -> bytes:
+        """Return the options of `change_source` for TLS. `checks`: compare the certificate with its CA, or with its name too."""
+        word = self.source_word.upper()
+        if tls is None:
+            return b""
+        return b", %s_SSL = 1, %s_SSL_CA = %s, %s_SSL_VERIFY_SERVER_CERT = %d" % (
+            word,
+            word,
+            _literal(tls.ca_file),
+            word,
+            checks,
+        )
 
     def become_primary(self, *, waits_for_acks: bool) -> tuple[bytes, ...]:
         """End the replication from another server for good."""

@@ -72,6 +72,16 @@ def test_single_host_needs_no_cluster_options() -> None:
             "databases.main.promoter_user",
             "hosts use this account too",
         ),
+        (
+            f'{MAIN}servers = "a=db1:3306,b=db2:3306"\npromoter_user = "p"\ntls = "verify_identity"',
+            "databases.main.replica_tls_ca_file",
+            "no CA for the certificates of each other",
+        ),
+        (
+            f'{MAIN}tls = "required"\nreplica_tls_ca_file = "/etc/ca.pem"',
+            "databases.main.replica_tls_ca_file",
+            "the servers check no certificate",
+        ),
         ("[databases.main]\nurll = 1", "databases.main.urll", "did you mean databases.main.url?"),
         ("[databases]\nmain = 1", "databases.main", "section"),
         ("databases = 1", "databases", "section"),

@@ -11,7 +11,7 @@ from foqs.store.mysql.gtids import ServerUnfit, gtid_list, gtid_set, merged
 from foqs.store.mysql.mariadb_replication import MariadbReplication
 from foqs.store.mysql.mysql_replication import MysqlReplication
 from foqs.store.mysql.replication_kinds import replication_sql_of
-from foqs.store.mysql.replication_sql import Reception, ReplicationLogin, by_name, standing, write_term
+from foqs.store.mysql.replication_sql import Reception, ReplicationLogin, ReplicationTls, by_name, standing, write_term
 from shardmgr.primary import ReplicationPosition
 
 MARIADB, MYSQL = MariadbReplication(), MysqlReplication()
@@ -211,3 +211,19 @@ def test_names_are_quoted_and_kinds_told_apart() -> None:
 def test_account_of_mariadb_that_read_only_does_not_stop_is_known_by_its_rights(grant: bytes, passes: bool) -> None:
     assert MARIADB.passes_read_only([(b"GRANT USAGE ON *.* TO `x`@`%`",), (grant,)]) is passes
     assert not MYSQL.passes_read_only([(grant,)])
+
+
+def test_servers_receive_over_tls_as_it_is_configured() -> None:
+    def options(sql: Any, tls: ReplicationTls | None) -> str:
+        login = ReplicationLogin("db-a", 3306, "replica_b", "secret", tls)
+        return str(sql.change_source(login).decode()).partition("PERIOD = 1")[2]
+
+    for sql, word in ((MARIADB, "MASTER"), (MYSQL, "SOURCE")):
+        assert options(sql, None) == ""
+        unchecked = f", {word}_SSL = 1, {word}_SSL_CA = '', {word}_SSL_VERIFY_SERVER_CERT = 0"
+        assert options(sql, ReplicationTls()) == unchecked
+        checked = f", {word}_SSL = 1, {word}_SSL_CA = '/ca.pem', {word}_SSL_VERIFY_SERVER_CERT = 1"
+        assert options(sql, ReplicationTls("/ca.pem", checks_name=True)) == checked
+    # MariaDB cannot compare a certificate with its CA alone.
+    assert options(MARIADB, ReplicationTls("/ca.pem")).endswith("CERT = 1")
+    assert options(MYSQL, ReplicationTls("/ca.pem")).endswith("CERT = 0")
