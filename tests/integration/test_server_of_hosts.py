@@ -35,7 +35,10 @@ def test_server_of_hosts_is_the_one_to_which_their_url_leads(servers: RegionServ
         hosts = MysqlServerOfHosts(by_port, addresses)
         assert await hosts.compare_server("a", [3, 4]) == SeenByHosts(True, {3: 7})
         assert await hosts.compare_server("b", [3, 4]) == SeenByHosts(False, {})
+        assert await hosts.accepts_commits("a")
+        assert not await hosts.accepts_commits("b")
         servers.servers["b"].kill9()
+        assert not await hosts.accepts_commits("b")
         with pytest.raises(ServerFailed, match="b"):
             await hosts.compare_server("b", [4])
 

@@ -127,8 +127,15 @@ def promote(name: str, file: Path, lost: str, accepts_loss: bool, region: str, y
     missing and waits. With it, the most advanced replica that is reached is promoted, or the one of a region, after the
     sessions of the hosts that may still use the lost server. Until the next term has begun, foqs database abort ends it.
     """
-    if accepts_loss and not yes:
-        confirm(f"Acknowledged items of {name} may be lost for good. Promote a replica?")
+
+    async def check_lost(session: PrimarySession) -> bool:
+        return await session.check_lost(name, lost, region, accepts_loss=accepts_loss)
+
+    if run_in_session(file, check_lost):
+        print_message(f"{name}: {lost} is reached from here and accepts commits, so its shards may be served")
+    if not yes:
+        effect = "Acknowledged items may be lost for good." if accepts_loss else "Nothing is lost."
+        confirm(f"Replace {lost}? The shards of {name} are not served until a replica has taken its place. {effect}")
 
     async def work(session: PrimarySession) -> Primary:
         await session.replace_lost(name, lost, region, accepts_loss=accepts_loss)

@@ -118,6 +118,20 @@ class PrimarySession:
                 f"{entry.servers[entry.server].region} serves in term {entry.term}"
             )
 
+    async def check_lost(self, database: str, lost: str, region: str, *, accepts_loss: bool) -> bool:
+        """Return whether a primary that shall be replaced accepts commits, seen from here. Nothing is changed.
+
+        Raises:
+            CommandFailed: there is no entry, or the servers are not configured.
+            PromotionRefused: it cannot be replaced so.
+        """
+        from shardmgr.primary_changes import replace_lost
+        from shardmgr.primary_moves import server_in
+
+        found = await self.entry(database)
+        replace_lost(found, lost, target=server_in(found, region) if region else "", accepts_loss=accepts_loss)
+        return lost in self.servers(database).names and await self.server_of_hosts(database).accepts_commits(lost)
+
     async def replace_lost(self, database: str, lost: str, region: str, *, accepts_loss: bool) -> None:
         """Replace a primary that is lost, and show the progress.
 

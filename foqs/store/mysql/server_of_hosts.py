@@ -18,7 +18,7 @@ from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSetting
 from foqs.store.mysql.mysql_session_sql import lock_owner, take_lock
 from foqs.store.mysql.mysql_sql import Statements
 from foqs.store.mysql.replication_kinds import replication_sql_of
-from foqs.store.mysql.replication_sql import IDENTITY, READ_GRANTS, text, write_nothing
+from foqs.store.mysql.replication_sql import IDENTITY, READ_GRANTS, by_name, text, write_nothing
 from foqs.store.mysql.schema_upgrade import NO_SUCH_TABLE_CODE
 from foqs.store.sql_rows import OWNER_COLUMNS
 from shardmgr.first_entry import SeenByHosts
@@ -51,6 +51,18 @@ class MysqlServerOfHosts:
                 return SeenByHosts(await _is_one_server(theirs, named), await _epochs(named, shards))
             except (ServerError, MysqlLinkLost) as error:
                 raise ServerFailed(f"{name}: {error}") from error
+
+    async def accepts_commits(self, name: str) -> bool:
+        """Return whether a named server is reached from here and is not read-only, as one that hosts use."""
+        host, port = self._addresses[name]
+        try:
+            async with _connected(name, replace(self._settings, host=host, port=port, unix_socket=None)) as link:
+                (identity,) = await link.run(IDENTITY)
+                sql = replication_sql_of(text(identity.rows[0][0]))
+                (variables,) = await link.run(sql.read_variables)
+                return not sql.is_read_only(by_name(variables.rows))
+        except (ServerFailed, ServerError, MysqlLinkLost, ServerUnfit):
+            return False
 
     async def passes_read_only(self, name: str, *, is_read_only: bool) -> bool:
         host, port = self._addresses[name]

@@ -157,3 +157,18 @@ def test_database_that_has_an_entry_is_not_adopted_with_another_primary(in_clust
     result = in_cluster("database", "adopt", "db1", "--primary", "b", "--region", "b=r-b", "--yes")
     assert result.exit_code == 2
     assert "db1 has an entry already, and a is its primary; move it with foqs database move" in result.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--accept-loss", "--to", "r-b")])
+def test_primary_that_may_serve_is_replaced_only_after_a_question(
+    in_cluster: Callable[..., Result], place: Place, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    async def accepts_commits(session: PrimarySession, *_: object, **__: object) -> bool:
+        return True
+
+    monkeypatch.setattr(PrimarySession, "check_lost", accepts_commits)
+    result = in_cluster("database", "promote", "db1", "--lost", "a", *options)
+    assert "db1: a is reached from here and accepts commits, so its shards may be served" in result.stderr
+    assert "The shards of db1 are not served until a replica has taken its place" in result.stderr
+    assert "without a question, add --yes" in result.stderr
+    assert json.loads(in_cluster("region", "list", "-o", "json").stdout)[0]["state"] == "serving"
