@@ -236,6 +236,7 @@ def test_no_acker_is_proven_while_a_replica_acknowledges_that_the_entry_does_not
                 assert done is not None
                 if not done.entry.ackers["b"] and isinstance(done.step, AwaitChange) and done.step.missing:
                     break
+            assert done is not None
             assert "2 replicas acknowledge to a, of which the entry names 1" in progress_text(done)
             await stranger.carry_out(SendCommand("c", ServerCommand.REVOKE))
             stranger.close()
