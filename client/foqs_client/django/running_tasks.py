@@ -47,12 +47,18 @@ class RunningTasks:
                 del self._runs[job]
 
     def beat(self) -> None:
-        """Extend the records of all runs whose leases are not lost."""
+        """Extend the records of all runs whose leases are not lost. Raises the error of the last one that failed."""
         with self._lock:
             runs = list(self._runs.items())
+        failure: Exception | None = None
         for job, (run, lease_s) in runs:
             if not job.lost:
-                run.extend(lease_s)
+                try:
+                    run.extend(lease_s)
+                except Exception as error:  # the others may be in another database
+                    failure = error
+        if failure is not None:
+            raise failure
 
     def _beat_for_ever(self) -> None:
         pause, is_failing = threading.Event(), False

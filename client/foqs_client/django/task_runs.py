@@ -54,6 +54,8 @@ LimitOfFunction = Callable[[float], AbstractContextManager[None]]
 _RAISED: Final = b"raised: "
 """The metadata of an item whose task has raised: how often."""
 _UNKNOWN_WORKER: Final = "unknown"
+_TRACEBACK_CHARACTERS_MAX: Final = 50_000
+"""Of each error of a record. A longer one loses its middle, or a database could refuse the end of the task."""
 
 log: Final = logging.getLogger("foqs.worker")
 
@@ -325,11 +327,11 @@ def _may_be_from_keyboard() -> bool:
 
 
 def _task_error(error: BaseException) -> TaskError:
-    kind = type(error)
-    return TaskError(
-        exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
-        traceback="".join(traceback.format_exception(error)),
-    )
+    kind, text = type(error), "".join(traceback.format_exception(error))
+    if len(text) > _TRACEBACK_CHARACTERS_MAX:
+        half = _TRACEBACK_CHARACTERS_MAX // 2
+        text = f"{text[:half]}\n[...]\n{text[-half:]}"
+    return TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
 
 
 def _run_with_fresh_connections(job: Job, limit_of_function: LimitOfFunction) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from django.conf import settings
 from django.db import OperationalError, connections
 from django.utils import timezone
+from django.utils.connection import ConnectionDoesNotExist
 
 from foqs_client.consumer import Dead, NotBegun, Retry
 from foqs_client.django.running_tasks import LEASE_S_MIN, RunningTasks
@@ -211,6 +213,18 @@ def test_an_exception_in_the_last_attempt_is_the_end(project: None) -> None:
     assert result.status == TaskResultStatus.FAILED
 
 
+def test_an_exception_of_any_length_leaves_a_record_of_bounded_length(project: None) -> None:
+    result = tasks.refuse.enqueue("x" * 8_000 + "the end")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Retry):
+        patch.setattr("foqs_client.django.task_runs._TRACEBACK_CHARACTERS_MAX", 2_000)
+        run_task(delivered())
+    result.refresh()
+
+    assert len(result.errors[0].traceback) < 2_100
+    assert result.errors[0].traceback.startswith("Traceback")
+    assert result.errors[0].traceback.endswith("the end\n")
+
+
 def test_a_value_that_is_no_json_fails_the_task(project: None) -> None:
     result = tasks.give_a_set.enqueue()
     with pytest.raises(Dead, match="Unsupported type"):
@@ -366,6 +380,22 @@ def test_a_beat_extends_the_records_of_running_tasks(project: None) -> None:
         result.refresh()
 
     assert result.status == TaskResultStatus.READY
+
+
+def test_a_database_that_is_away_does_not_stop_the_beat_of_records_in_another_one(project: None) -> None:
+    result = tasks.note.enqueue()
+    running = RunningTasks()
+    running._has_thread = True
+    run = begin_run("default", result.id, "worker", LEASE_S_MIN, is_last_attempt=False)
+    assert run is not None
+    away = replace(run, database="away")
+    with running.kept(delivered(), away, LEASE_S_MIN), running.kept(delivered(2), run, LEASE_S_MIN):
+        expire(result.id)
+        with pytest.raises(ConnectionDoesNotExist):
+            running.beat()
+        result.refresh()
+
+    assert result.status == TaskResultStatus.RUNNING
 
 
 # ------------------------------------------------------------------ time limits
