@@ -49,20 +49,24 @@ from tests.support import (
 from tests.support.forked_programs import preload, run_program
 
 ROOT = Path(__file__).parents[2]
-CHUNK = 50
-FIRST_SEEDS = range(0, 50, CHUNK)
-"""Seeds 0 to 49 always, and up to 999 in the long tests. Each has at least 300 items, 2,000 calls and 3 crashes."""
-LONG_SEEDS = range(50, 1_000, CHUNK)
-FLEET_CHUNK = 25
-FLEET_FIRST_SEEDS = range(0, 25, FLEET_CHUNK)
-"""Seeds 0 to 24 always, and up to 999 in the long tests. Each has at least 200 items, 1,200 calls and 3 crashes."""
-FLEET_LONG_SEEDS = range(25, 1_000, FLEET_CHUNK)
+SEEDS, CHUNK = 25, 50
+LONG_SEEDS = range(0, 1_000, CHUNK)
+"""Seeds 0 to 24 always, and up to 999 in the long tests. Each has at least 300 items, 2,000 calls and 3 crashes."""
+FLEET_SEEDS, FLEET_CHUNK = 15, 25
+FLEET_LONG_SEEDS = range(0, 1_000, FLEET_CHUNK)
+"""Seeds 0 to 14 always, and up to 999 in the long tests. Each has at least 200 items, 1,200 calls and 3 crashes."""
 HEAVY_CHUNK = 25
 HEAVY_LONG_SEEDS = range(HEAVY_CHUNK, 200, HEAVY_CHUNK)
 JOURNAL_CHUNK = 10
 JOURNAL_LONG_SEEDS = range(JOURNAL_CHUNK, 200, JOURNAL_CHUNK)
 GROUPS_CHUNK = 10
 GROUPS_LONG_SEEDS = range(GROUPS_CHUNK, 200, GROUPS_CHUNK)
+
+
+def chunks(first: int, bases: range) -> pytest.MarkDecorator:
+    """Run a test with this number of seeds from 0 on; as a long test, with as many from each base as lie between two."""
+    long = [pytest.param(base, bases.step, marks=pytest.mark.long) for base in bases]
+    return pytest.mark.parametrize(("base", "seeds"), [(0, first), *long])
 
 
 preload(
@@ -76,10 +80,10 @@ preload(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("base", [*FIRST_SEEDS, *(pytest.param(base, marks=pytest.mark.long) for base in LONG_SEEDS)])
-def test_fixed_seeds_have_no_violation(base: int) -> None:
+@chunks(SEEDS, LONG_SEEDS)
+def test_fixed_seeds_have_no_violation(base: int, seeds: int) -> None:
     least = assert_seeds_pass(
-        CHUNK,
+        seeds,
         base,
         (
             *event_counts.NAMES,
@@ -93,11 +97,9 @@ def test_fixed_seeds_have_no_violation(base: int) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "base", [*FLEET_FIRST_SEEDS, *(pytest.param(base, marks=pytest.mark.long) for base in FLEET_LONG_SEEDS)]
-)
-def test_fixed_seeds_of_several_hosts_have_no_violation(base: int) -> None:
-    least = assert_seeds_pass(FLEET_CHUNK, base, fleet.NAMES, "--fleet")
+@chunks(FLEET_SEEDS, FLEET_LONG_SEEDS)
+def test_fixed_seeds_of_several_hosts_have_no_violation(base: int, seeds: int) -> None:
+    least = assert_seeds_pass(seeds, base, fleet.NAMES, "--fleet")
     assert all(found >= wanted for found, wanted in zip(least, (1_200, 200, 3), strict=True))
 
 
