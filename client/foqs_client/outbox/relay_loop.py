@@ -249,6 +249,9 @@ class Relay:
                 has_found |= bool(swept)
                 if memory.swept_to is None:
                     ownership.sweeps.end_sweep(self._clock())
+                elif memory.is_sweep_full and ownership.sweeps.may_end_early(self._clock()):
+                    memory.end_sweep_early()
+                    ownership.sweeps.end_early(self._clock())
         began_s, ranges = self._clock(), memory.gap_ranges
         if ranges and (gaps := await self._read_from(partial(tables.read_ranges, ranges))) is not None:
             memory.add_gap_rows(gaps[0], began_s, is_complete=gaps[1])
@@ -263,7 +266,9 @@ class Relay:
     def _begin_sweep(self, ownership: _Ownership) -> None:
         memory, now_s = ownership.memory, self._clock()
         is_wanted = memory.wants_sweep and (memory.has_cut_groups or now_s >= ownership.refusals.again_s)
-        if memory.swept_to is None and ownership.sweeps.is_due(now_s, is_wanted=is_wanted):
+        if memory.swept_to is None and ownership.sweeps.is_due(
+            now_s, is_wanted=is_wanted, has_drained=memory.has_cut_groups and memory.has_drained
+        ):
             memory.begin_sweep()
             self.sweeps += 1
             ownership.count_above = 0

@@ -105,6 +105,7 @@ class RelayMemory:
         """Rows that the round under way deletes."""
         self._are_rows_forgotten = True
         self._swept_to: int | None = None
+        self._is_sweep_full = False
         for each in parked:
             self._add_parked(each.row)
         until_ms = {id: stamp.keys_until_ms for stamp in state.stamps for id in stamp.ids}
@@ -143,9 +144,20 @@ class RelayMemory:
         """Whether a sweep finds rows that were left because there was no room, and not because they were refused."""
         return self._groups.has_cuts
 
+    @property
+    def has_drained(self) -> bool:
+        """Whether few rows of groups wait, so that a sweep has room for what was cut."""
+        return self._groups.waiting_places <= self._limits.waiting_rows_max // 4
+
+    @property
+    def is_sweep_full(self) -> bool:
+        """Whether the last page of the sweep under way had rows without room, and none that was added."""
+        return self._is_sweep_full
+
     def begin_sweep(self) -> None:
         """Begin to read the table from its start."""
         self._swept_to = 0
+        self._is_sweep_full = False
         self._are_rows_forgotten = False
         self._groups.begin_sweep()
 
@@ -174,8 +186,10 @@ class RelayMemory:
 
     def add_swept(self, rows: Sequence[OutboxRow]) -> None:
         """Add the first rows above `swept_to` and up to `read_to`, by id. None: the sweep ends."""
-        for row in rows:
-            self._add_found(row, None)
+        added = [row for row in rows if self._add_found(row, None)]
+        self._is_sweep_full = not added and any(
+            row.row_group is not None and self._groups.is_cut(row.row_group, row.id) for row in rows
+        )
         if rows:
             self._swept_to = rows[-1].id
             self._gaps.remove_found([row.id for row in rows])
@@ -183,17 +197,27 @@ class RelayMemory:
             self._swept_to = None
             self._groups.end_sweep()
 
-    def _add_found(self, row: OutboxRow, swept_to: int | None) -> None:
-        """Let a row wait, unless it is known or left to a sweep. A sweep under way finds what is above `swept_to`."""
+    def end_sweep_early(self) -> None:
+        """Leave the rows above `swept_to` to the next sweep, which begins at the start of the table again."""
+        assert self._swept_to is not None
+        self._groups.end_sweep(self._swept_to + 1)
+        self._swept_to = None
+        self._are_rows_forgotten = True  # without a group
+
+    def _add_found(self, row: OutboxRow, swept_to: int | None) -> bool:
+        """Let a row wait, unless it is known or left to a sweep. A sweep under way finds what is above `swept_to`.
+
+        Return whether it waits now.
+        """
         if self._is_known(row.id):
-            return
+            return False
         group, rows_max = row.row_group, self._limits.waiting_rows_max
         if group is None:
             if self._loose_places < rows_max:
                 self._loose[row.id] = row
                 self._loose_places += row.places
-            else:
-                self._are_rows_forgotten = True
+                return True
+            self._are_rows_forgotten = True
         elif not self._groups.is_left_to_sweep(group, row.id, swept_to):
             if self._groups.waiting_places >= rows_max:
                 self._groups.make_room(rows_max // 2)
@@ -201,6 +225,8 @@ class RelayMemory:
                 self._groups.cut(group, row.id)
             else:
                 self._groups.add_waiting(group, row)
+                return True
+        return False
 
     def _is_known(self, id: int) -> bool:
         known = (self._sent, self._answered, self._leaving, self._parked, self._loose)

@@ -85,6 +85,8 @@ class RowGroups:
         self._held: set[str] = set()
         self._cut: dict[str, int] = {}
         """Groups of which the rows from this id on are left to the next sweep. Those below wait and are sent."""
+        self._cut_all: int | None = None
+        """The rows of all groups from this id on are left to the next sweep, because the last one has ended before it."""
         self._are_all_held = True
         self._releasing: set[str] = set()
         """Held groups that the sweep under way finds."""
@@ -95,21 +97,26 @@ class RowGroups:
     @property
     def wants_sweep(self) -> bool:
         """Whether rows were left to a sweep that has not begun."""
-        return self._are_all_held or bool(self._held or self._cut)
+        return self._are_all_held or bool(self._held) or self.has_cuts
 
     @property
     def has_cuts(self) -> bool:
         """Whether the rows of a group from some id on were left to a sweep."""
-        return bool(self._cut)
+        return bool(self._cut) or self._cut_all is not None
 
     def begin_sweep(self) -> None:
         """The sweep finds the rows of all groups that are held now."""
-        self._releasing, self._are_all_released = self._held.union(self._cut), self._are_all_held
-        self._held, self._cut, self._are_all_held = set(), {}, False
+        self._releasing = self._held.union(self._cut)
+        self._are_all_released = self._are_all_held or self._cut_all is not None
+        self._held, self._cut, self._cut_all, self._are_all_held = set(), {}, None, False
 
-    def end_sweep(self) -> None:
-        """The sweep has come to the last row that was read."""
+    def end_sweep(self, before: int | None = None) -> None:
+        """The sweep has come to the last row that was read, or it ends before the row of an id. The rest is left to the next one."""
         self._releasing, self._are_all_released = set(), False
+        self._cut_all = before
+        if before is not None:
+            for group in list(self._waiting):
+                self._remove_from(group, before)
 
     def hold(self, group: str) -> None:
         """Forget the waiting rows of a group, and leave the group to the next sweep."""
@@ -119,14 +126,22 @@ class RowGroups:
 
     def cut(self, group: str, id: int) -> None:
         """Leave the rows of a group from this id on to the next sweep. Those below it go on."""
+        self._remove_from(group, id)
+        self._cut[group] = min(id, self._cut.get(group, id))
+        self._bound_held()
+
+    def is_cut(self, group: str, id: int) -> bool:
+        """Return whether a row was left to the next sweep because there was no room."""
+        return id >= self._cut.get(group, id + 1) or (self._cut_all is not None and id >= self._cut_all)
+
+    def _remove_from(self, group: str, id: int) -> None:
+        """Forget the waiting rows of a group from this id on."""
         waiting = self._waiting.get(group, [])
         place = bisect_left(waiting, id, key=_BY_ID)
         self._remove_ids(waiting[place:])
         del waiting[place:]
         if not waiting:
             self._waiting.pop(group, None)
-        self._cut[group] = min(id, self._cut.get(group, id))
-        self._bound_held()
 
     def _bound_held(self) -> None:
         if len(self._held) + len(self._cut) > self._held_max:
@@ -157,7 +172,7 @@ class RowGroups:
         if self._doubted[group] or self._is_behind_parked(group, id):
             self._behind.add(group)
             return True
-        if self._are_all_held or group in self._held or id >= self._cut.get(group, id + 1):
+        if self._are_all_held or group in self._held or self.is_cut(group, id):
             return True
         return swept_to is not None and id > swept_to and (self._are_all_released or group in self._releasing)
 

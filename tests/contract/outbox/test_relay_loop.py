@@ -23,6 +23,7 @@ from foqs_client.outbox import enqueue
 from foqs_client.outbox.outbox_connection import DatabaseUnreachable, OutboxConnection, TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures
 from foqs_client.outbox.parked_rows import list_parked
+from foqs_client.outbox.relay_limits import RelayLimits
 from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
 from foqs_client.outbox.relay_pauses import DEFAULT_PAUSES, RelayPauses
@@ -374,6 +375,35 @@ def test_a_stop_leaves_no_row_that_was_sent(place: Place) -> None:
 
     assert left(place) == 600 - len(queue.taken)
     assert b'"stamps":[]' in place.query("SELECT state FROM foqs_relay")[0][0]
+
+
+class SlowThread(NoThread):
+    """A statement takes ten milliseconds of virtual time."""
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return function(*arguments)
+
+
+def test_a_long_catch_up_of_few_groups_does_not_read_the_whole_table_for_each_memory_of_rows(place: Place) -> None:
+    with closing(place.connect(False)) as connection:
+        groups = [str(number % 20) for number in range(8_000)]
+        enqueue(connection, [Item("t", group.encode()) for group in groups], row_groups=groups)
+        connection.commit()
+
+    async def run() -> float:
+        clock = asyncio.get_running_loop().time
+        tables = RelayTables(OutboxConnection(lambda: place.connect(True), place.dialect), "a" * 32)
+        limits = RelayLimits(waiting_rows_max=80, run_rows_max=1)
+        relay = Relay(tables, ScriptedQueue({}), limits=limits, clock=clock, thread=SlowThread(clock))
+        running = asyncio.ensure_future(relay.run())
+        await soon(lambda: left(place) == 0)
+        took_s = clock()
+        relay.stop()
+        await running
+        return took_s
+
+    assert run_virtual(run, until_s=3_600) < 90  # 143 s if each sweep reads the whole table
 
 
 def test_two_relays_that_take_over_from_each_other_send_each_row_once_and_in_order(

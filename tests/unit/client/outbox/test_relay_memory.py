@@ -248,6 +248,33 @@ def test_a_large_group_keeps_its_first_rows_when_others_need_room_and_goes_on_wi
     assert sent_ids(commit(memory)) == [[5]]
 
 
+def test_a_sweep_without_room_ends_early_and_the_next_one_finds_what_it_left() -> None:
+    memory = new_memory(RelayLimits(waiting_rows_max=4, run_rows_max=1))
+    memory.add_page(rows(*[(id, "ab"[id % 2]) for id in range(1, 21)]), 0.0)
+    assert sent_ids(commit(memory)) == [[1, 2]]
+    assert (memory.has_drained, memory.has_cut_groups) == (False, True)
+    memory.begin_sweep()
+    memory.add_swept(rows(*[(id, "ab"[id % 2]) for id in range(1, 9)]))
+    assert not memory.is_sweep_full
+    memory.add_swept(rows(*[(id, "ab"[id % 2]) for id in range(9, 17)]))
+    assert memory.is_sweep_full
+    memory.end_sweep_early()
+    assert (memory.swept_to, memory.wants_sweep) == (None, True)
+    memory.add_page(rows((21, "a"), (22, "c")), 0.0)  # rows of any group wait for the next sweep
+
+    sent = [1, 2]
+    while len(sent) < 22:
+        memory.on_replies(dict.fromkeys(sent[-2:], Reply.WRITTEN))
+        found = sent_ids(commit(memory))
+        if not found:
+            assert memory.has_drained
+            sweep(memory, rows(*[(id, "ab"[id % 2]) for id in range(1, 21) if id not in sent], (21, "a"), (22, "c")))
+            found = sent_ids(commit(memory))
+        sent += found[0]
+    assert [id for id in sent if id % 2 == 0 and id < 22] == list(range(2, 21, 2))
+    assert [id for id in sent if id % 2 or id == 22] == [*range(1, 20, 2), 21, 22]
+
+
 def test_with_too_many_parked_rows_only_resent_ones_are_stamped() -> None:
     parked = [ParkedRow(OutboxRow(1)), ParkedRow(OutboxRow(2))]
     memory = RelayMemory(RelayState(), (), parked, 0.0, RelayLimits(parked_rows_max=2))

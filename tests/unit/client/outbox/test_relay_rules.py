@@ -32,6 +32,23 @@ def test_a_database_that_loses_its_last_commits_doubles_no_row_within_the_key_wi
         assert play(seed, with_failovers=True) is None
 
 
+class EndsSweepsEarly(PlainRelay):
+    """Sweeps end anywhere before the end of the table, as they may if memory is full."""
+
+    pages = 0
+
+    def read_gaps(self, memory: RelayMemory) -> None:
+        self.pages += 1
+        if memory.swept_to is not None and self.pages % 3 == 0:
+            memory.end_sweep_early()
+        super().read_gaps(memory)
+
+
+def test_sweeps_that_end_early_keep_the_rules() -> None:
+    for seed in range(HISTORIES):
+        assert play(seed, EndsSweepsEarly) is None
+
+
 # ------------------------------------------------------------- planted mistakes
 
 
@@ -152,10 +169,19 @@ class ReleasesResentRows(RelayMemory):
 class SendsRowsBeyondACut(RelayMemory):
     """A row that is found beyond the cut of its group is sent, although rows before it were forgotten."""
 
-    def _add_found(self, row: OutboxRow, swept_to: int | None) -> None:
+    def _add_found(self, row: OutboxRow, swept_to: int | None) -> bool:
         cut, self._groups._cut = self._groups._cut, {}
-        super()._add_found(row, swept_to)
+        is_added = super()._add_found(row, swept_to)
         self._groups._cut = cut | self._groups._cut
+        return is_added
+
+
+class SendsRowsBeyondASweep(RelayMemory):
+    """A sweep ends early, and new rows of its groups are sent before the rows that it has not come to."""
+
+    def end_sweep_early(self) -> None:
+        super().end_sweep_early()
+        self._groups._cut_all = None
 
 
 class NeverSweeps(RelayMemory):
@@ -208,6 +234,12 @@ def _find(relay: type[PlainRelay], first_seed: int = 0, *, with_failovers: bool 
 )
 def test_a_planted_mistake_is_found(relay: type[PlainRelay], first_seed: int) -> None:
     assert _find(relay, first_seed) is not None
+
+
+def test_rows_beyond_a_sweep_that_ended_early_are_found_to_overtake() -> None:
+    early = type("Early", (EndsSweepsEarly,), {"memory_type": SendsRowsBeyondASweep})
+
+    assert _find(early) is not None
 
 
 def test_a_refusal_that_ends_a_doubt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
