@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from shardmgr.cluster_reader import ClusterReading, read_cluster
+from shardmgr.cluster_reader import ClusterReading, read_cluster, read_layout
+from shardmgr.loss_report import LossReport, write_loss_report
 from shardmgr.ownership import OwnershipState
 from shardmgr.plan import has_no_owner
 from shardmgr.primary import LossPolicy, Primary, PrimaryState, ServerReport
@@ -190,9 +191,13 @@ class Promoter:
         step = self._next_step(entry, reports, shards_free=free)
         if isinstance(step, ReplaceEntry):
             try:
+                if entry.loss_accepted and step.entry.state is PrimaryState.PROMOTING:
+                    await self._report_loss(step.entry)
                 await replace_primary(self._registry, self._database, step.entry, found.version)
             except RegistryConflict:
                 self._problems["registry"] = "the entry was changed meanwhile; it is read again"
+            except ServerFailed as error:
+                self._problems[step.entry.server] = str(error)
         elif isinstance(step, SendCommand):
             await self._guarded(step.server, self._connections[step.server].carry_out(step))
         complaints = {name: report.complaint for name, report in reports.items() if report.complaint}
@@ -217,6 +222,14 @@ class Promoter:
         if entry.state is PrimaryState.SERVING and entry.server not in reports and isinstance(step, AwaitChange):
             return AwaitChange((*step.missing, *missing_to_promote(entry, reports)))
         return step
+
+    async def _report_loss(self, after: Primary) -> None:
+        """Write what an accepted loss has left, before the next term begins: its first owners change the owner rows."""
+        layout = await read_layout(self._registry)
+        shards = {} if layout is None else layout[0].shards
+        numbers = [number for number, spec in shards.items() if spec.database == self._database]
+        left = await self._connections[after.server].last_flushes(numbers)
+        await write_loss_report(self._registry, self._database, LossReport(after.term, after.server, left))
 
     async def close(self) -> None:
         """End all connections. Safe to repeat."""

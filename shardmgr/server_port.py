@@ -7,9 +7,10 @@ neither SQL nor the entry.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from shardmgr.loss_report import LastFlush
 from shardmgr.primary import ServerReport
 from shardmgr.promotion import SendCommand
 
@@ -44,6 +45,10 @@ class ServerConnection(Protocol):
         Raises:
             ServerFailed: it is not reached any more, or is of no use for a promotion.
         """
+        ...
+
+    async def last_flushes(self, shards: Collection[int]) -> Sequence[LastFlush]:
+        """Return the last flush of each of these shards that has tables here, by number. Raises ServerFailed."""
         ...
 
     async def carry_out(self, step: SendCommand) -> None:

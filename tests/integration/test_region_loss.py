@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -124,10 +126,12 @@ def test_primary_that_stands_still_is_replaced_and_acknowledges_nothing_when_it_
 @pytest.mark.long
 def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_loss(tmp_path: Path) -> None:
     async def story(site: Site, servers: RegionServers) -> None:
+        begun = datetime.now(UTC)
         await adopt(site, "async")
         async with Client(site.address) as client, load(client) as producers:
             await producers.wait_for_more()
             servers.servers["a"].kill9()
+            lost = datetime.now(UTC)
             assert "repeat with the loss accepted" in await site.foqs_refused(
                 "database", "promote", "main", "--lost", "a"
             )
@@ -136,6 +140,13 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
             accept = ("--accept-loss", "--to", "r-b", "--yes")
             said = await site.foqs("database", "promote", "main", "--lost", "a", *accept)
             assert "b in r-b is the primary in term 2" in said
+            said = await site.foqs("region", "report", "-o", "json")
+            left = json.loads(said[said.index("[") :])
+            assert [(row["term"], row["server"], row["shard"]) for row in left] == [
+                (2, "b", shard) for shard in range(4)
+            ]
+            assert sum(row["flush"] for row in left) > 0
+            assert all(begun <= datetime.fromisoformat(row["written"]) <= lost for row in left)
             await site.served_by("two")
             await producers.wait_for_more()
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:

@@ -7,9 +7,10 @@ command over an ended one fails. Each await lets others run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from shardmgr.loss_report import LastFlush
 from shardmgr.primary import ServerReport
 from shardmgr.promotion import SendCommand
 from shardmgr.server_port import ServerFailed
@@ -40,6 +41,12 @@ class PlainConnection:
         await self._turn()
         report = self._servers.promoter.report(self._server)
         return report if report.standing == standing else replace(report, standing="")
+
+    async def last_flushes(self, shards: Collection[int]) -> Sequence[LastFlush]:
+        """Return for each shard the last flush of the log: there is one log."""
+        await self._turn()
+        epoch, flush = self._server.epoch, max(self._server.flushes, default=0)
+        return [LastFlush(shard, epoch, flush, 7_000) for shard in shards]
 
     async def carry_out(self, step: SendCommand) -> None:
         await self._turn()

@@ -5,6 +5,7 @@ Always true: a drain moves one database after the other, and can be started agai
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from foqs.cli.host_session import CommandFailed
 from foqs.cli.output import Column, Format, Row, output_option, print_message, show_rows
 
 if TYPE_CHECKING:
+    from shardmgr.loss_report import LastFlush, LossReport
     from shardmgr.primary import Primary
 
 _COLUMNS: Final[list[Column]] = [
@@ -26,6 +28,16 @@ _COLUMNS: Final[list[Column]] = [
     ("TARGET", lambda row: row["target"] or "-"),
     ("POLICY", lambda row: row["policy"]),
     ("PROVEN", lambda row: f"{len(row['proven'])} of {len(row['ackers'])} ackers"),
+]
+
+_REPORT_COLUMNS: Final[list[Column]] = [
+    ("DATABASE", lambda row: row["database"]),
+    ("TERM", lambda row: str(row["term"])),
+    ("SERVER", lambda row: row["server"]),
+    ("SHARD", lambda row: str(row["shard"])),
+    ("EPOCH", lambda row: str(row["epoch"])),
+    ("LAST FLUSH", lambda row: str(row["flush"])),
+    ("WRITTEN", lambda row: row["written"]),
 ]
 
 
@@ -45,6 +57,31 @@ def region_list(file: Path, form: Format) -> None:
         return sorted(rows, key=lambda row: (row["region"], row["database"]))
 
     show_rows(run_in_session(file, work), _COLUMNS, form)
+
+
+@region.command("report", epilog="\b\nExample:\n  foqs region report --config host.toml")
+@config_option
+@output_option
+def report(file: Path, form: Format) -> None:
+    """List what the last accepted loss of each database has left: the last flush of each shard, and when it was written.
+
+    Items that were acknowledged later are lost. A database that is not listed has lost nothing by a promotion.
+    """
+
+    async def work(session: PrimarySession) -> list[Row]:
+        from shardmgr.loss_report import read_loss_report
+
+        rows: list[Row] = []
+        for name in sorted((await session.primaries())[1].entries):
+            found = await read_loss_report(session.registry, name)
+            if found is not None:
+                rows += [_left(name, found, each) for each in found.left]
+        return rows
+
+    rows = run_in_session(file, work)
+    show_rows(rows, _REPORT_COLUMNS, form)
+    if not rows:
+        print_message("No loss was accepted: nothing that was acknowledged is lost by a promotion.")
 
 
 @region.command(
@@ -81,6 +118,19 @@ def drain(name: str, file: Path, dry_run: bool) -> None:
         print_message(f"No primary is in {name}.")
     elif not dry_run:
         print_message(f"{name} is drained; see foqs region list")
+
+
+def _left(database: str, found: LossReport, left: LastFlush) -> Row:
+    written = datetime.fromtimestamp(left.written_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    return {
+        "database": database,
+        "term": found.term,
+        "server": found.server,
+        "shard": left.shard,
+        "epoch": left.epoch,
+        "flush": left.flush,
+        "written": written,
+    }
 
 
 def _row(database: str, entry: Primary) -> Row:

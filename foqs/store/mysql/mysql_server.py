@@ -9,7 +9,7 @@ do not use. Knows nothing of the entry or of the rules of a promotion.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,12 +25,14 @@ from foqs.store.mysql.replication_sql import (
     ReplicationSql,
     ReplicationTls,
     by_name,
+    last_flush,
     read_term,
     standing,
     text,
     write_term,
 )
 from foqs.store.mysql.schema_upgrade import NO_SUCH_TABLE_CODE
+from shardmgr.loss_report import LastFlush
 from shardmgr.primary import ServerReport
 from shardmgr.promotion import SendCommand, ServerCommand
 from shardmgr.server_port import ServerFailed
@@ -188,6 +190,22 @@ class MysqlServer:
             acknowledgers=sql.acknowledgers(status),
             heard=reception.heard and f"{status.get(HEARTBEATS, '')} {reception.heard}",
         )
+
+    async def last_flushes(self, shards: Collection[int]) -> Sequence[LastFlush]:
+        self._link.timeout_s = min(_READ_S, self._command_s)
+        found: list[LastFlush] = []
+        for shard in sorted(shards):
+            read = last_flush(self._database, shard)
+            try:
+                (result,) = await self._link.run(read)
+            except ServerError as error:
+                if error.code not in (NO_SUCH_TABLE_CODE, _NO_SUCH_DATABASE_CODE):
+                    raise ServerFailed(f"{self._name}: {error}") from error
+                continue
+            except MysqlLinkLost as error:
+                raise self._lost(error) from error
+            found += [LastFlush(shard, *map(int, row)) for row in result.rows]
+        return found
 
     async def carry_out(self, step: SendCommand) -> None:
         sql, waits = self._sql, step.waits_for_acks

@@ -90,6 +90,14 @@ def read_term(database: str) -> bytes:
     return b"SELECT term FROM %s.foqs_term WHERE one = 1" % _name(database)
 
 
+def last_flush(database: str, shard: int) -> bytes:
+    """Read a shard's last flush at this server: its epoch, its number, and when it was written by the database's clock."""
+    return b"SELECT epoch, flush, CAST(clock_ms AS SIGNED) - offset_ms FROM %s.foqs_%d_owner WHERE one = 1" % (
+        _name(database),
+        shard,
+    )
+
+
 def write_term(database: str, term: int, server: str) -> tuple[bytes, ...]:
     """Commit a term, unless a later one is there. With semi-sync this returns when an acker has it and all before it."""
     table = b"%s.foqs_term" % _name(database)

@@ -16,6 +16,7 @@ from foqs.cli.host_session import CommandFailed
 from foqs.options.config import Config
 from shardmgr.documents import MEMBERS, render_member
 from shardmgr.layout_changes import create_layout
+from shardmgr.loss_report import LastFlush, LossReport, write_loss_report
 from shardmgr.model import Member, ShardSpec
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import abort
@@ -172,3 +173,25 @@ def test_primary_that_may_serve_is_replaced_only_after_a_question(
     assert "The shards of db1 are not served until a replica has taken its place" in result.stderr
     assert "without a question, add --yes" in result.stderr
     assert json.loads(in_cluster("region", "list", "-o", "json").stdout)[0]["state"] == "serving"
+
+
+def test_region_report_says_which_flush_of_each_shard_is_left(in_cluster: Callable[..., Result], place: Place) -> None:
+    result = in_cluster("region", "report")
+    assert "No loss was accepted: nothing that was acknowledged is lost" in result.stderr
+
+    async def lose() -> None:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        await write_loss_report(registry, "db1", LossReport(4, "b", [LastFlush(2, 7, 19, 1_500)]))
+
+    asyncio.run(lose())
+    [row] = json.loads(in_cluster("region", "report", "-o", "json").stdout)
+    assert row == {
+        "database": "db1",
+        "term": 4,
+        "server": "b",
+        "shard": 2,
+        "epoch": 7,
+        "flush": 19,
+        "written": "1970-01-01T00:00:01.500+00:00",
+    }
