@@ -111,8 +111,10 @@ def all_slaves_status(**values: str) -> tuple[bytes, ...]:
 def test_reception_of_mariadb_knows_what_it_has_received_once_it_has_reached_its_source() -> None:
     assert MARIADB.reception([]) == Reception()
     row = all_slaves_status(received="0-11-7")
-    assert MARIADB.reception([row]) == Reception("db:3306", True, ReplicationPosition({"0-11": 7}), heard="0-11-7")
+    assert MARIADB.reception([row]) == Reception("db:3306", True, ReplicationPosition({"0-11": 7}), heard="at 0-11-7")
     assert MARIADB.reception([all_slaves_status(running="Connecting")]) == Reception("db:3306", True, None)
+    # It is connected, also if there is nothing to receive yet.
+    assert MARIADB.reception([all_slaves_status(received="")]).heard != ""
     assert not MARIADB.reception([all_slaves_status(running="No")]).is_running
 
 
