@@ -8,10 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from perf.lib.spark import spark_session
-from tests.support.spark_cluster import QUICK_JAVA
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("spark"), QUICK_JAVA) as session:
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session

@@ -41,8 +41,6 @@ _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Of a short life: less work for the compiler and the garbage collector."""
-QUICK_JAVA: Final[Mapping[str, str]] = {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
-"""The settings of a driver with a short life."""
 _DAEMON_OPTIONS: Final = f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false"
 _PROBE_S: Final = 5.0
 
@@ -85,7 +83,6 @@ class SparkCluster:
             "spark.master": self.url,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            **QUICK_JAVA,
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": JAVA_OPTIONS,
             "spark.cores.max": str(CORES * len(self._workers)),

@@ -66,14 +66,13 @@ def start_drain(
 
 def main() -> None:
     from perf.lib.spark import spark_session
-    from tests.support.spark_cluster import QUICK_JAVA
 
     job = json.loads(sys.argv[1])
     folder = Path(job["folder"])
     with ExitStack() as stack:
         # A killed session leaves its folder.
         scratch = Path(mkdtemp(prefix="session-", dir=folder))
-        session = stack.enter_context(spark_session(scratch, QUICK_JAVA))
+        session = stack.enter_context(spark_session(scratch))
         start_drain(
             session,
             folder,

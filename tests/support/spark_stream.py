@@ -151,13 +151,12 @@ def stream_process(
 
 def main() -> None:
     from perf.lib.spark import spark_session
-    from tests.support.spark_cluster import QUICK_JAVA
 
     job = json.loads(sys.argv[1])
     with ExitStack() as stack:
         # A killed session leaves its folder.
         scratch = Path(mkdtemp(prefix="session-", dir=job["scratch"]))
-        session = stack.enter_context(spark_session(scratch, {**QUICK_JAVA, **job.get("settings", {})}))
+        session = stack.enter_context(spark_session(scratch, job.get("settings", {})))
         query = start_stream(
             session,
             Path(job["folder"]),
