@@ -62,14 +62,15 @@ class EnqueueMethod(ThriftMethod):
         """See `ThriftMethod`. Most calls have no such item, so one pass finds out whether there is any."""
         enqueue: Any = request
         if enqueue.atomic is None and not [
-            1 for item in enqueue.items if type(item) is not Item or _has_newer_field(item)
+            1
+            for item in enqueue.items
+            if type(item) is not Item
+            or item.trace_context is not None
+            or item.key_until_ms is not None
+            or item.group is not None
         ]:
             return None
         return super().newest_part(request)
-
-
-def _has_newer_field(item: Item) -> bool:
-    return item.trace_context is not None or item.key_until_ms is not None or item.group is not None
 
 
 def _joined_parts(request: _Enqueue) -> list[bytes] | None:
