@@ -43,7 +43,7 @@ class GroupClient:
         self._keyed: list[tuple[float, Item]] = []
         """When an item with a key was enqueued first."""
         self._known: dict[str, Item] = {}
-        """Items in `FIRST` by id, also some that are gone."""
+        """Items in `FIRST` without keys by id, also some that are gone."""
         self._in_flight: set[asyncio.Task[None]] = set()
 
     async def work(self, is_over: Callable[[], bool]) -> None:
@@ -83,7 +83,12 @@ class GroupClient:
             now_s = asyncio.get_running_loop().time()
             self._keyed += [(now_s, item) for item in items if item.idempotency_key is not None]
         results = await self._call(self._client.enqueue(items, timeout_ms=self._timeout_ms()))
-        self._known |= {result.id: item for result, item in zip(results, items, strict=True) if result.id}
+        # Of a moved item with a key, a history could not tell its own enqueue from a repeat of unknown outcome.
+        self._known |= {
+            result.id: item
+            for result, item in zip(results, items, strict=True)
+            if result.id and item.idempotency_key is None
+        }
         self._known = dict(list(self._known.items())[-_KNOWN_MAX:])
 
     async def _repeat(self) -> None:
@@ -127,8 +132,9 @@ class GroupClient:
         if kind < 0.6:
             await self._call(client.ack([delivery]))
         elif kind < 0.8:
-            delay_ms = rng.choice((None, 0, rng.randint(1, 500)))
-            await self._call(client.nack([Nack(delivery.id, delivery.token, delay_ms, dead=rng.random() < 0.2)]))
+            is_dead = rng.random() < 0.2
+            delay_ms = None if is_dead else rng.choice((None, 0, rng.randint(1, 500)))
+            await self._call(client.nack([Nack(delivery.id, delivery.token, delay_ms, dead=is_dead)]))
         elif kind < 0.9:
             await self._call(client.release([delivery]))
 
