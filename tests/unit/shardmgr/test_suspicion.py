@@ -11,9 +11,12 @@ import pytest
 from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport
 from shardmgr.primary_changes import first_entry, start_drain, start_revoking
 from shardmgr.suspicion import Suspicion, missing_to_promote
-from tests.unit.shardmgr.test_promotion import ACKER, ENTRY, FENCED, PRIMARY, PROMOTING, SERVERS
+from tests.unit.shardmgr import test_promotion
+from tests.unit.shardmgr.test_promotion import ENTRY, FENCED, PRIMARY, PROMOTING, SERVERS
 
 GRACE_MS: Final = 5_000
+ACKER: Final = replace(test_promotion.ACKER, heard="")
+"""One that is not connected to the primary."""
 SILENT: Final = {"r2": ACKER, "r3": ACKER}
 """Both ackers are reached, are not connected to the primary, and have their standings."""
 
