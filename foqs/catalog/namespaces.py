@@ -85,7 +85,7 @@ class Namespaces:
         return self._settings.get(name) is settings
 
     def _missing_error(self, name: str) -> FoqsError:
-        if name in self._closed_names or name in self.document.namespaces:
+        if name in self.document.namespaces:
             return Unavailable(f"the namespace {name!r} is being deleted; try again", retry_after_ms=200)
         if not self.document.version:
             return Unavailable("the host has not read its namespaces yet; try again", retry_after_ms=200)
