@@ -82,6 +82,7 @@ class Ledger:
                 self.codes.add(ttypes.ErrorCode(entry.error.code).name)
             elif getattr(entry, "id", None) is not None:
                 self.given.add(entry.id)
+            self.given.update(getattr(entry, "ids", None) or ())
         if isinstance(reply, ttypes.DequeueReply):
             self.leases += [(each.id or "", each.token or 0) for each in reply.items or ()]
 
