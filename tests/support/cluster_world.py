@@ -1,6 +1,6 @@
 """Several hosts of one cluster under virtual time: engines, agents and planners with one registry and one database.
 
-It checks all the time which host serves a shard, and with which epoch.
+It checks all the time which host delivers the items of a shard, and with which epoch.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class ClusterWorld(World):
         self._tiers = tiers
         self.hosts: list[ClusterHost] = []
         self.overlaps: list[str] = []
-        """Moments at which two hosts served one shard."""
+        """Moments at which two hosts could deliver items of one shard."""
         self.epochs: dict[tuple[int, int], set[str]] = {}
         """The owners by shard and epoch; there may be only one."""
         self._watching: asyncio.Task[None]
@@ -207,9 +207,12 @@ class ClusterWorld(World):
     async def _watch(self) -> None:
         while True:
             for number in range(self.shard_count):
-                serving = [host.nonce for host in self.hosts if number in host.is_serving()]
-                if len(serving) > 1:
-                    self.overlaps.append(f"{self.loop.time():.3f}: shard {number}: {serving}")
+                # An owner that is cut off in a handover serves on until its session ends, delivers nothing, and is fenced.
+                delivering = [
+                    host.nonce for host in self.hosts if number in host.is_serving() and not host.state.suspension.is_on
+                ]
+                if len(delivering) > 1:
+                    self.overlaps.append(f"{self.loop.time():.3f}: shard {number}: {delivering}")
                 table = self.database.tables.get(number)
                 if table is not None and table.owner.epoch:
                     self.epochs.setdefault((number, table.owner.epoch), set()).add(table.owner.nonce)
