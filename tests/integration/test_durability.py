@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from foqs.dev.server_process import temporary_folder
 from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -35,6 +36,12 @@ PATIENT_HOST: Final = quick_host(shard={"sweep_interval_ms": 600_000}, calls={"d
 """One log, written only by the calls of the test. A dequeue waits for its commit, however slow, and never replies
 without items, as such a reply would follow no sync."""
 UNSAFE_HOST: Final = (sys.executable, "-m", "tests.support.unsafe_store")
+
+
+@pytest.fixture(autouse=True)
+def servers_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the servers folders on a disk: MariaDB syncs no log that is in memory."""
+    monkeypatch.setattr("foqs.dev.server_process.temporary_folder", temporary_folder)
 
 
 async def work(host: RestartableHost) -> None:
