@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from perf.lib.race import WARMUP_S, Outcome, Race
 from perf.lib.report import percentile
-from perf.lib.worker import CONSUME, PRODUCE
+from perf.lib.worker import CONSUME, OVER, PRODUCE, WANTED
 
 Act = Callable[[], float]
 """What happens beside the queue; it returns the seconds that it took."""
@@ -51,7 +51,7 @@ class BesideRace(Race):
         empty: bool,
         go_on: Callable[[dict[str, Any]], bool],
     ) -> tuple[Outcome, list[dict[str, Any]]]:
-        self._flags[CONSUME] = self._flags[PRODUCE] = 1
+        self._flags[CONSUME] = self._flags[PRODUCE] = WANTED
         self._sleep(warmup_s, lambda: False)
         samples = [self._sample()]
         windows = []
@@ -66,7 +66,7 @@ class BesideRace(Race):
                 windows.append(self._changes(samples[-2], samples[-1]))
                 if not go_on(_figures(windows[-1])):
                     break
-            self._flags[PRODUCE] = 0
+            self._flags[PRODUCE] = OVER
             took = {number: act.result(_STOP_S) for number, act in running.items()}
         self._collect("produce")
         outcome = self._end(self._changes(samples[0], samples[-1]), empty)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from perf.lib.race import SPAWN, WARMUP_S, Outcome, Race
 from perf.lib.report import percentile
 from perf.lib.stage import Stage
-from perf.lib.worker import ACKED, ACKING, CONSUME, PRODUCE, Load, Marks, Shared
+from perf.lib.worker import ACKED, ACKING, CONSUME, OVER, PRODUCE, WANTED, Load, Marks, Shared
 
 _GRACE_S: Final = 20.0
 _LOOK_S: Final = 0.25
@@ -118,7 +118,7 @@ class KillingRace(Race):
         return self._guarded(lambda: self._killing(every_s, warmup_s))
 
     def _killing(self, every_s: float, warmup_s: float) -> tuple[Outcome, Account]:
-        self._flags[CONSUME] = self._flags[PRODUCE] = 1
+        self._flags[CONSUME] = self._flags[PRODUCE] = WANTED
         self._sleep(warmup_s, lambda: False)
         before = self._sample()
         for _ in range(len(self._spare)):
@@ -126,7 +126,7 @@ class KillingRace(Race):
             self._kill()
             self._sleep(every_s - (time.monotonic() - begun), lambda: False)
         window = self._changes(before, self._sample())
-        self._flags[PRODUCE] = 0
+        self._flags[PRODUCE] = OVER
         self._collect("produce")
         outcome = self._end(window, empty=True)
         return outcome, self._account()

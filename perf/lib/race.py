@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from perf.lib import machine
 from perf.lib.report import percentile
 from perf.lib.stage import Stage
-from perf.lib.worker import CONSUME, PRODUCE, STOPPED, Load, Shared, run
+from perf.lib.worker import CONSUME, OVER, PRODUCE, WANTED, Load, Shared, run
 
 WARMUP_S: Final = 1.0
 _POLL_S: Final = 0.01
@@ -82,7 +82,7 @@ class Race:
         self._stage = stage
         self._loads = loads
         self._filled = there.count(1)
-        self._flags = SPAWN.RawArray("b", 3)
+        self._flags = SPAWN.RawArray("b", 2)
         self._ready = SPAWN.RawArray("b", len(loads))
         self._put = SPAWN.RawArray("q", len(loads))
         self._done = SPAWN.RawArray("q", len(loads))
@@ -116,7 +116,7 @@ class Race:
         """Run producers until they have put their count. Nothing is measured, and the items stay."""
 
         def work() -> None:
-            self._flags[PRODUCE] = 1
+            self._flags[PRODUCE] = WANTED
             self._collect("produce")
             if sum(self._put) != len(self._fates):
                 raise Broken(f"of {len(self._fates)} items only {sum(self._put)} could be put: {self._errors}")
@@ -132,25 +132,25 @@ class Race:
     # ------------------------------------------------------------- the races
 
     def _both(self, seconds: float, warmup_s: float, empty: bool) -> Outcome:
-        self._flags[CONSUME] = self._flags[PRODUCE] = 1
+        self._flags[CONSUME] = self._flags[PRODUCE] = WANTED
         window = self._window(warmup_s, seconds, lambda: False)
-        self._flags[PRODUCE] = 0
+        self._flags[PRODUCE] = OVER
         self._collect("produce")
         return self._end(window, empty)
 
     def _producers(self, seconds: float, warmup_s: float) -> Outcome:
-        self._flags[PRODUCE] = 1
+        self._flags[PRODUCE] = WANTED
         window = self._window(warmup_s, seconds, lambda: False)
-        self._flags[PRODUCE] = 0
+        self._flags[PRODUCE] = OVER
         self._collect("produce")
-        self._flags[CONSUME] = 1
+        self._flags[CONSUME] = WANTED
         return self._end(window, empty=True)
 
     def _consumers(self, seconds: float, warmup_s: float, empty: bool) -> Outcome:
-        self._flags[PRODUCE] = 1
+        self._flags[PRODUCE] = WANTED
         self._collect("produce")
-        self._flags[PRODUCE] = 0
-        self._flags[CONSUME] = 1
+        self._flags[PRODUCE] = OVER
+        self._flags[CONSUME] = WANTED
         total = self._total()
         self._sleep(warmup_s, lambda: sum(self._done) >= total * 0.1)
         window = self._window(0.0, seconds, lambda: sum(self._done) >= total * 0.9)
@@ -161,8 +161,7 @@ class Race:
             self._start()
             return race()
         finally:
-            self._flags[STOPPED] = 1
-            self._flags[PRODUCE] = self._flags[CONSUME] = 0
+            self._flags[PRODUCE] = self._flags[CONSUME] = OVER
             for process in self._processes:
                 process.join(5)
                 if process.is_alive():
@@ -235,7 +234,7 @@ class Race:
             while not self._is_empty() and time.monotonic() < deadline:
                 self._watch()
                 time.sleep(_POLL_S)
-        self._flags[CONSUME] = 0
+        self._flags[CONSUME] = OVER
         self._collect("consume")
         left = self._count(empty)
         latencies = [

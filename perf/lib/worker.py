@@ -23,8 +23,11 @@ from perf.lib.caller import LEASE_S, Batch, Caller
 from perf.lib.payload import HEAD_BYTES, NUMBER_BYTES
 from perf.lib.systems import session
 
-PRODUCE, CONSUME, STOPPED = 0, 1, 2
-"""Flags in the control memory: 1 while the work is wanted."""
+PRODUCE, CONSUME = 0, 1
+"""Places of the flags in the control memory, one for each role."""
+
+WAITING, WANTED, OVER = 0, 1, 2
+"""Values of a flag, in this order: a worker that looks late sees that its work is over, and does not wait for it."""
 
 _LOOK_AGAIN_S: Final = 0.005
 _IN_FLIGHT_MAX: Final = 2_000
@@ -163,7 +166,7 @@ class _Worker:
             role = self._produce if load.role == "produce" else self._consume
             work = [role(caller) for caller in callers]
         self._ready[load.worker] = 1
-        while not self._flags[flag] and not self._flags[STOPPED]:  # noqa: ASYNC110 - another process sets the flag
+        while self._flags[flag] == WAITING:  # noqa: ASYNC110 - another process sets the flag
             await asyncio.sleep(_LOOK_AGAIN_S)
         try:
             await asyncio.gather(*work)
@@ -191,7 +194,7 @@ class _Worker:
 
     async def _produce(self, caller: Caller) -> None:
         window = self._load.window
-        while self._flags[PRODUCE]:
+        while self._flags[PRODUCE] == WANTED:
             if window is not None and sum(self._put) - sum(self._done) > window:
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 continue
@@ -230,7 +233,7 @@ class _Worker:
                     await self._put_one(caller, numbers, batch, meant_ns)
                 idle.append(caller)
 
-        while self._flags[PRODUCE]:
+        while self._flags[PRODUCE] == WANTED:
             at_ns += round(rng.expovariate(1) * mean_ns)
             await alarm.until(at_ns)
             if len(tasks) >= _IN_FLIGHT_MAX:
@@ -257,7 +260,7 @@ class _Worker:
 
     async def _consume(self, caller: Caller) -> None:
         wait_ms = self._load.wait_ms if self._load.topics <= self._load.batch else 0
-        while self._flags[CONSUME]:
+        while self._flags[CONSUME] == WANTED:
             begun_ns = time.monotonic_ns()
             handles, payloads = await caller.take(self._wants(), wait_ms)
             received_ns = time.monotonic_ns()
