@@ -228,7 +228,7 @@ def wire_story(play: WireStory) -> Callable[[WireStage], None]:
 
 def run_wire(coro: Coroutine[Any, Any, None]) -> None:
     """Run a story of some thousand calls to its end."""
-    run(coro, 120.0)
+    run(coro, 280.0)
 
 
 def wire_stage(open_wire: Callable[[], AbstractAsyncContextManager[WireSite]], run: Run = run_wire) -> WireStage:
