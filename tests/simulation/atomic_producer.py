@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs_client import FoqsError, Item
+from tests.simulation.simulated_client import SimulatedClient
 from tests.support.recording_client import RecordingClient
 
 ATOMIC_TOPIC: Final = "atomic"
@@ -35,18 +36,11 @@ class _Group:
     is_known: bool = False
 
 
-class AtomicProducer:
-    """Makes atomic calls in one namespace.
-
-    Args:
-        call: counts a call.
-    """
+class AtomicProducer(SimulatedClient):
+    """Makes atomic calls in one namespace."""
 
     def __init__(self, client: RecordingClient, rng: Random, call: Callable[[Awaitable[Any]], Awaitable[Any]]) -> None:
-        self._client = client
-        self._rng = rng
-        self._call = call
-        self._number = 0
+        super().__init__(client, rng, call)
         self._groups: list[_Group] = []
         self._in_flight: set[asyncio.Task[None]] = set()
 

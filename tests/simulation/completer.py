@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs_client import Completion, Delivery, FoqsError, Item
+from tests.simulation.simulated_client import SimulatedClient
 from tests.support.recording_client import RecordingClient
 
 STEPS: Final = "steps"
@@ -26,18 +27,11 @@ _KEPT_MAX: Final = 12
 _SLOTS: Final = (1, 2)
 
 
-class Completer:
-    """Completes items in one namespace.
-
-    Args:
-        call: counts a call.
-    """
+class Completer(SimulatedClient):
+    """Completes items in one namespace."""
 
     def __init__(self, client: RecordingClient, rng: Random, call: Callable[[Awaitable[Any]], Awaitable[Any]]) -> None:
-        self._client = client
-        self._rng = rng
-        self._call = call
-        self._number = 0
+        super().__init__(client, rng, call)
         self._made: list[Completion] = []
         self._in_flight: set[asyncio.Task[None]] = set()
 

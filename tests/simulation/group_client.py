@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs_client import Delivery, FoqsError, Item, Nack
+from tests.simulation.simulated_client import SimulatedClient
 from tests.support.recording_client import RecordingClient
 
 FIRST: Final = "grouped"
@@ -28,18 +29,11 @@ _KEPT_S: Final = 3.0
 _KNOWN_MAX: Final = 40
 
 
-class GroupClient:
-    """Works with the groups of one namespace.
-
-    Args:
-        call: counts a call.
-    """
+class GroupClient(SimulatedClient):
+    """Works with the groups of one namespace."""
 
     def __init__(self, client: RecordingClient, rng: Random, call: Callable[[Awaitable[Any]], Awaitable[Any]]) -> None:
-        self._client = client
-        self._rng = rng
-        self._call = call
-        self._number = 0
+        super().__init__(client, rng, call)
         self._keyed: list[tuple[float, Item]] = []
         """When an item with a key was enqueued first."""
         self._known: dict[str, Item] = {}

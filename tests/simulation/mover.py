@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs_client import Delivery, FoqsError, Item, Nack
+from tests.simulation.simulated_client import SimulatedClient
 from tests.support.recording_client import RecordingClient
 
 FROM: Final = "moved from"
@@ -21,18 +22,11 @@ MOVED_TOPICS: Final = (FROM, TO)
 _KNOWN_MAX: Final = 40
 
 
-class Mover:
-    """Moves the items of one namespace.
-
-    Args:
-        call: counts a call.
-    """
+class Mover(SimulatedClient):
+    """Moves the items of one namespace."""
 
     def __init__(self, client: RecordingClient, rng: Random, call: Callable[[Awaitable[Any]], Awaitable[Any]]) -> None:
-        self._client = client
-        self._rng = rng
-        self._call = call
-        self._number = 0
+        super().__init__(client, rng, call)
         self._known: dict[str, Item] = {}
         """Items in `FROM` by id, also some that are gone."""
 
