@@ -109,7 +109,7 @@ class Load:
     """Producers that go on whatever happens."""
 
     def __init__(self) -> None:
-        self.told: set[bytes] = set()
+        self.enqueued: set[bytes] = set()
         """The payloads that were acknowledged."""
         self.tried: set[bytes] = set()
         self.moments_s: list[float] = []
@@ -125,16 +125,16 @@ class Load:
                 result.require()
             except FoqsError:
                 continue
-            self.told.add(payload)
+            self.enqueued.add(payload)
             self.moments_s.append(time.monotonic())
             async with self._acknowledged:
                 self._acknowledged.notify_all()
 
     async def wait_for_more(self) -> None:
         """Return when items were acknowledged that were sent after this call."""
-        enough = len(self.told) + 2 * _PRODUCERS
+        enough = len(self.enqueued) + 2 * _PRODUCERS
         async with self._acknowledged:
-            await self._acknowledged.wait_for(lambda: len(self.told) >= enough)
+            await self._acknowledged.wait_for(lambda: len(self.enqueued) >= enough)
 
     def longest_gap_s(self, begin_s: float) -> float:
         """Return the longest time since a moment in which nothing was acknowledged."""
@@ -184,7 +184,7 @@ def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain
                 outcome.require()
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
-        assert producers.told <= set(taken) <= producers.tried
+        assert producers.enqueued <= set(taken) <= producers.tried
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack)), timeout=280)
@@ -216,7 +216,7 @@ def test_primary_moves_ten_times_under_load_and_every_held_lease_is_acked(tmp_pa
         async with Client(site.address) as client:
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
-        assert producers.told <= set(taken) <= producers.tried
+        assert producers.enqueued <= set(taken) <= producers.tried
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack)), timeout=880)

@@ -57,7 +57,7 @@ def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknow
                     await producers.wait_for_more()
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
-        assert producers.told <= set(taken) <= producers.tried
+        assert producers.enqueued <= set(taken) <= producers.tried
 
     with ZooKeeper() as zookeeper, RegionServers(kind, 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
@@ -88,7 +88,7 @@ def test_primary_is_lost_ten_times_and_the_lost_one_rejoins_each_time(tmp_path: 
         async with Client(site.address) as client:
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
-        assert producers.told <= set(taken) <= producers.tried
+        assert producers.enqueued <= set(taken) <= producers.tried
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=1_180)
@@ -113,7 +113,7 @@ def test_primary_that_stands_still_is_replaced_and_acknowledges_nothing_when_it_
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
-        assert producers.told <= set(taken) <= producers.tried
+        assert producers.enqueued <= set(taken) <= producers.tried
         # It waits for acks, and nobody receives from it: no commit of a host that has its old entry returns.
         [(_, acknowledging)] = servers.servers["a"].query("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'")
         [(_, waits)] = servers.servers["a"].query("SHOW STATUS LIKE 'Rpl_semi_sync_master_status'")
@@ -136,7 +136,7 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
                 "database", "promote", "main", "--lost", "a"
             )
             assert row_of_main(await site.foqs("region", "list"))[3:5] == ["1", "serving"]
-            before = set(producers.told)
+            before = set(producers.enqueued)
             accept = ("--accept-loss", "--to", "r-b", "--yes")
             said = await site.foqs("database", "promote", "main", "--lost", "a", *accept)
             assert "b in r-b is the primary in term 2" in said
@@ -152,7 +152,7 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
-        assert producers.told - before <= set(taken) <= producers.tried
+        assert producers.enqueued - before <= set(taken) <= producers.tried
         print(f"{len(before - set(taken))} of {len(before)} acknowledged items were lost")
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
@@ -179,7 +179,7 @@ def test_database_loses_its_entry_under_load_and_is_adopted_again(tmp_path: Path
         async with Client(site.address) as client:
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
-        assert producers.told <= set(taken) <= producers.tried
+        assert producers.enqueued <= set(taken) <= producers.tried
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
