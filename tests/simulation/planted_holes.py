@@ -142,12 +142,12 @@ def failed_looks_forgotten() -> None:
 
 BUGS: Final[Mapping[str, Bug]] = {
     "acks-of-other-namespaces": Bug(acks_of_other_namespaces, (17,)),
-    "key-window-at-the-retry": Bug(key_window_at_the_retry, (3,), seed_count=60, first_seed=55),
+    "key-window-at-the-retry": Bug(key_window_at_the_retry, (3,), seed_count=60, first_seed=4),
     "key-ends-ignored": Bug(key_ends_ignored, (3,)),
     "failed-looks-forgotten": Bug(failed_looks_forgotten, (10, 11)),
     "lost-reply-as-unwritten": Bug(lost_reply_as_unwritten, (2, 16)),
-    "refills-ignore-purges": Bug(refills_ignore_purges, (13,), seed_count=32, first_seed=17),
-    "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,), seed_count=60),
+    "refills-ignore-purges": Bug(refills_ignore_purges, (13,), seed_count=32, first_seed=4),
+    "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,), seed_count=60, first_seed=3),
     "dues-in-the-past-not-raised": Bug(dues_in_the_past_not_raised, (10,)),
     "refills-miss-concurrent-writes": Bug(refills_miss_concurrent_writes, (10, 11, 13), seed_count=60),
     "disputes-ignored": Bug(disputes_ignored, (3,)),

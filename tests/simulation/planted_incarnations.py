@@ -25,6 +25,6 @@ def incarnations_repeated() -> None:
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "incarnations-ignored": Bug(incarnations_ignored, (3,), seed_count=32, first_seed=19),
-    "incarnations-repeated": Bug(incarnations_repeated, (3,), seed_count=32, first_seed=19),
+    "incarnations-ignored": Bug(incarnations_ignored, (3,), seed_count=32, first_seed=23),
+    "incarnations-repeated": Bug(incarnations_repeated, (3,), seed_count=32, first_seed=7),
 }

@@ -89,7 +89,7 @@ def stale_rows_count() -> None:
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "journal-written-rows-not-recorded": Bug(written_rows_not_recorded, (10, 13, 15, 20), first_seed=13),
+    "journal-written-rows-not-recorded": Bug(written_rows_not_recorded, (10, 13, 15, 20), first_seed=15),
     "journal-rows-win": Bug(rows_win, (4, 5, 6, 13, 15, 20)),
     "journal-ready-items-unread": Bug(ready_items_without_rows_unread, (13, 15)),
     "journal-dirty-items-uncounted": Bug(dirty_items_uncounted, (15,)),

@@ -125,11 +125,11 @@ BUGS: Final[Mapping[str, Bug]] = {
     "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
     "served-epochs-forgotten": Bug(served_epochs_forgotten, (12,)),
     "dropped-writes-reported-as-unwritten": Bug(
-        dropped_writes_reported_as_unwritten, (2, 16), seed_count=32, first_seed=16
+        dropped_writes_reported_as_unwritten, (2, 16), seed_count=32, first_seed=6
     ),
     "any-shard-accepts-any-key": Bug(any_shard_accepts_any_key, (3,)),
     "unanswered-forward-repeated": Bug(planted_forwarding.unanswered_forward_repeated, (2, 16)),
-    "unanswered-forward-refused": Bug(planted_forwarding.unanswered_forward_refused, (16,)),
+    "unanswered-forward-refused": Bug(planted_forwarding.unanswered_forward_refused, (16,), first_seed=6),
     "forwarded-twice": Bug(planted_forwarding.forwarded_twice, (2,)),
     "unnamed-items-refused": Bug(planted_forwarding.unnamed_items_refused, (2, 16)),
     "results-in-order-of-peer": Bug(planted_forwarding.results_in_order_of_peer, (2, 3)),
