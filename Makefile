@@ -124,17 +124,29 @@ docs: $(DEV) ## build the documentation into site/; dead links fail
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: test
-test: system-packages ## everything but the long tests; without ARGS also test-newest, test-compiled and test-containers
-	@$(MAKE) --no-print-directory check
+test: system-packages $(DEV) ## everything but the long tests; with ARGS without test-newest, test-compiled and test-containers
+	@$(MAKE) --no-print-directory -j2 test-plain test-beside
+
+# Tests with servers wait for them half of the time. What mostly calculates runs meanwhile, with its output in a file.
+BESIDE := check $(if $(ARGS),,test-newest test-compiled test-containers)
+
+.PHONY: test-plain
+test-plain: $(DEV)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not containers' $(ARGS)
-	@$(if $(ARGS),,$(MAKE) --no-print-directory test-newest test-compiled test-containers)
+
+.PHONY: test-beside
+test-beside: $(DEV)
+	@mkdir -p build; log=build/test-beside.log; \
+	echo "beside the tests run: $(BESIDE) (see $$log)"; code=0; \
+	(for target in $(BESIDE); do $(MAKE) --no-print-directory JOBS=1 "$$target" || exit; done) >"$$log" 2>&1 || code=$$?; \
+	cat "$$log"; exit $$code
 
 .PHONY: test-unit
 test-unit: $(DEV) ## the tests that start no server
 	@$(BIN)/python -m pytest tests/unit tests/support $(ARGS)
 
 # Tests take the plain Python, which a compiled module from before the last edit would hide.
-test test-unit test-newest test-containers test-regions test-long test-sqs sim: export FOQS_PURE := 1
+test-plain test-unit test-newest test-containers test-regions test-long test-sqs sim: export FOQS_PURE := 1
 
 .PHONY: test-sqs
 test-sqs: $(DEV) ## the tests of the SQS server: ours, moto's, kombu's, AWS' signature vectors (also part of make test)
