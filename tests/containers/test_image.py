@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from foqs.dev.host_process import to_toml
 from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.containers import BASE, build, engine
+from tests.support.freezing import freeze, thaw
 from tests.support.poll import until
 from tests.support.ports import free_port
 
@@ -116,11 +115,11 @@ def test_the_image_has_the_wheel_and_no_tools_to_build_with(host: Host) -> None:
 
 def test_the_health_check_passes_while_the_host_answers_and_fails_while_it_hangs(host: Host) -> None:
     assert host.health() == 0
-    os.kill(host.state["Pid"], signal.SIGSTOP)
+    freeze(host.state["Pid"])
     try:
         assert host.health() == 1
     finally:
-        os.kill(host.state["Pid"], signal.SIGCONT)
+        thaw(host.state["Pid"])
     assert host.health() == 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
@@ -42,11 +41,11 @@ def url(server: MariaDb) -> str:
 @contextmanager
 def frozen(server: MariaDb) -> Iterator[None]:
     """A server that accepts connections and never replies."""
-    os.kill(server.pid, signal.SIGSTOP)
+    server.freeze()
     try:
         yield
     finally:
-        os.kill(server.pid, signal.SIGCONT)
+        server.thaw()
 
 
 def documented() -> list[str]:

@@ -296,7 +296,7 @@ def test_item_that_its_process_had_not_read_costs_no_attempt() -> None:
         runner = ProcessRunner(work, 1, lines.append)
         await runner.start()
         [pid] = runner.pids
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         ending = asyncio.ensure_future(ended(runner, job()))
         await until(lambda: runner._workers[0].job is not None)
         os.kill(pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.poll import until
@@ -25,5 +26,8 @@ def thaw(pid: int) -> None:
 
 
 def _thread_states(pid: int) -> list[str]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
-    return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+    states = []
+    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            states.append(task.read_text().rpartition(")")[2].split()[0])
+    return states

@@ -8,13 +8,13 @@ restarts; it is ended by its process id. How a server is had is the business of
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from typing import Any
 
 from foqs.dev import mariadb_server
 from foqs.store.mysql.mysql_driver import MysqlSettings
+from tests.support.freezing import freeze, thaw
 from tests.support.ports import free_port
 
 
@@ -40,10 +40,10 @@ class MariaDb(mariadb_server.MariaDb):
 
     def freeze(self) -> None:
         """Stop the server from answering until `thaw`. It still accepts connections."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        thaw(self.pid)
 
     def remove(self) -> None:
         """Ends the server and deletes its folder."""

@@ -6,8 +6,6 @@ has several transactions open, and commits them in reverse; a row group belongs 
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +22,7 @@ from foqs_client.outbox import enqueue
 from foqs_client.outbox.outbox_connection import OutboxConnection
 from foqs_client.outbox.parked_rows import drop, list_parked, resend
 from foqs_client.outbox.relay_state import decode_state
+from tests.support.freezing import freeze, thaw
 from tests.support.mariadb import MariaDb
 from tests.support.outbox_databases import MARKERS, mysql_place
 from tests.support.poll import until
@@ -156,10 +155,10 @@ class OutboxTrial:
     def freeze_relay(self, seconds: float) -> None:
         """Let the owner stand still for this time. What it had begun to send arrives afterwards."""
         relay = self._relays[self._owner()]
-        os.kill(relay.process.pid, signal.SIGSTOP)
+        freeze(relay.process.pid)
         self._pass(seconds)
         assert self._relays[self._owner()] is not relay
-        os.kill(relay.process.pid, signal.SIGCONT)
+        thaw(relay.process.pid)
         self._counts["relays frozen for longer than the key window"] += 1
 
     def stop_relays(self, seconds: float) -> None:
