@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
 
+from foqs.core.flush.fence import Position
 from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace, PositionedEvents
-from foqs.store.mysql import mysql_store
+from foqs.store.mysql import mysql_journal_sql, mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
-from foqs.store.mysql.mysql_journal_sql import JournalStatements, PayloadRange, payload_ranges
+from foqs.store.mysql.mysql_journal_sql import (
+    BYTES_OF_A_READ_MAX,
+    JOINED_BYTES_MAX,
+    PAYLOADS_PART_BYTES,
+    RANGES_OF_A_READ_MAX,
+    READS_AT_ONCE,
+    JournalStatements,
+    payload_reads,
+)
 from foqs.store.mysql.mysql_sql import PREPARED_STATEMENTS_IN_BULK, PREPARED_STATEMENTS_MAX
 from foqs.store.port import StoreLost
 from tests.contract.conftest import SHARD, Bench, mysql_bench
 from tests.contract.test_store_mysql_plans import explain
 from tests.support.inner_parts import link_of
-from tests.support.stores import contents, make_row, opened
+from tests.support.stores import contents, make_row, opened, reading
 
 pytestmark = pytest.mark.mysql
 
@@ -84,7 +95,7 @@ def test_statements_of_the_journal_read_only_their_ranges(bench: Bench) -> None:
         for text in (
             texts.events((1, 30), 5),
             texts.events_of((1, 30)),
-            texts.payload_parts(PayloadRange((1, 30), 10, 20, [])),
+            texts.payload_parts(*payload_reads([PayloadPlace((1, 30), 10, 10), PayloadPlace((1, 30), 8_000, 10)])),
             texts.trim_rows(JournalRange((1, 1), (1, 9))),
         ):
             used = [step for step in await explain(owned.store, text) if "journal" in step.table]
@@ -96,11 +107,80 @@ def test_statements_of_the_journal_read_only_their_ranges(bench: Bench) -> None:
     bench.run(story())
 
 
-def test_payloads_that_are_far_from_each_other_are_read_by_themselves() -> None:
-    near, far, other = PayloadPlace((1, 1), 100, 10), PayloadPlace((1, 1), 1 << 20, 10), PayloadPlace((1, 2), 0, 10)
-    ranges = payload_ranges([other, far, PayloadPlace((1, 1), 0, 50), near])
-    assert [(each.position, each.first, each.end) for each in ranges] == [
-        ((1, 1), 0, 110),
-        ((1, 1), 1 << 20, (1 << 20) + 10),
-        ((1, 2), 0, 10),
+def test_payloads_far_from_each_other_are_read_by_one_statement_that_brings_no_other_bytes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(1)
+    content = random.randbytes(2_500_000)  # three parts
+    offsets = [*range(0, len(content), 50_000)]
+    places = [PayloadPlace((1, 1), at, random.randint(0, 300)) for at in offsets]
+    places[1] = PayloadPlace((1, 1), 50_000, 0)
+    across = PayloadPlace((1, 1), PAYLOADS_PART_BYTES - 10, 20)
+    beyond = PayloadPlace((1, 1), len(content) - 5, 10)
+    run_packet, brought = MysqlLink.run, [0, 0]
+
+    async def run_and_count(link: MysqlLink, *statements: Any, **options: Any) -> Any:
+        results = await run_packet(link, *statements, **options)
+        for statement, found in zip(statements, results, strict=True):
+            if isinstance(statement, bytes) and b"SUBSTRING" in statement:
+                brought[0] += 1
+                brought[1] += sum(len(piece) for _, _, piece in found.rows)
+        return results
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(journal_row=JournalRow(b"events", [content], (1, 1)))
+        monkeypatch.setattr(MysqlLink, "run", run_and_count)
+        expected = {each: content[each.offset :][: each.payload_bytes] for each in [*places, across]}
+        assert await owned.store.journal_payloads([*places, across, beyond]) == expected
+        assert brought == [1, sum(map(len, expected.values())) + 5]
+
+    bench.run(story())
+
+
+def test_read_of_many_far_payloads_needs_several_packets_and_has_them_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql_journal_sql, "RANGES_OF_A_READ_MAX", 3)
+    monkeypatch.setattr(mysql_journal_sql, "READS_AT_ONCE", 2)
+    content = Random(2).randbytes(100_000)
+    expected = {
+        PayloadPlace((1, flush), at, 10): content[at : at + 10] for flush in (1, 2) for at in range(0, 60_000, 3_000)
+    }
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        for _ in range(2):
+            await owned.write(journal_row=JournalRow(b"events", [content], (1, 1)))
+        assert await owned.store.journal_payloads([*expected]) == expected
+        async with reading(owned.store) as reads:
+            assert await reads.journal_payloads(owned.past, [*expected]) == expected
+
+    bench.run(story())
+
+
+def test_places_near_each_other_are_one_range_and_ranges_of_a_flush_one_read_within_its_bounds() -> None:
+    near = PayloadPlace((1, 1), 50 + JOINED_BYTES_MAX, 10)
+    far, other = PayloadPlace((1, 1), 10_000, 10), PayloadPlace((1, 2), 0, 10)
+    remote = PayloadPlace((1, 1), 10_011 + PAYLOADS_PART_BYTES, 10)
+    assert spans([remote, other, far, PayloadPlace((1, 1), 0, 50), near]) == [
+        ((1, 1), [(0, near.offset + 10), (10_000, 10_010)]),
+        ((1, 1), [(remote.offset, remote.offset + 10)]),
+        ((1, 2), [(0, 10)]),
     ]
+    many = spans([PayloadPlace((1, 1), at * 1_000, 10) for at in range(2 * RANGES_OF_A_READ_MAX + 1)])
+    assert [len(ranges) for _, ranges in many] == [RANGES_OF_A_READ_MAX, RANGES_OF_A_READ_MAX, 1]
+    half = BYTES_OF_A_READ_MAX // 2
+    long = spans([PayloadPlace((1, 1), at * (half + 1_000), half) for at in range(3)])
+    assert [len(ranges) for _, ranges in long] == [2, 1]
+    assert len(spans([PayloadPlace((1, 1), 0, 4 << 20), PayloadPlace((1, 1), 5 << 20, 1)])) == 2
+
+
+def spans(places: Sequence[PayloadPlace]) -> list[tuple[Position, list[tuple[int, int]]]]:
+    return [(read.position, [(each.first, each.end) for each in read.ranges]) for read in payload_reads(places)]
+
+
+def test_statement_of_the_most_ranges_fits_the_shortest_packet_many_times() -> None:
+    places = [PayloadPlace((1 << 20, 1), (1 << 30) + at * 1_000, 800) for at in range(RANGES_OF_A_READ_MAX)]
+    (read,) = payload_reads(places)
+    assert len(JournalStatements(SHARD).payload_parts(read)) * READS_AT_ONCE < 1 << 20

@@ -30,8 +30,14 @@ EVENTS_PART_BYTES: Final = 64 << 10
 PAYLOADS_PART_BYTES: Final = 1 << 20
 """The lengths of parts. A server with a smaller max_allowed_packet gets shorter ones."""
 RESERVE_PART_BYTES: Final = 1 << 19
-JOINED_BYTES_MAX: Final = 64 << 10
-"""Payloads with at most this between them are read at once: each read of a part costs the server the whole part."""
+JOINED_BYTES_MAX: Final = 128
+"""Payloads with at most this between them are one range: it is about what a range costs in the text of a statement."""
+RANGES_OF_A_READ_MAX: Final = 256
+"""The most ranges that one statement reads, which bounds its text to 25 KB."""
+BYTES_OF_A_READ_MAX: Final = 512 << 10
+"""The most bytes that one statement brings of several ranges. The server joins them: max_allowed_packet bounds this."""
+READS_AT_ONCE: Final = 16
+"""The most statements that read payloads in one packet."""
 _PART_OVERHEAD_BYTES: Final = 128
 """The most bytes of a part's statement besides those of its events and payloads."""
 
@@ -113,12 +119,18 @@ class JournalStatements:
             "ORDER BY part"
         ).encode()
 
-    def payload_parts(self, wanted: PayloadRange) -> bytes:
-        """Read the bytes of a range of a flush's payloads, a row for each part that has some, and the part's place."""
-        position, first, end = pack_position(wanted.position), wanted.first, wanted.end
-        found = f"{self._from} WHERE position = {position} AND part"
+    def payload_parts(self, wanted: PayloadRead) -> bytes:
+        """Read ranges of a flush's payloads: a row for each part, with its place, its length, and what it has of them."""
+        first, end = wanted.ranges[0].first, wanted.ranges[-1].end
+        pieces = [
+            f"SUBSTRING(payloads, GREATEST({each.first} - part, 0) + 1, "
+            f"GREATEST({each.end} - GREATEST(part, {each.first}), 0))"
+            for each in wanted.ranges
+        ]
+        joined = pieces[0] if len(pieces) == 1 else f"CONCAT({', '.join(pieces)})"
+        found = f"{self._from} WHERE position = {pack_position(wanted.position)} AND part"
         return (
-            f"SELECT part, SUBSTRING(payloads, GREATEST({first} - part, 0) + 1, {end} - GREATEST(part, {first})) "
+            f"SELECT part, LENGTH(payloads), {joined} "
             f"{found} >= (SELECT MAX(part) {found} BETWEEN 0 AND {first}) "
             f"AND part < {max(end, first + 1)} ORDER BY part"
         ).encode()
@@ -128,10 +140,17 @@ class JournalStatements:
 class PayloadRange:
     """The bytes of a flush's payloads from `first` up to `end`, which is not among them, and the places in them."""
 
-    position: Position
     first: int
     end: int
     places: list[PayloadPlace]
+
+
+@dataclass(slots=True)
+class PayloadRead:
+    """What one statement reads of a flush's payloads: at least one range, in order, and no two of them touch."""
+
+    position: Position
+    ranges: list[PayloadRange]
 
 
 def parts_of_a_page(bytes_max: int) -> int:
@@ -165,30 +184,80 @@ def _events_of(number: int, parts: Sequence[tuple[int, bytes]]) -> bytes:
     return b"".join([content for _, content in parts])
 
 
-def payload_ranges(places: Sequence[PayloadPlace]) -> list[PayloadRange]:
-    """Return the bytes to read: places of a flush that are near each other are read as one."""
-    ranges: list[PayloadRange] = []
+def payload_reads(places: Sequence[PayloadPlace]) -> list[PayloadRead]:
+    """Return what to read, a statement each.
+
+    The ranges of a flush are one read, within the bounds of a read, unless they are so far from each other that
+    the server would read a part of which nothing is wanted.
+    """
+    reads: list[PayloadRead] = []
+    wanted_bytes = 0
+    for position, following in _payload_ranges(places):
+        read = reads[-1] if reads and reads[-1].position == position else None
+        size = following.end - following.first
+        if (
+            read is None
+            or len(read.ranges) == RANGES_OF_A_READ_MAX
+            or wanted_bytes + size > BYTES_OF_A_READ_MAX
+            or following.first - read.ranges[-1].end > PAYLOADS_PART_BYTES
+        ):
+            reads.append(PayloadRead(position, [following]))
+            wanted_bytes = size
+        else:
+            read.ranges.append(following)
+            wanted_bytes += size
+    return reads
+
+
+def in_packets(reads: Sequence[PayloadRead]) -> Iterator[Sequence[PayloadRead]]:
+    """Yield the reads in groups whose statements fit one packet of any server."""
+    for at in range(0, len(reads), READS_AT_ONCE):
+        yield reads[at : at + READS_AT_ONCE]
+
+
+def _payload_ranges(places: Sequence[PayloadPlace]) -> Iterator[tuple[Position, PayloadRange]]:
+    """Yield the ranges to read in order, with the position of their flush. Places near each other are one range."""
+    position: Position | None = None
+    current: PayloadRange | None = None
     for place in sorted(places):
         end = place.offset + place.payload_bytes
-        last = ranges[-1] if ranges else None
-        if last is None or last.position != place.position or place.offset - last.end > JOINED_BYTES_MAX:
-            ranges.append(PayloadRange(place.position, place.offset, end, [place]))
-        else:
-            last.end = max(last.end, end)
-            last.places.append(place)
-    return ranges
+        if current is not None and place.position == position and place.offset - current.end <= JOINED_BYTES_MAX:
+            current.end = max(current.end, end)
+            current.places.append(place)
+            continue
+        if current is not None and position is not None:
+            yield position, current
+        position, current = place.position, PayloadRange(place.offset, end, [place])
+    if current is not None and position is not None:
+        yield position, current
 
 
-def decode_payloads(ranges: Sequence[PayloadRange], results: Sequence[Result]) -> dict[PayloadPlace, bytes]:
-    """Decode payloads from the results of `payload_parts` of each range. One of which bytes are missing is left out."""
+def decode_payloads(reads: Sequence[PayloadRead], results: Sequence[Result]) -> dict[PayloadPlace, bytes]:
+    """Decode payloads from the results of `payload_parts` of each read. One of which bytes are missing is left out."""
     payloads: dict[PayloadPlace, bytes] = {}
-    for wanted, found in zip(ranges, results, strict=True):
-        pieces = [(max(part, wanted.first), content) for part, content in found.rows]
-        for place in wanted.places if pieces else ():
-            payload = payload_at(place, pieces)
-            if payload is not None:
-                payloads[place] = payload
+    for wanted, found in zip(reads, results, strict=True):
+        if not found.rows:
+            continue
+        for each, pieces in zip(wanted.ranges, _pieces_of(wanted, found), strict=True):
+            for place in each.places:
+                payload = payload_at(place, pieces)
+                if payload is not None:
+                    payloads[place] = payload
     return payloads
+
+
+def _pieces_of(wanted: PayloadRead, found: Result) -> list[list[tuple[int, bytes]]]:
+    """Return (start, bytes) of what each range has in the parts, in order."""
+    pieces: list[list[tuple[int, bytes]]] = [[] for _ in wanted.ranges]
+    for part, length, content in found.rows:
+        at = 0
+        for each, own in zip(wanted.ranges, pieces, strict=True):
+            first = max(part, each.first)
+            size = min(part + length, each.end) - first
+            if size > 0:
+                own.append((first, content[at : at + size]))
+                at += size
+    return pieces
 
 
 def _split(content: bytes, length: int) -> list[bytes]:

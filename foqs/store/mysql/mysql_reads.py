@@ -20,7 +20,7 @@ from foqs.core.items.row_filter import RowFilter
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
-from foqs.store.mysql.mysql_journal_sql import JournalStatements, decode_payloads, payload_ranges
+from foqs.store.mysql.mysql_journal_sql import JournalStatements, decode_payloads, in_packets, payload_reads
 from foqs.store.mysql.mysql_migrations import filling_position
 from foqs.store.mysql.mysql_rows import decode_counts, decode_owner, decode_processes, decode_purge_markers, decode_rows
 from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
@@ -105,9 +105,11 @@ class MysqlReads:
         }
 
     async def journal_payloads(self, committed: Fence, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
-        ranges = payload_ranges(places)
-        statements = [*map(self._journal_sql.payload_parts, ranges)]
-        return decode_payloads(ranges, await self._read(committed, statements))
+        payloads: dict[PayloadPlace, bytes] = {}
+        for reads in in_packets(payload_reads(places)):
+            statements = [*map(self._journal_sql.payload_parts, reads)]
+            payloads |= decode_payloads(reads, await self._read(committed, statements))
+        return payloads
 
     async def begin_snapshot(self, committed: Fence) -> None:
         await self._run([session_sql.BEGIN_READ, self._sql.read_owner()], committed)

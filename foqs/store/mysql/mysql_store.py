@@ -39,8 +39,9 @@ from foqs.store.mysql.mysql_journal_sql import (
     JournalStatements,
     decode_events,
     decode_payloads,
+    in_packets,
     parts_of_a_page,
-    payload_ranges,
+    payload_reads,
 )
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs.store.mysql.mysql_reads import MysqlReads
@@ -176,9 +177,10 @@ class MysqlStore:
         return page
 
     async def journal_payloads(self, places: Sequence[PayloadPlace]) -> dict[PayloadPlace, bytes]:
-        ranges = payload_ranges(places)
-        statements = [*map(self._journal_sql.payload_parts, ranges)]
-        return decode_payloads(ranges, await self._read(statements) if statements else [])
+        payloads: dict[PayloadPlace, bytes] = {}
+        for reads in in_packets(payload_reads(places)):
+            payloads |= decode_payloads(reads, await self._read([*map(self._journal_sql.payload_parts, reads)]))
+        return payloads
 
     async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         (found,) = await self._read([self._sql.next_key_expiry(from_ms)])
