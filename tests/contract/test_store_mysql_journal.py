@@ -11,6 +11,7 @@ import pytest
 from foqs.core.flush.fence import Position
 from foqs.core.flush.journal_rows import JournalRange, JournalRow, PayloadPlace, PositionedEvents
 from foqs.store.mysql import mysql_journal_sql, mysql_store
+from foqs.store.mysql.journal_size import read_journal_size
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
 from foqs.store.mysql.mysql_journal_sql import (
     BYTES_OF_A_READ_MAX,
@@ -22,6 +23,7 @@ from foqs.store.mysql.mysql_journal_sql import (
     payload_reads,
 )
 from foqs.store.mysql.mysql_sql import PREPARED_STATEMENTS_IN_BULK, PREPARED_STATEMENTS_MAX
+from foqs.store.mysql.schema_upgrade import schema_link
 from foqs.store.port import StoreLost
 from tests.contract.conftest import SHARD, Bench, mysql_bench
 from tests.contract.test_store_mysql_plans import explain
@@ -103,6 +105,26 @@ def test_statements_of_the_journal_read_only_their_ranges(bench: Bench) -> None:
             assert all(step.access in ("range", "ref") and step.rows < 40 for step in used), (text, used)
         (floor,) = await explain(owned.store, texts.floor)
         assert (floor.key, floor.more.count("filesort")) == ("PRIMARY", 0), floor
+
+    bench.run(story())
+
+
+def test_size_of_a_journal_is_read_without_an_owner(place: MysqlSettings) -> None:
+    bench = mysql_bench(place)
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        async with schema_link(place) as link:
+            assert await read_journal_size(link, SHARD + 1) is None
+            assert (await read_journal_size(link, SHARD) or (None,))[0] == 0
+            for _ in range(3):
+                await owned.write(
+                    journal_row=JournalRow(b"e" * 200_000, [b"p" * 3_000_000], (1, 1)), journal_reserve_bytes=1 << 20
+                )
+            await link.run(b"ANALYZE TABLE foqs_%d_journal" % SHARD)
+            flushes, size = await read_journal_size(link, SHARD) or (0, 0)
+        assert flushes == 3
+        assert size > 9_000_000
 
     bench.run(story())
 

@@ -276,6 +276,23 @@ def test_doctor_distinguishes_a_port_taken_by_a_host_from_one_taken_by_another_p
             assert f"Port {port} on 127.0.0.1 is in use by another process" in rows[check]["remedy"]
 
 
+def test_doctor_shows_the_journals_of_a_running_host(tmp_path: Path) -> None:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", {"store.journal": True}) as host:
+        host.start()
+        result = CliRunner().invoke(root, ["enqueue", "mail", "hello"], env={"FOQS_ADDRESS": host.address})
+        assert result.exit_code == 0, result.output
+        environment = {
+            "FOQS_STORE__URL": f"sqlite:{tmp_path / 'data'}",
+            "FOQS_SERVER__PORT": str(host.port),
+            "FOQS_SERVER__HTTP_PORT": str(host.http_port),
+        }
+        _, rows = examine(environment)
+        assert rows["Journal"]["state"] == "ok"
+        assert rows["Journal"]["found"].startswith("4 shards: ")
+        _, rows = examine(environment | {"FOQS_SERVER__HTTP_PORT": "0"})
+        assert "Journal" not in rows
+
+
 # ---------------------------------------------------------------------- SQLite
 
 

@@ -36,6 +36,7 @@ STATUS_COLUMNS: Final[Sequence[Column]] = (
     ("VERSION", lambda row: str(row["version"])),
     ("PHASE", lambda row: row["phase"]),
     ("FILLED", lambda row: "-" if row["filled_rows"] is None else f"{row['filled_rows']:,} of about {row['rows']:,}"),
+    ("JOURNAL", lambda row: _describe_journal(row["journal_flushes"], row["journal_bytes"])),
     ("HOSTS OF VERSION", lambda row: row["hosts"]),
 )
 PLAN_COLUMNS: Final[Sequence[Column]] = (
@@ -81,7 +82,8 @@ def status(config: Config, form: Format) -> None:
     empty: they do not exist yet. creating: a program creates them, or was interrupted: the next start or foqs schema apply
     finishes it. stable: hosts of one version use them. expanded: hosts of two versions may use them. contracting: hosts of the older
     version are refused, and foqs schema apply --contract is to be repeated. FILLED says about how many rows have their
-    timer entries. The last column is the range of schema versions that the hosts of the cluster use.
+    timer entries. JOURNAL says how many flushes the shard's journal has and about how much disk its table takes; of a
+    SQLite file it is not read: foqs doctor shows the journals of a running host. The last column is the range of schema versions that the hosts of the cluster use.
     """
     show_rows(asyncio.run(_status_rows(config)), STATUS_COLUMNS, form)
 
@@ -151,10 +153,12 @@ def _host_versions(places: SchemaPlaces) -> str:
 
 async def _shard_status(place: ShardPlace) -> dict[str, Any]:
     from foqs.store.migrations import Phase
+    from foqs.store.mysql.journal_size import read_journal_size
     from foqs.store.mysql.schema_upgrade import read_state, schema_link
     from foqs.store.mysql.timer_filling import read_filling
 
     row: dict[str, Any] = {"shard": place.shard, "database": place.database, "filled_rows": None, "rows": None}
+    row |= {"journal_flushes": None, "journal_bytes": None}
     if place.settings is None:
         state = _file_state(place)
         return {**row, "version": state.version, "phase": str(state.phase)}
@@ -162,7 +166,16 @@ async def _shard_status(place: ShardPlace) -> dict[str, Any]:
         state = await read_state(link, place.shard)
         if state.phase is Phase.CONTRACTING:
             row["filled_rows"], row["rows"] = await read_filling(link, place.shard)
+        size = await read_journal_size(link, place.shard) if state.has_tables else None
+        if size is not None:
+            row["journal_flushes"], row["journal_bytes"] = size
     return {**row, "version": state.version, "phase": str(state.phase)}
+
+
+def _describe_journal(flushes: int | None, size: int | None) -> str:
+    if flushes is None or size is None:
+        return "-"
+    return f"{counted(flushes, 'flush', 'flushes')}, {size / (1 << 20):,.1f} MiB" if flushes else "empty"
 
 
 def _file_state(place: ShardPlace) -> SchemaState:

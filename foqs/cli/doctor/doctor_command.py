@@ -100,6 +100,7 @@ async def _check_host(file: Path | None, connect: OpenClient) -> Sequence[Findin
     from foqs.cli.doctor import host_checks
     from foqs.cli.doctor.catalog_checks import check_catalog
     from foqs.cli.doctor.cluster_checks import check_cluster
+    from foqs.cli.doctor.journal_checks import check_journals
     from foqs.cli.doctor.sqs_checks import check_sqs
     from foqs.options.config import ConfigError, load
     from foqs.telemetry.findings import Finding
@@ -117,7 +118,7 @@ async def _check_host(file: Path | None, connect: OpenClient) -> Sequence[Findin
     findings += [*host_checks.check_python(), *host_checks.check_libraries()]
     if config is not None:
         findings += [await host_checks.check_rpc_port(config, connect), await host_checks.check_http_port(config)]
-        findings += await check_sqs(config)
+        findings += [*await check_journals(config), *await check_sqs(config)]
         if config.cluster.zookeeper:
             findings += await check_cluster(config)
         else:

@@ -136,6 +136,23 @@ class JournalStatements:
         ).encode()
 
 
+def journal_size(shard: int) -> tuple[bytes, bytes, bytes]:
+    """Read how many flushes the shard's journal has, without their bytes, and about how many bytes its table takes.
+
+    The second result has the first number and the third one the other. MySQL would show statistics of yesterday, and
+    MariaDB ignores what it is told about that.
+    """
+    table = f"foqs_{shard}_journal"
+    return (
+        b"SET @foqs_unused = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */",
+        f"SELECT COUNT(DISTINCT position) FROM {table} FORCE INDEX (PRIMARY) WHERE position > 0".encode(),
+        (
+            "SELECT CAST(COALESCE(MAX(DATA_LENGTH), 0) AS SIGNED) FROM information_schema.TABLES "
+            f"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'"
+        ).encode(),
+    )
+
+
 @dataclass(slots=True)
 class PayloadRange:
     """The bytes of a flush's payloads from `first` up to `end`, which is not among them, and the places in them."""

@@ -47,7 +47,7 @@ def test_files_are_planned_created_and_stable(run: Run, tmp_path: Path) -> None:
     assert {(row["phase"], row["version"]) for row in applied} == {("stable", newest)}
     assert rows_of(run("schema", "plan", *store, "-o", "json")) == []
     assert "There is nothing to do." in run("schema", "plan", *store).stderr
-    assert "stable  -       -\n" in run("schema", "status", *store).stdout
+    assert "stable  -       -        -\n" in run("schema", "status", *store).stdout
 
 
 def test_a_file_that_was_created_only_is_shown_as_unfinished(run: Run, tmp_path: Path) -> None:
