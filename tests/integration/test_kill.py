@@ -79,10 +79,15 @@ def kill_under_load(
     kill: Callable[[], None],
     revive: Callable[[], None],
     away_s_max: float = 0,
+    *,
+    acked_between: tuple[int, int] = (ACKED_BETWEEN_KILLS_MIN, ACKED_BETWEEN_KILLS_MAX),
+    timeout_s: float = 400,
+    settle: Callable[[], None] = lambda: None,
 ) -> None:
     """Kill under load, revive, drain, stop the host and check the whole history.
 
-    `revive` follows `kill` after up to `away_s_max` seconds, mostly at once.
+    `revive` follows `kill` after up to `away_s_max` seconds, mostly at once. `settle` follows the stop and leads to
+    tables whose rows are all items.
     """
     history = History(machine_clock_ms, source="load")
     rng = Random(seed)
@@ -92,7 +97,7 @@ def kill_under_load(
         load = Load(host.address, history, seed)
         load.start()
         for _ in range(kills):
-            await load.acked(rng.randint(ACKED_BETWEEN_KILLS_MIN, ACKED_BETWEEN_KILLS_MAX))
+            await load.acked(rng.randint(*acked_between))
             await pause(rng.uniform(0, 0.03))
             began_ms = machine_clock_ms()
             await asyncio.to_thread(kill)
@@ -102,8 +107,9 @@ def kill_under_load(
         await load.acked(ACKED_BETWEEN_KILLS_MIN)
         return await stop_and_drain(load, host, history)
 
-    drained = run(work(), timeout=400)
+    drained = run(work(), timeout=timeout_s)
     assert host.stop() == 0
+    settle()
     found = check_run(history, tables, drained)
     assert found.exact > found.acknowledged / 2, "too few items of which all is known"
     record = read(history.events)

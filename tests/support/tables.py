@@ -24,6 +24,7 @@ Query: TypeAlias = Callable[[int, str], Sequence[Sequence[Any]]]
 """Runs a SELECT in which `{item}` and the like stand for the tables of a shard."""
 
 _TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut", "timer")
+_NAMES: Final = (*_TABLES, "journal")
 _ADDED: Final = "trace_context, enqueued_at_ms, first_delivered_at_ms"
 _COLUMNS: Final = f"id, topic, priority, state, token, attempt, attempts_max, due_ms, payload, metadata, {_ADDED}"
 
@@ -51,6 +52,12 @@ class Tables:
             found[shard] = (epoch, flush)
         return found
 
+    def journal_rows(self) -> int:
+        """Return the number of rows of all journals, without their reserves."""
+        return sum(
+            self.query(shard, "SELECT COUNT(*) FROM {journal} WHERE position > 0")[0][0] for shard in self.shards
+        )
+
     def image(self) -> list[tuple[Any, ...]]:
         """Everything that a host may write, to compare with a later image."""
         return [
@@ -66,7 +73,7 @@ def in_sqlite(folder: Path, shards: int = 4) -> Tables:
 
     def query(shard: int, text: str) -> Sequence[Sequence[Any]]:
         with closing(sqlite3.connect(f"file:{folder}/shard-{shard}.db?mode=ro", uri=True, timeout=10)) as db:
-            return db.execute(text.format(**{table: table for table in _TABLES})).fetchall()
+            return db.execute(text.format(**{table: table for table in _NAMES})).fetchall()
 
     return Tables(range(shards), query)
 
@@ -75,7 +82,7 @@ def in_mariadb(server: MariaDb, database: str, shards: int = 4) -> Tables:
     """The shards' tables in one database."""
 
     def query(shard: int, text: str) -> Sequence[Sequence[Any]]:
-        tables = {table: f"{database}.foqs_{shard}_{table}" for table in _TABLES}
+        tables = {table: f"{database}.foqs_{shard}_{table}" for table in _NAMES}
         return server.query(text.format(**tables))
 
     return Tables(range(shards), query)
