@@ -18,6 +18,7 @@ import pytest
 from tests.integration.test_kill import kill_under_load, seed
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import running
+from tests.support.poll import until
 from tests.support.processes import RestartableHost, quick_host
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 
@@ -49,21 +50,26 @@ class Journals:
 
     host: RestartableHost
     dirty: list[float] = field(default_factory=list)
-    written_back: list[float] = field(default_factory=list)
 
     def before(self, kill: Callable[[], None]) -> Callable[[], None]:
-        def look_and_kill() -> None:
-            answer = self.host.get("/metrics")
-            if answer is not None:
-                self.dirty.append(_total(answer[1], "foqs_journal_dirty_items"))
-                self.written_back.append(_total(answer[1], "foqs_journal_written_back_rows_total"))
+        """Return a function that kills when rows have been written back since the last takeover."""
+
+        def kill_between_write_backs() -> None:
+            until(self._writes_back, "the host writes rows back", 60)
             kill()
 
-        return look_and_kill
+        return kill_between_write_backs
+
+    def _writes_back(self) -> bool:
+        answer = self.host.get("/metrics")
+        if answer is None or not _total(answer[1], "foqs_journal_written_back_rows_total"):
+            return False
+        self.dirty.append(_total(answer[1], "foqs_journal_dirty_items"))
+        return True
 
     def check(self, kills: int) -> None:
+        assert len(self.dirty) == kills
         assert sum(map(bool, self.dirty)) > kills / 2, f"most kills found no dirty item: {self.dirty}"
-        assert any(self.written_back), "no row was written back before a kill"
 
 
 def _total(page: str, metric: str) -> float:
