@@ -114,7 +114,7 @@ class ExtraWriter:
             if self._reserve_bytes is not None and self._reserve_bytes < self._half_bytes:
                 # The disk counts as full until the whole is there, but leases go on with the first half.
                 return ExtraWrites(reserve_bytes=self._half_bytes, full_reason=self.full_reason)
-            return ExtraWrites(reserve_bytes=self._whole_bytes)
+            return self.with_whole_reserve
         numbers = memory.choice.numbers(
             memory.dirty_items, now_ms, self._settings.flush_items_max, fullness_percent, self.refused.alone
         )
@@ -132,6 +132,11 @@ class ExtraWriter:
             only_ends=self._reserve_bytes is not None and self._reserve_bytes < self._half_bytes,
             full_reason=self.full_reason,
         )
+
+    @property
+    def with_whole_reserve(self) -> ExtraWrites:
+        """What a flush writes that may bring new items although the reserve may not be whole."""
+        return ExtraWrites(reserve_bytes=self._whole_bytes)
 
     @property
     def _carry_limit(self) -> int:

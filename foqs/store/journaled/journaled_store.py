@@ -256,8 +256,14 @@ class JournaledStore:
             try:
                 await self._flush_once(fence, row_ids, payload_limits, key_names, decide, extra, writes_through)
             except WriteRefused as refused:
-                if refused.is_retryable or isinstance(refused, IdempotencyKeyExists | _BeginRefused):
+                if refused.is_retryable or isinstance(refused, IdempotencyKeyExists):
                     raise
+                if isinstance(refused, _BeginRefused):
+                    if extra.reserve_bytes is None or self.extra.pause_ms:
+                        raise
+                    # Perhaps the disk has room again: if only producers call, no other flush finds that out.
+                    extra = self.extra.with_whole_reserve
+                    continue
                 extra = self.extra.after_refusal(extra, refused, self._changes)
                 if extra is None:
                     if refused.is_full and await self._frees_room(fence):

@@ -197,6 +197,39 @@ def test_last_half_of_the_reserve_is_for_what_ends(disk: FullDisk) -> None:
     run(story())
 
 
+def lease(number: int) -> dict[str, Any]:
+    return {"leases": [LeaseUpdate(10**6, 7, 1, [number])]}
+
+
+def test_new_items_are_accepted_again_if_nothing_but_new_items_comes_after_the_last_half_was_given_up(
+    disk: FullDisk,
+) -> None:
+    async def story() -> None:
+        owned, leased = await disk.owner(1), 0
+        await owned.write(inserts=[make_row(number) for number in range(1, 501)])
+        disk.fill()
+        with pytest.raises(WriteRefused, match="full"):
+            while True:
+                await owned.write(**lease(leased + 1))
+                leased += 1
+        await owned.write(deletes=[1])
+        assert disk.tables.journal_reserve_bytes == 0
+        await owned.write(deletes=[*range(2, 501)])
+        assert status_of(owned).dirty_items == 0
+        disk.fill()
+        for _ in range(3):
+            disk.now_ms += 2_000
+            with pytest.raises(WriteRefused, match="full"):
+                await owned.write(inserts=[make_row(999)])
+        disk.room = None
+        disk.now_ms += 2_000
+        await owned.write(inserts=[make_row(999)])
+        assert disk.tables.journal_reserve_bytes == 3_000
+        assert set(await contents(await disk.owner(2))) == {999}
+
+    run(story())
+
+
 def test_flushes_without_changes_leave_the_reserve_to_others_on_a_full_disk(disk: FullDisk) -> None:
     async def story() -> None:
         owned = await disk.owner(1)
