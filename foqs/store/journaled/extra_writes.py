@@ -99,6 +99,8 @@ class ExtraWriter:
         self.full_refusals = 0
         """How often it had no room."""
         self._full_until_ms = 0
+        self.writes_through = False
+        """Whether so many rows are refused that a flush writes rows and journals nothing."""
 
     @property
     def pause_ms(self) -> int:
@@ -107,6 +109,7 @@ class ExtraWriter:
 
     def choose(self, fullness_percent: int, *, journals: bool) -> ExtraWrites:
         """Return the extra writes of the next flush. `journals`: this owner goes on to journal."""
+        self._limit_refused()
         if self.pause_ms:
             return self._on_full_disk()
         memory, now_ms = self._memory, self._settings.now_ms()
@@ -120,6 +123,17 @@ class ExtraWriter:
         )
         carried = self.refused.to_carry(memory.dirty_items, memory.choice)
         return ExtraWrites(self.refused.choose(numbers), carried)
+
+    def _limit_refused(self) -> None:
+        """Begin or end to write through, and log that."""
+        count = len(self.refused)
+        if self.writes_through == (count >= self._settings.refused_items_max):
+            return
+        self.writes_through = not self.writes_through
+        if self.writes_through:
+            log.error("the database refuses the rows of %d items of the journal: new items get rows at once now", count)
+        else:
+            log.info("the database refuses the rows of %d items of the journal: new items are journaled again", count)
 
     def _on_full_disk(self) -> ExtraWrites:
         memory, alone = self._memory, self.refused.alone

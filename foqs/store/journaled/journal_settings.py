@@ -18,6 +18,8 @@ LIVE_BYTES_MAX: Final = 1 << 30
 """The bytes of one shard's journal that are not trimmed."""
 RESERVE_BYTES: Final = 1 << 20
 """The events of some thousand flushes: what consumers do until a full disk has room again."""
+REFUSED_ITEMS_MAX: Final = 1_000
+"""The items of a shard whose rows the database refuses: above it, validation and tables disagree for more than a few."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +34,8 @@ class JournalSettings:
         handover_items_max: the dirty items that an owner leaves to the next one.
         live_bytes_max: the bytes of a journal from its floor on. Above it, flushes write rows.
         reserve_bytes: what the journal keeps free for events on a full disk.
+        refused_items_max: the items of a shard whose rows are refused. From it on flushes write rows, so that a row is
+            refused before its item is acknowledged.
         budget: the memory of all shards of the host. Above it, flushes write rows.
     """
 
@@ -42,4 +46,5 @@ class JournalSettings:
     handover_items_max: int = HANDOVER_ITEMS_MAX
     live_bytes_max: int = LIVE_BYTES_MAX
     reserve_bytes: int = RESERVE_BYTES
+    refused_items_max: int = REFUSED_ITEMS_MAX
     budget: JournalBudget = field(default_factory=JournalBudget)

@@ -249,8 +249,8 @@ class JournaledStore:
         decide: Decide,
         fullness_percent: int,
     ) -> None:
-        writes_through = fullness_percent >= FULL_PERCENT
         extra: ExtraWrites | None = self.extra.choose(fullness_percent, journals=self._journals)
+        writes_through = fullness_percent >= FULL_PERCENT or self.extra.writes_through
         while extra is not None:
             self._changes = None
             try:

@@ -351,6 +351,43 @@ def test_refused_rows_are_carried_forward_and_tried_alone_and_three_times_if_the
     run(story())
 
 
+def test_rows_are_written_at_once_while_many_are_refused_so_that_a_bad_row_is_refused_before_it_is_acknowledged(
+    disk: FullDisk,
+) -> None:
+    disk.settings = replace(disk.settings, refused_items_max=5)
+
+    def refuse(writes: Writes) -> WriteRefused | None:
+        return WriteRefused("too long", is_bad_value=True) if any(row.id < 100 for row in writes.inserts) else None
+
+    async def story() -> None:
+        owned, rows = await disk.owner(1), rows_of(disk)
+        disk.database.refuse = refuse
+        for number in range(1, 5):
+            await owned.write(inserts=[make_row(number)])
+        for _ in range(20):
+            disk.now_ms += 100
+            await owned.write()
+        assert status_of(owned).refused == 4
+        await owned.write(inserts=[make_row(5), make_row(101)])
+        assert rows() == set()
+        disk.now_ms += 100
+        while rows() != {101}:
+            await owned.write()
+        await owned.write()
+        assert status_of(owned).refused == 5
+        with pytest.raises(WriteRefused, match="too long"):
+            await owned.write(inserts=[make_row(6)])
+        await owned.write(inserts=[make_row(102)])
+        assert rows() == {101, 102}
+        await owned.write(deletes=[5])
+        await owned.write()
+        await owned.write(inserts=[make_row(103)])
+        assert rows() == {101, 102}, "few rows are refused, so flushes journal again"
+        assert set(await contents(owned)) == {1, 2, 3, 4, 101, 102, 103}
+
+    run(story())
+
+
 @pytest.mark.parametrize("has_items", [True, False])
 @pytest.mark.parametrize("is_retryable", [True, False])
 def test_refusal_of_a_flush_that_empties_a_journal_is_repeated_or_ends_the_takeover(
