@@ -6,6 +6,7 @@ that the host may hold, and a neighbour is served meanwhile.
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +19,9 @@ import pytest
 from foqs_client import Client, Item
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
-from tests.support.processes import RestartableHost
+from tests.support.processes import RestartableHost, quick_host
 from tests.support.rpc_server import call
+from tests.support.tables import in_sqlite
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -38,6 +40,8 @@ HELD_MAX: Final = 160 * MIB
 """Together 30 MiB. Each is held a few times: as received bytes, as Python objects, as SQL, as pages."""
 SENT: Final = 800 * MIB
 CONNECTIONS: Final = 4
+JOURNALED_MAX: Final = 8 * MIB
+STALLED: Final = 100 * MIB
 
 
 @pytest.fixture
@@ -122,3 +126,31 @@ def test_a_client_that_never_stops_sending_costs_no_more_memory_than_configured(
     sent = abuse(host, message, SENT // len(message) // CONNECTIONS)
     assert sent > 2 * HELD_MAX, "too little was sent"
     assert peak_bytes(host) - before < HELD_MAX
+
+
+def test_a_stall_of_all_consumers_costs_no_more_memory_than_the_journal_may_have(tmp_path: Path) -> None:
+    """Nothing is written back by its age, so it is the bound that makes flushes write rows."""
+    command = quick_host(journal={"write_back_after_ms": 3_600_000, "memory_bytes_max": JOURNALED_MAX})
+    options = {**LIMITS, "store.journal": True}
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", options, command) as host:
+        host.start()
+        run(work(host))
+        before = peak_bytes(host)
+        used = run(stall(host))
+        assert JOURNALED_MAX // 2 < used < JOURNALED_MAX + 2 * MIB, "what one flush may add"
+        assert peak_bytes(host) - before < 100 * MIB
+        rows = in_sqlite(tmp_path / "data", shards=1).query(0, "SELECT COUNT(*) FROM {item}")[0][0]
+        assert rows * len(PAYLOAD) > STALLED - 2 * JOURNALED_MAX
+        assert host.stop() == 0
+
+
+async def stall(host: RestartableHost) -> int:
+    """Enqueue items that nobody takes. Return the bytes that the journal has in memory at the end."""
+    async with Client(host.address) as client:
+        for _ in range(STALLED // len(PAYLOAD) // 100):
+            for result in await client.enqueue([Item("stalled", PAYLOAD) for _ in range(100)], timeout_ms=60_000):
+                result.require()
+    answer = host.get("/metrics")
+    assert answer is not None
+    [used] = re.findall(r"^foqs_journal_memory_bytes{[^}]*} (\S+)$", answer[1], re.MULTILINE)
+    return int(float(used))
