@@ -268,6 +268,15 @@ def test_items_that_come_due_in_one_second_are_all_delivered_beside_other_load(i
     assert figures["host_grown_mib"] < 400, "the rows written last, and the windows of the index; not all of them"
 
 
+@pytest.mark.parametrize("items", [2_000, pytest.param(250_000, marks=[pytest.mark.long, pytest.mark.timeout(1_200)])])
+def test_young_items_of_a_killed_host_are_all_delivered_after_a_takeover(items: int) -> None:
+    (found,) = lines("takeover", "--items", str(items), timeout_s=1_000)
+
+    figures = found["figures"]
+    assert figures["young"] == items
+    assert 0 < figures["ready_s"] < figures["first_s"] < figures["all_s"]
+
+
 def test_a_backlog_names_its_topic_if_the_schema_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog, "now_ms", lambda: 900)
     file = tmp_path / "shard-0.db"
