@@ -67,7 +67,7 @@ async def kill(story: FaultScenario, host: HostProcess) -> None:
 @pytest.mark.parametrize(
     ("cluster", "rate", "times"),
     [
-        pytest.param("mariadb", 60.0, 1, id="mariadb", marks=pytest.mark.timeout(600)),
+        pytest.param("mariadb", 60.0, 1, id="mariadb", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
         pytest.param("mysql9", 60.0, 1, id="mysql9", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
         pytest.param("mariadb", 600.0, 5, id="long", marks=[pytest.mark.long, pytest.mark.timeout(1_500)]),
     ],

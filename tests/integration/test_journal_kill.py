@@ -51,14 +51,9 @@ class Journals:
     host: RestartableHost
     dirty: list[float] = field(default_factory=list)
 
-    def before(self, kill: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that kills when rows have been written back since the last takeover."""
-
-        def kill_between_write_backs() -> None:
-            until(self._writes_back, "the host writes rows back", 60)
-            kill()
-
-        return kill_between_write_backs
+    def wait_for_write_back(self) -> None:
+        """Wait until rows have been written back since the last takeover."""
+        until(self._writes_back, "the host writes rows back", 60)
 
     def _writes_back(self) -> bool:
         answer = self.host.get("/metrics")
@@ -112,11 +107,12 @@ class Story:
             self.tables,
             seed,
             size.kills,
-            self.journals.before(kill),
+            kill,
             revive,
             away_s,
             acked_between=size.acked_between,
             timeout_s=size.timeout_s,
+            ready=self.journals.wait_for_write_back,
             settle=settle,
         )
         self.journals.check(size.kills)

@@ -82,12 +82,13 @@ def kill_under_load(
     *,
     acked_between: tuple[int, int] = (ACKED_BETWEEN_KILLS_MIN, ACKED_BETWEEN_KILLS_MAX),
     timeout_s: float = 400,
+    ready: Callable[[], None] = lambda: None,
     settle: Callable[[], None] = lambda: None,
 ) -> None:
     """Kill under load, revive, drain, stop the host and check the whole history.
 
-    `revive` follows `kill` after up to `away_s_max` seconds, mostly at once. `settle` follows the stop and leads to
-    tables whose rows are all items.
+    `kill` comes at any moment after `ready` has returned; `revive` follows after up to `away_s_max` seconds, mostly at
+    once. `settle` follows the stop and leads to tables whose rows are all items.
     """
     history = History(machine_clock_ms, source="load")
     rng = Random(seed)
@@ -98,6 +99,7 @@ def kill_under_load(
         load.start()
         for _ in range(kills):
             await load.acked(rng.randint(*acked_between))
+            await asyncio.to_thread(ready)
             await pause(rng.uniform(0, 0.03))
             began_ms = machine_clock_ms()
             await asyncio.to_thread(kill)
