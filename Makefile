@@ -127,7 +127,7 @@ docs: $(DEV) ## build the documentation into site/; dead links fail
 test: system-packages $(DEV) ## everything but the long tests; with ARGS without test-newest, test-compiled and test-containers
 	@$(MAKE) --no-print-directory -j2 test-plain test-beside
 
-# Tests with servers wait for them half of the time. What mostly calculates runs meanwhile, with its output in a file.
+# Meanwhile run the checks, and tests that wait for servers less. Their output is in a file until they end.
 BESIDE := check $(if $(ARGS),,test-newest test-compiled test-containers)
 
 .PHONY: test-plain

@@ -83,7 +83,8 @@ def status(config: Config, form: Format) -> None:
     finishes it. stable: hosts of one version use them. expanded: hosts of two versions may use them. contracting: hosts of the older
     version are refused, and foqs schema apply --contract is to be repeated. FILLED says about how many rows have their
     timer entries. JOURNAL says how many flushes the shard's journal has and about how much disk its table takes; of a
-    SQLite file it is not read: foqs doctor shows the journals of a running host. The last column is the range of schema versions that the hosts of the cluster use.
+    SQLite file it is not read: foqs doctor shows the journals of a running host. The last column is the range of schema
+    versions that the hosts of the cluster use.
     """
     show_rows(asyncio.run(_status_rows(config)), STATUS_COLUMNS, form)
 

@@ -100,7 +100,7 @@ class ExtraWriter:
         """How often it had no room."""
         self._full_until_ms = 0
         self.writes_through = False
-        """Whether so many rows are refused that a flush writes rows and journals nothing."""
+        """Whether flushes write rows and journal nothing, because the database refuses too many rows."""
 
     @property
     def pause_ms(self) -> int:

@@ -139,8 +139,8 @@ class JournalStatements:
 def journal_size(shard: int) -> tuple[bytes, bytes, bytes]:
     """Read how many flushes the shard's journal has, without their bytes, and about how many bytes its table takes.
 
-    The second result has the first number and the third one the other. MySQL would show statistics of yesterday, and
-    MariaDB ignores what it is told about that.
+    The second result has the number of flushes, and the third one the bytes. The first statement has MySQL read fresh
+    statistics, which it else keeps for a day. To MariaDB the option in it is a comment.
     """
     table = f"foqs_{shard}_journal"
     return (
