@@ -147,8 +147,8 @@ BUGS: Final[Mapping[str, Bug]] = {
     "failed-looks-forgotten": Bug(failed_looks_forgotten, (10, 11)),
     "lost-reply-as-unwritten": Bug(lost_reply_as_unwritten, (2, 16)),
     "refills-ignore-purges": Bug(refills_ignore_purges, (13,), seed_count=32, first_seed=4),
-    "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,), seed_count=60, first_seed=3),
+    "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,), seed_count=60, first_seed=8),
     "dues-in-the-past-not-raised": Bug(dues_in_the_past_not_raised, (10,)),
     "refills-miss-concurrent-writes": Bug(refills_miss_concurrent_writes, (10, 11, 13), seed_count=60),
-    "disputes-ignored": Bug(disputes_ignored, (3,)),
+    "disputes-ignored": Bug(disputes_ignored, (3,), first_seed=2),
 }
