@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from perf.lib.spark import spark_session
+from tests.support.spark_cluster import JAVA_OPTIONS
+
+os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS  # also of the programs that tests start
 
 
 @pytest.fixture(scope="session")

@@ -95,6 +95,7 @@ def test_frames_and_streams_run_on_workers_that_only_have_the_shipped_environmen
     assert queue.rows("orders") == queue.rows("lines") == []
 
 
+@pytest.mark.long
 def test_row_of_a_frozen_executor_and_of_its_speculative_copy_is_one_item(
     queue: SparkQueue, cluster: SparkCluster, driver_folder: Path, tmp_path: Path
 ) -> None:

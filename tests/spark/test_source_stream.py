@@ -76,6 +76,7 @@ def test_available_items_are_taken_in_batches_and_none_is_left(
     assert queue.rows(topic) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(480)
 def test_driver_that_was_killed_in_a_batch_writes_each_item_once(
     spark: SparkSession, queue: SparkQueue, topic: str, tmp_path: Path
