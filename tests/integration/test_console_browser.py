@@ -120,8 +120,8 @@ def url(host: OpenHost, path: str = "/") -> str:
     ("scheme", "width"),
     [
         ("light", WIDTHS[0]),
-        ("dark", WIDTHS[-1]),
         # Colours depend on the scheme, and places on the width.
+        pytest.param("dark", WIDTHS[-1], marks=pytest.mark.long),
         pytest.param("light", WIDTHS[-1], marks=pytest.mark.long),
         pytest.param("dark", WIDTHS[0], marks=pytest.mark.long),
     ],

@@ -126,7 +126,7 @@ def test_a_host_on_a_server_replies_after_the_sync_of_the_redo_log(tmp_path: Pat
         assert traced_on_server(tmp_path, server, unsafe=False) == [None] * 3 * ROUNDS
 
 
-@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("kind", ["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
 @pytest.mark.parametrize("level", [0, 2])
 def test_a_server_that_does_not_sync_at_commit_is_found_by_the_trace_and_by_the_host(
     tmp_path: Path, level: int, kind: str

@@ -62,6 +62,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return on_mariadb(request.getfixturevalue("mariadb"))
 
 
+long_on_sqlite = pytest.mark.parametrize(
+    "place",
+    [pytest.param("sqlite", marks=pytest.mark.long), pytest.param("mariadb", marks=pytest.mark.mysql)],
+    indirect=True,
+)
+"""For stories in which the two stores differ by their fence alone, which tests/contract shows."""
+
+
 def on_sqlite(folder: Path) -> Place:
     def files() -> list[Path]:
         return sorted(folder.glob("shard-*.db"))
@@ -138,6 +146,7 @@ def test_a_stopping_host_answers_every_call_that_it_has_read(place: Place, tmp_p
         assert {row["id"] for row in tables.rows()} == ids
 
 
+@long_on_sqlite
 def test_a_host_that_restarts_under_load_answers_the_calls_in_flight(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
     stopped: list[float] = []
@@ -297,6 +306,7 @@ async def put_one(address: str) -> None:
         assert result.error is None
 
 
+@long_on_sqlite
 def test_the_first_of_two_hosts_on_the_same_shards_gives_way_and_nothing_is_lost(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
@@ -321,6 +331,7 @@ def test_the_first_of_two_hosts_on_the_same_shards_gives_way_and_nothing_is_lost
         check_run(history, place.tables, drained)
 
 
+@long_on_sqlite
 def test_a_frozen_host_writes_nothing_when_it_wakes_after_a_takeover(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 

@@ -20,7 +20,7 @@ from tests.support.history import Call, CallEnd, History, Record, machine_clock_
 from tests.support.item_account import in_flight
 from tests.support.load_run import check_run, stop_and_drain
 from tests.support.mariadb import MariaDb
-from tests.support.mysql9 import BOTH, running
+from tests.support.mysql9 import running
 from tests.support.processes import RestartableHost
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 from tests.support.workload import FAR_TOPIC, Load, pause
@@ -40,7 +40,7 @@ def seed() -> int:
     return number
 
 
-@pytest.fixture(scope="module", params=BOTH)
+@pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     """MariaDB, then MySQL 9."""
     with running(request.param) as server:
@@ -53,7 +53,6 @@ def test_a_host_on_sqlite_may_be_killed_at_any_moment(tmp_path: Path, seed: int)
         kill_under_load(host, in_sqlite(tmp_path / "data"), seed, HOST_KILLS, host.kill9, host.launch)
 
 
-@pytest.mark.parametrize("server", ["mariadb", pytest.param("mysql9", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.mysql
 def test_a_host_on_a_server_may_be_killed_at_any_moment(tmp_path: Path, server: MariaDb, seed: int) -> None:
     database = server.database()

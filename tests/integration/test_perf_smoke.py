@@ -138,6 +138,7 @@ def test_a_worker_in_which_items_wait_is_compared_with_one_in_which_none_does() 
     assert all(line["figures"]["items_per_s"] > 0 for line in found)
 
 
+@pytest.mark.long
 def test_limit_measures_every_shape_on_both_databases() -> None:
     found = lines("limit", *ONCE, "--items", "200", "--singles", "20", "--flush", "20", "--no-plots")
 
@@ -314,6 +315,7 @@ def test_a_backlog_is_spread_over_all_shards() -> None:
     assert min(counts) > 5_000, "one shard would be drained after the other"
 
 
+@pytest.mark.long
 def test_a_second_race_continues_on_the_backlog_of_the_first() -> None:
     trial = Trial(
         system="foqs-sqlite", mode="consume", payload_bytes=100, backlog=60_000, seconds=0.05, warmup_s=0, empty=False

@@ -200,6 +200,7 @@ def test_the_page_of_a_python_module_lists_all_public_names(
         assert {f"foqs_client.Client.{each}" for each in calls} <= page.anchors
 
 
+@pytest.mark.long
 def test_a_dead_link_a_dead_anchor_and_a_page_missing_from_the_menu_fail(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
