@@ -128,7 +128,13 @@ class ZooKeeperBench(RegistryBench):
     def _make(self, session_timeout_ms: int) -> Registry:
         proxy = self._stack.enter_context(DroppingProxy(self.server.port))
         registry = ZooKeeperRegistry(
-            proxy.hosts, self.root, session_timeout_ms, boot_ms, connect_timeout_ms=60_000, tick_ms=TICK_MS
+            proxy.hosts,
+            self.root,
+            session_timeout_ms,
+            boot_ms,
+            connect_timeout_ms=60_000,
+            call_timeout_ms=60_000,
+            tick_ms=TICK_MS,
         )
         self._proxies[id(registry)] = proxy
         return registry
