@@ -167,7 +167,7 @@ test-newest: $(DEV) ## the unit and contract tests, and Django's project, with t
 	  echo "test-newest: $$count tests were not run with another Python than $$own, because none was found: name one with NEWEST=PYTHON"; \
 	  exit 0; fi; \
 	tools/venv.sh $(NEWEST_VENV) "$$newest" '.[server,test]'; \
-	FOQS_EXAMPLES=few $(NEWEST_VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal "$${tests[@]}" $(ARGS)
+	$(NEWEST_VENV)/bin/python -m pytest -n $(JOBS) --hypothesis-profile few --dist worksteal "$${tests[@]}" $(ARGS)
 
 .PHONY: compile
 compile: $(DEV) ## compile the hot modules beside their sources (make compile-clean removes them)
@@ -187,9 +187,9 @@ COMPILED_TESTS := $(addprefix tests/unit/,core queue rpc runtime shard store clu
 test-compiled: system-packages $(DEV) ## the unit and contract tests of the compiled modules, in a copy of the tree
 	@tools/system_packages.sh compile
 	@$(BIN)/python tools/compile.py --copy
-	@cd $(COPY) && export FOQS_PURE=0 FOQS_EXAMPLES=few PYTHONPATH=$(COPY):$(COPY)/client && \
+	@cd $(COPY) && export FOQS_PURE=0 PYTHONPATH=$(COPY):$(COPY)/client && \
 	  $(CURDIR)/$(BIN)/python -m foqs --version && \
-	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not takes_source and not zookeeper' \
+	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile few --dist worksteal -m 'not long and not takes_source and not zookeeper' \
 	    -k 'not mysql9 and not planted_mistake' $(COMPILED_TESTS) $(ARGS)
 
 # The files of the second call run with servers in containers in place of those of packages.

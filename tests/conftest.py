@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from typing import Final
@@ -15,9 +14,9 @@ from tests.support.mysql9 import not_run
 
 # A busy machine generates slowly; that says nothing of the product.
 settings.register_profile("foqs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# For another interpreter or the compiled modules, which do not depend on rare examples as the rules do.
+# --hypothesis-profile few: for another interpreter and the compiled modules, which do not depend on rare examples as the rules do.
 settings.register_profile("few", settings.get_profile("foqs"), max_examples=25)
-settings.load_profile(os.environ.get("FOQS_EXAMPLES", "foqs"))
+settings.load_profile("foqs")
 
 SLOW_PACKAGES: Final = ("spark", "integration", "simulation", "sqs", "behaviour", "contract")
 """Packages of tests with the slowest tests first. The others are quick."""
