@@ -168,7 +168,7 @@ class Promotion:
             return AwaitChange((f"{entry.server} is not reached",))
         if self._lacks_acks(primary) and not primary.is_read_only and any(entry.ackers.values()):
             # Somebody weakened its settings, so an acker can lack acknowledged commits. Each must catch up again.
-            return ReplaceEntry(replace(entry, ackers=dict.fromkeys(entry.ackers, "")))
+            return ReplaceEntry(self._without_standings())
         if primary.is_read_only or self._lacks_acks(primary):
             if self._is_open_in_term(primary) or self.may_be_opened(primary):
                 return self._command_primary(ServerCommand.OPEN)
@@ -287,20 +287,28 @@ class Promotion:
         A commit that only such a server has was acknowledged, and no acker has it. So no acker is proven meanwhile.
         """
         entry = self._entry
+        is_proof = entry.policy is LossPolicy.SEMI_SYNC and any(entry.ackers.values())
         for server in sorted(entry.servers.keys() - {entry.server, *entry.ackers}):
             report = self._reports.get(server)
             if report is not None and report.acknowledges and report.source == entry.server:
-                return SendCommand(server, ServerCommand.REVOKE)
+                # It is stopped only when nobody is proven: it may have what the primary loses before an acker gets it, also
+                # if its reception has ended since.
+                return (
+                    ReplaceEntry(self._without_standings()) if is_proof else SendCommand(server, ServerCommand.REVOKE)
+                )
         known = sum(map(self._may_acknowledge, entry.ackers))
         if entry.policy is LossPolicy.ASYNC or primary.acknowledgers <= known:
             return None
-        if any(entry.ackers.values()):
-            return ReplaceEntry(replace(entry, ackers=dict.fromkeys(entry.ackers, "")))
+        if is_proof:
+            return ReplaceEntry(self._without_standings())
         stranger = (
             f"{primary.acknowledgers} replicas acknowledge to {entry.server}, of which the entry names {known}: switch semi-sync "
             "off at the others, and start their reception again; until then no acker is proven"
         )
         return self._follow() or AwaitChange((stranger,))
+
+    def _without_standings(self) -> Primary:
+        return replace(self._entry, ackers=dict.fromkeys(self._entry.ackers, ""))
 
     def _may_acknowledge(self, acker: str) -> bool:
         """Return whether an acker may be one of those that the primary counts."""

@@ -128,9 +128,15 @@ def test_nobody_is_proven_while_a_server_acknowledges_that_the_entry_does_not_na
     assert missing(anyone, r1=busy, r2=ACKER, r3=ACKER) == ()
 
 
-def test_server_that_left_the_entry_is_stopped_when_it_acknowledges() -> None:
+def test_server_that_left_the_entry_is_stopped_when_it_acknowledges_and_nobody_is_proven_before() -> None:
     busy = replace(PRIMARY, acknowledgers=3)
-    assert step(ENTRY, r1=busy, r2=ACKER, r3=ACKER, r4=ACKER) == SendCommand("r4", ServerCommand.REVOKE)
+    void = next_entry(ENTRY, r1=busy, r2=ACKER, r3=ACKER, r4=ACKER)
+    assert void.ackers == {"r2": "", "r3": ""}
+    revoked = SendCommand("r4", ServerCommand.REVOKE)
+    assert step(void, r1=busy, r2=ACKER, r3=ACKER, r4=ACKER) == revoked
+    ended = replace(ACKER, is_receiving=False)
+    assert next_entry(ENTRY, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=ended).ackers == {"r2": "", "r3": ""}
+    assert step(replace(ENTRY, policy=LossPolicy.ASYNC), r1=busy, r2=ACKER, r3=ACKER, r4=ACKER) == revoked
     assert missing(ENTRY, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=replace(ACKER, acknowledges=False)) == ()
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
-from shardmgr.primary_changes import start_drain
+from shardmgr.primary_changes import start_drain, start_revoking
 from shardmgr.promotion import Promotion, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
 from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
 from tests.support.region_histories import ExistingDatabase, PromiseBroken, RegionHistory, play
@@ -185,6 +185,17 @@ class IgnoresStrangers(Promotion):
         return None
 
 
+class StopsStrangersOnly(Promotion):
+    """A server that acknowledges and is no acker is stopped, and the others stay proven."""
+
+    def _stop_strangers(self, primary: ServerReport) -> PromotionStep | None:
+        for server in sorted(self._entry.servers.keys() - {self._entry.server, *self._entry.ackers}):
+            report = self._reports.get(server)
+            if report is not None and report.acknowledges and report.source == self._entry.server:
+                return SendCommand(server, ServerCommand.REVOKE)
+        return None
+
+
 class UnlistedAcker(RegionHistory):
     """A server that the entry does not name as an acker acknowledges, too."""
 
@@ -295,6 +306,34 @@ def drain_primary_whose_second_start_hides_a_cut(history: RegionHistory) -> None
     assert world.entry.term == 2
 
 
+def lose_primary_beside_stranger(history: RegionHistory) -> None:
+    """A server of the entry that is no acker has the last commits alone. It is stopped, and is lost with the primary."""
+    world, host, promoter = history.world, history.hosts[0], history.promoters[1]
+    promoter.shards_free = lambda: True
+    run = promoter.run()
+    while not all(world.entry.ackers.values()):
+        next(run)
+        replicate(history, "r2")
+    host.connect("r1")
+    world.servers["r3"].acknowledges = True
+    world.servers["r3"].start_receiving("r1")
+    for _ in range(5):
+        host.poll()
+        host.begin_flush()
+        replicate(history, "r3")
+    host.poll()
+    assert world.told - world.servers["r2"].flushes
+    while world.servers["r3"].is_receiving:
+        next(run)
+    for name in ("r1", "r3"):
+        world.servers[name].kill9()
+    assert world.replace_entry(start_revoking(world.entry), world.version)
+    for _ in range(300):
+        next(run)
+        replicate(history, "r2")
+        history.check()
+
+
 def replicate(history: RegionHistory, *names: str) -> None:
     for name in names:
         history.world.receive(name)
@@ -319,6 +358,14 @@ def test_drain_loses_nothing_of_a_primary_whose_second_start_hides_a_cut() -> No
     drain_primary_whose_second_start_hides_a_cut(history_with()(0))
     with pytest.raises(PromiseBroken):
         drain_primary_whose_second_start_hides_a_cut(history_with(BelievesKeptLog)(0))
+
+
+def test_stranger_that_is_stopped_takes_no_proof_with_it() -> None:
+    history = history_with(base=UnlistedAcker)(0)
+    lose_primary_beside_stranger(history)
+    assert history.world.entry.state is PrimaryState.REVOKING
+    with pytest.raises(PromiseBroken):
+        lose_primary_beside_stranger(history_with(StopsStrangersOnly, base=UnlistedAcker)(0))
 
 
 PLANTED: Final[Mapping[str, tuple[type[RegionHistory], int]]] = {
