@@ -32,9 +32,7 @@ from foqs.options.options import NamespaceOptions
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 
-NAMES = st.text(min_size=1, max_size=20).filter(
-    lambda text: "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
-)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 SETTINGS = st.fixed_dictionaries({}, optional={name: st.integers(*span) for name, span in SETTING_RANGES.items()})
 SECONDS = st.integers(0, TIME_S_MAX)
 TEXT_MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
