@@ -322,7 +322,7 @@ def lose_primary_beside_stranger(history: RegionHistory) -> None:
         host.begin_flush()
         replicate(history, "r3")
     host.poll()
-    assert world.told - world.servers["r2"].flushes
+    assert world.told - world.servers["r2"].flushes, "the acker lacks nothing that was acknowledged"
     while world.servers["r3"].is_receiving:
         next(run)
     for name in ("r1", "r3"):
