@@ -29,8 +29,11 @@ JOBS ?= 3
 BASE ?= debian:bookworm-slim
 IN_CONTAINERS := tests/contract/test_store.py tests/contract/test_registry.py \
   tests/integration/test_cluster_whole.py tests/integration/test_dev_cluster.py
-# tools/compile.py --copy makes it.
+# Optimized as far as in a wheel: the C compiler takes minutes for it.
 COPY := $(CURDIR)/build/compiled
+# How far the C compiler optimizes the modules that are tested: not at all, or as in a wheel in make test-long.
+LEVEL ?= 0
+TESTED_COPY := $(CURDIR)/build/compiled-$(LEVEL)
 FOLDER = $(if $(DIR),--dir '$(DIR)')
 
 .PHONY: help
@@ -186,8 +189,8 @@ COMPILED_TESTS := $(addprefix tests/unit/,core queue rpc runtime shard store clu
 .PHONY: test-compiled
 test-compiled: system-packages $(DEV) ## the unit and contract tests of the compiled modules, in a copy of the tree
 	@tools/system_packages.sh compile
-	@$(BIN)/python tools/compile.py --copy
-	@cd $(COPY) && export FOQS_PURE=0 PYTHONPATH=$(COPY):$(COPY)/client && \
+	@$(BIN)/python tools/compile.py --copy $(TESTED_COPY) --level $(LEVEL)
+	@cd $(TESTED_COPY) && export FOQS_PURE=0 PYTHONPATH=$(TESTED_COPY):$(TESTED_COPY)/client && \
 	  $(CURDIR)/$(BIN)/python -m foqs --version && \
 	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile few --dist worksteal -m 'not long and not takes_source and not zookeeper' \
 	    -k 'not mysql9 and not planted_mistake' $(COMPILED_TESTS) $(ARGS)
@@ -214,6 +217,7 @@ test-regions: system-packages $(DEV) ## the tests of databases with a server in 
 test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems of the benchmarks
 	@tools/system_packages.sh race
 	@$(BIN)/python -m pytest -m long $(ARGS)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory test-compiled LEVEL=2)
 
 .PHONY: pictures
 pictures: system-packages $(DEV) ## take the pictures of docs/console.md again
@@ -232,7 +236,7 @@ bench: $(BENCH) ## measure: the table of ratios, about half an hour (ARGS='--row
 race: $(DEV) $(BENCH) ## measure: every other queue in one race, two hours (ARGS=--short: 20 minutes)
 	@tools/system_packages.sh race || echo "the race goes on without what is missing" >&2
 	@tools/system_packages.sh compile
-	@$(BIN)/python tools/compile.py --copy
+	@$(BIN)/python tools/compile.py --copy $(COPY)
 	@mkdir -p perf/results
 	@cd $(COPY) && PERF_RESULTS=$(CURDIR)/perf/results PYTHONPATH=$(COPY):$(COPY)/client $(CURDIR)/$(BIN)/python -m perf.race $(ARGS)
 
