@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -62,6 +62,14 @@ def chunks(first: int, bases: range) -> pytest.MarkDecorator:
     """Run a test with this number of seeds from 0 on; as a long test, with as many from each base as lie between two."""
     long = [pytest.param(base, bases.step, marks=pytest.mark.long) for base in bases]
     return pytest.mark.parametrize(("base", "seeds"), [(0, first), *long])
+
+
+def planted(bugs: Iterable[str]) -> pytest.MarkDecorator:
+    """Search for each fourth of the planted bugs, from the first on, and in the long tests for all others."""
+    names = [
+        name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.long) for number, name in enumerate(bugs)
+    ]
+    return pytest.mark.parametrize("name", names)
 
 
 preload(
@@ -161,104 +169,104 @@ def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path, opti
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", BUGS)
+@planted(BUGS)
 def test_a_planted_bug_is_caught(name: str) -> None:
     assert_bug_is_caught(name, BUGS[name])
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_holes.BUGS)
+@planted(planted_holes.BUGS)
 def test_a_planted_bug_from_a_gap_of_the_simulation_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_holes.BUGS[name])
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_timers.BUGS)
+@planted(planted_timers.BUGS)
 def test_a_planted_bug_of_timers_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_timers.BUGS[name])
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_journal.BUGS)
+@planted(planted_journal.BUGS)
 def test_a_planted_bug_of_a_journal_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_journal.BUGS[name], "--journal")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_ownership.BUGS)
+@planted(planted_ownership.BUGS)
 def test_a_planted_bug_of_ownership_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_ownership.BUGS[name], "--fleet")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_session.BUGS)
+@planted(planted_session.BUGS)
 def test_a_planted_bug_of_sessions_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_session.BUGS[name], "--fleet")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_gossip.BUGS)
+@planted(planted_gossip.BUGS)
 def test_a_planted_bug_of_gossip_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_gossip.BUGS[name], "--fleet")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_surplus.BUGS)
+@planted(planted_surplus.BUGS)
 def test_a_planted_bug_of_surplus_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_surplus.BUGS[name], "--fleet")
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("options", [[], ["--fleet"]])
-@pytest.mark.parametrize("name", planted_durability.BUGS)
+@planted(planted_durability.BUGS)
 def test_a_planted_bug_of_durability_is_caught(name: str, options: list[str]) -> None:
     assert_bug_is_caught(name, planted_durability.BUGS[name], *options)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_bytes.BUGS)
+@planted(planted_bytes.BUGS)
 def test_a_planted_bug_of_payload_limits_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_bytes.BUGS[name], "--heavy")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_incarnations.BUGS)
+@planted(planted_incarnations.BUGS)
 def test_a_planted_bug_of_a_namespace_created_again_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_incarnations.BUGS[name])
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_moves.BUGS)
+@planted(planted_moves.BUGS)
 def test_a_planted_bug_of_moves_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_moves.BUGS[name])
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_atomic.BUGS)
+@planted(planted_atomic.BUGS)
 def test_a_planted_bug_of_atomic_calls_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_atomic.BUGS[name], "--atomic")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_completions.BUGS)
+@planted(planted_completions.BUGS)
 def test_a_planted_bug_of_completions_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_completions.BUGS[name], "--completions")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_groups.BUGS)
+@planted(planted_groups.BUGS)
 def test_a_planted_bug_of_groups_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_groups.BUGS[name], "--groups")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_groups.JOURNAL_BUGS)
+@planted(planted_groups.JOURNAL_BUGS)
 def test_a_planted_bug_of_groups_in_a_journal_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_groups.JOURNAL_BUGS[name], "--groups", "--journal")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_order.BUGS)
+@planted(planted_order.BUGS)
 def test_a_planted_bug_of_the_order_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_order.BUGS[name])
 
@@ -283,7 +291,7 @@ def test_no_two_consumers_hold_one_lease() -> None:
     assert done.returncode == 0, done.output
 
 
-@pytest.mark.parametrize("name", lease_exclusion.BUGS)
+@planted(lease_exclusion.BUGS)
 def test_a_planted_bug_of_consumers_is_caught(name: str) -> None:
     done = run_program("tests.simulation.lease_exclusion", "--plant", name)
     assert done.returncode == 1, done.output
@@ -295,7 +303,7 @@ def test_no_former_host_of_a_job_overwrites_its_successor() -> None:
     assert done.returncode == 0, done.output
 
 
-@pytest.mark.parametrize("name", job_takeovers.BUGS)
+@planted(job_takeovers.BUGS)
 def test_a_planted_bug_of_job_takeovers_is_caught(name: str) -> None:
     done = run_program("tests.simulation.job_takeovers", "--plant", name)
     assert done.returncode == 1, done.output
@@ -307,7 +315,7 @@ def test_a_host_believes_a_database_that_lost_its_last_commits() -> None:
     assert done.returncode == 0, done.output
 
 
-@pytest.mark.parametrize("name", lost_commits.BUGS)
+@planted(lost_commits.BUGS)
 def test_a_planted_bug_of_lost_commits_is_caught(name: str) -> None:
     done = run_program("tests.simulation.lost_commits", "--plant", name)
     assert done.returncode == 1, done.output
