@@ -141,7 +141,7 @@ test-plain: $(DEV)
 test-beside: $(DEV)
 	@mkdir -p build; log=build/test-beside.log; \
 	echo "beside the tests run: $(BESIDE) (see $$log)"; code=0; \
-	(for target in $(BESIDE); do $(MAKE) --no-print-directory JOBS=2 "$$target" || exit; done) >"$$log" 2>&1 || code=$$?; \
+	for target in $(BESIDE); do $(MAKE) --no-print-directory JOBS=2 "$$target" || code=$$?; done >"$$log" 2>&1; \
 	cat "$$log"; exit $$code
 
 .PHONY: test-unit
