@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from shardmgr.model import TERM_MAX
+from shardmgr.positions import LostRange
 from shardmgr.primary_document import name_part
 from shardmgr.registry.port import Registry
 from shardmgr.strict_json import Form, Name, parse_document
@@ -29,12 +30,14 @@ class LastFlush:
 
     Attributes:
         written_ms: when it was written, in milliseconds since 1970 by the clock of the former primary.
+        lost: what came after it; None: its owner had published nothing of it.
     """
 
     shard: int
     epoch: int
     flush: int
     written_ms: int
+    lost: LostRange | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,6 +60,9 @@ class _FlushForm(Form):
     epoch: Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
     flush: Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
     written_ms: int
+    flushes_min: Annotated[int, Field(ge=0, le=_NUMBER_MAX)] | None = None
+    items_min: Annotated[int, Field(ge=0, le=_NUMBER_MAX)] = 0
+    items_max: Annotated[int, Field(ge=0, le=_NUMBER_MAX)] | None = None
 
 
 class _ReportForm(Form):
@@ -86,6 +92,7 @@ def render_loss_report(report: LossReport) -> bytes:
     """Return the JSON text of a report; `parse_loss_report` reads it."""
     left = [
         {"shard": each.shard, "epoch": each.epoch, "flush": each.flush, "written_ms": each.written_ms}
+        | ({} if each.lost is None else asdict(each.lost))
         for each in report.left
     ]
     fields: dict[str, Any] = {"format": FORMAT, "term": report.term, "server": report.server, "left": left}
@@ -95,8 +102,14 @@ def render_loss_report(report: LossReport) -> bytes:
 def parse_loss_report(text: bytes) -> LossReport:
     """Parse a report. Raises `MalformedDocument`."""
     form = parse_document(_ReportForm, text, FORMAT)
-    left = [LastFlush(each.shard, each.epoch, each.flush, each.written_ms) for each in form.left]
+    left = [LastFlush(each.shard, each.epoch, each.flush, each.written_ms, _lost(each)) for each in form.left]
     return LossReport(form.term, form.server, left)
+
+
+def _lost(form: _FlushForm) -> LostRange | None:
+    if form.flushes_min is None:
+        return None
+    return LostRange(form.flushes_min, form.items_min, form.items_max)
 
 
 def _name(database: str) -> str:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from shardmgr.cluster_reader import ClusterReading, read_cluster, read_layout
 from shardmgr.loss_report import LossReport, write_loss_report
 from shardmgr.ownership import OwnershipState
 from shardmgr.plan import has_no_owner
+from shardmgr.positions import lost_range, read_all_positions
 from shardmgr.primary import LossPolicy, Primary, PrimaryState, ServerReport
 from shardmgr.primary_changes import start_revoking
 from shardmgr.primary_document import read_primary, replace_primary
@@ -228,7 +229,9 @@ class Promoter:
         layout = await read_layout(self._registry)
         shards = {} if layout is None else layout[0].shards
         numbers = [number for number, spec in shards.items() if spec.database == self._database]
-        left = await self._connections[after.server].last_flushes(numbers)
+        flushes = await self._connections[after.server].last_flushes(numbers)
+        published = await read_all_positions(self._registry)
+        left = [replace(each, lost=lost_range(published.get(each.shard), each.epoch, each.flush)) for each in flushes]
         await write_loss_report(self._registry, self._database, LossReport(after.term, after.server, left))
 
     async def close(self) -> None:

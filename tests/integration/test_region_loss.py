@@ -147,13 +147,18 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
             ]
             assert sum(row["flush"] for row in left) > 0
             assert all(begun <= datetime.fromisoformat(row["written"]) <= lost for row in left)
+            least, most = (sum(row[f"lost_items_{end}"] for row in left) for end in ("min", "max"))
             await site.served_by("two")
             await producers.wait_for_more()
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
         assert producers.enqueued - before <= set(taken) <= producers.tried
-        print(f"{len(before - set(taken))} of {len(before)} acknowledged items were lost")
+        lost_items = len(before - set(taken))
+        print(f"{lost_items} of {len(before)} acknowledged items were lost, {least} to {most} by the report")
+        # Inserted items whose callers had no answer count in the report, too.
+        assert least <= len(producers.tried) - len(taken)
+        assert lost_items <= most
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)

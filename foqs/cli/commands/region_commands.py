@@ -38,6 +38,8 @@ _REPORT_COLUMNS: Final[list[Column]] = [
     ("EPOCH", lambda row: str(row["epoch"])),
     ("LAST FLUSH", lambda row: str(row["flush"])),
     ("WRITTEN", lambda row: row["written"]),
+    ("LOST FLUSHES", lambda row: _at_least(row["lost_flushes_min"])),
+    ("LOST ITEMS", lambda row: _range(row)),
 ]
 
 
@@ -63,9 +65,11 @@ def region_list(file: Path, form: Format) -> None:
 @config_option
 @output_option
 def report(file: Path, form: Format) -> None:
-    """List what the last accepted loss of each database has left: the last flush of each shard, and when it was written.
+    """List what the last accepted loss of each database has left, and what was lost, by shard.
 
-    Items that were acknowledged later are lost. A database that is not listed has lost nothing by a promotion.
+    WRITTEN is when the last flush that is left was written. Items that were acknowledged later are lost; their number is within
+    the range, which also counts items whose callers got no answer. A database that is not listed has lost nothing by a
+    promotion.
     """
 
     async def work(session: PrimarySession) -> list[Row]:
@@ -130,7 +134,23 @@ def _left(database: str, found: LossReport, left: LastFlush) -> Row:
         "epoch": left.epoch,
         "flush": left.flush,
         "written": written,
+        "lost_flushes_min": None if left.lost is None else left.lost.flushes_min,
+        "lost_items_min": None if left.lost is None else left.lost.items_min,
+        "lost_items_max": None if left.lost is None else left.lost.items_max,
     }
+
+
+def _at_least(count: int | None) -> str:
+    return "unknown" if count is None else f"at least {count}"
+
+
+def _range(row: Row) -> str:
+    least, most = row["lost_items_min"], row["lost_items_max"]
+    if least is None:
+        return "unknown"
+    if most is None:
+        return f"at least {least}"
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _row(database: str, entry: Primary) -> Row:
