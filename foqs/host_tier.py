@@ -186,7 +186,9 @@ class _MemberHostTier:
         registry, nonce, rng = surroundings.make_registry(), surroundings.nonce, surroundings.rng
         server = config.server
         clock, agent_pace, pace = surroundings.clock, AgentPace(), GossipPace()
-        membership = Membership(config, registry, nonce, clock, rng, state.load, agent_pace, planner_pace)
+        membership = Membership(
+            config, registry, nonce, clock, rng, state.load, agent_pace, planner_pace, state.shards.served
+        )
         peers = Peers(membership.hosts, nonce, server.tier, server.region, peer_pool_opener(config))
         view = GossipView(config.cluster.peer_topics_max, pace.interval_s)
         member = TierMember(pace, state, membership, peers, view, config.calls.delivery_bytes_max, rng)

@@ -14,13 +14,15 @@ from random import Random
 from typing import Final
 
 from foqs.catalog.key_slot_assignment import SlotAssignment
+from foqs.cluster.position_publisher import PositionPublisher
 from foqs.cluster.routing.host_views import HostViews, address_of
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.options.config import Config
 from foqs.routing.port import Address
 from foqs.runtime.clock import Clock
 from foqs.shard.host_shards import ShardStatus
-from foqs.store.factories import servers_of_promoters
+from foqs.shard.shard import OwnedShard
+from foqs.store.factories import replica_readers, servers_of_promoters
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unavailable
@@ -48,6 +50,7 @@ class Membership:
         registry: the registry, which this object opens and closes.
         nonce: names this run of the host.
         load: returns how many items wait to be written; announced as `coarse_load`.
+        shards: the shards that the host serves, by number.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Membership:
         load: Callable[[], float],
         agent_pace: AgentPace,
         planner_pace: PlannerPace,
+        shards: Mapping[int, OwnedShard],
     ) -> None:
         self.registry = registry
         self.agent = Agent(
@@ -73,6 +77,11 @@ class Membership:
         self.planner = Planner(registry, nonce, planner_pace, clock.monotonic_ms, rng)
         promoter_pace = PromoterPace(config.cluster.lost_primary_ms, config.cluster.session_timeout_ms)
         self.promoters = HostPromoters(registry, nonce, servers_of_promoters(config), promoter_pace, clock.monotonic_ms)
+        self._config = config
+        self._shards = shards
+        self._clock = clock
+        self.positions: PositionPublisher | None = None
+        """Publishes the positions of shards; None before `start`."""
         self._server = config.server
         self._databases = frozenset(config.databases)
         self.nonce = nonce
@@ -104,10 +113,20 @@ class Membership:
         member = Member(
             server.name or address, self.nonce, address, server.tier, server.region, capacity=server.capacity
         )
+        self.positions = PositionPublisher(
+            self.registry,
+            member.name,
+            self._shards,
+            lambda: self.agent.view,
+            replica_readers(self._config),
+            {name: options.max_lag_ms for name, options in self._config.databases.items()},
+            self._clock,
+        )
         self._tasks = [
             asyncio.ensure_future(self.agent.run(member, listener, on_view_changed)),
             asyncio.ensure_future(self.planner.run()),
             asyncio.ensure_future(self.promoters.run()),
+            asyncio.ensure_future(self.positions.run()),
         ]
         return asyncio.ensure_future(_wait_for_first(self._tasks))
 

@@ -178,6 +178,17 @@ class DatabaseOptions(Options):
         change="Set it with servers and tls.",
     )
 
+    max_lag_ms: int = option(
+        10_000,
+        MS,
+        "With servers and the policy async: if no replica has what was enqueued this long ago, shards accept no new items "
+        "until one has. Acks go on. So a lost primary costs at most the enqueues of this time.",
+        1_000,
+        86_400_000,
+        change="Lower it if less may be lost. Raise it if enqueues fail with OVERLOADED when foqs_replica_lag_seconds reaches it "
+        "and more may be lost.",
+    )
+
     @field_validator("servers")
     @classmethod
     def _check_servers(cls, text: str) -> str:
@@ -214,8 +225,8 @@ DATABASES_OPTION: Final = option(
     "tables",
     "Each [databases.NAME] has url (mysql://user@host:port/database) and password_file (a path), and tls, "
     "tls_ca_file, tls_cert_file and tls_key_file as in [store]. A database with a server in each region also has servers "
-    "(NAME=HOST:PORT,NAME=HOST:PORT), promoter_user, promoter_password_file, replica_user, replica_password_file and "
-    "replica_tls_ca_file. None of this is in ZooKeeper. The "
+    "(NAME=HOST:PORT,NAME=HOST:PORT), promoter_user, promoter_password_file, replica_user, replica_password_file, "
+    "replica_tls_ca_file and max_lag_ms. None of this is in ZooKeeper. The "
     "layout of a cluster refers to a database by its name. Every host needs all of them, and each host "
     "may have its own URL for them.",
     change="Add one if the databases are short of disk or CPU.",

@@ -161,7 +161,9 @@ class Engine:
 
         def make_takeover(number: int, database: str, primary: Primary | None) -> ShardTakeover:
             cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)
-            return ShardTakeover(number, open_store(number, database, primary), cache, services, databases[database])
+            store = open_store(number, database, primary)
+            has_replicas = primary is not None
+            return ShardTakeover(number, store, cache, services, databases[database], has_replicas=has_replicas)
 
         def make_supervisor(number: int, database: str, primary: Primary | None = None) -> ShardSupervisor:
             return ShardSupervisor(

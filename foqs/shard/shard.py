@@ -22,6 +22,7 @@ from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.breaker_window import BreakerSettings
 from foqs.core.limits.in_flight import InFlight
+from foqs.core.limits.shard_positions import ShardPositions
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.shard_clock import ShardClock
@@ -72,6 +73,7 @@ class OwnedShard:
         cache: the row cache of this shard, within the host's limits.
         database: the `HostDatabase` that the shards of this host in the same database share.
         disconnect: closes the store and ends the clock.
+        has_replicas: its database has an entry, so its positions are published.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class OwnedShard:
         host: HostServices,
         database: HostDatabase,
         disconnect: Callable[[], Awaitable[None]],
+        *,
+        has_replicas: bool = False,
     ) -> None:
         options, constants, store = host.options, host.constants, owned.store
         self.number = owned.shard
@@ -92,6 +96,9 @@ class OwnedShard:
         """Why it does not serve some of its key slots."""
         self.disconnect = disconnect
         self._is_open = False
+        self._boot_ms = host.clock.monotonic_ms
+        self.positions = ShardPositions(owned.shard, self._boot_ms()) if has_replicas else None
+        """What it publishes; None if its database has no replicas."""
         self._constants = constants
         self._weight = host.namespaces.weight_of
         self._clock = host.clock
@@ -184,8 +191,13 @@ class OwnedShard:
 
     @property
     def accepts_items(self) -> bool:
-        """Whether its circuit breaker lets new items pass."""
-        return self.is_answering and not self._breaker.is_open
+        """Whether its circuit breaker lets new items pass, and a loss of its region would be within the bound."""
+        positions = self.positions
+        return (
+            self.is_answering
+            and not self._breaker.is_open
+            and (positions is None or positions.accepts_items(self._boot_ms()))
+        )
 
     @property
     def counts(self) -> TopicCounts:
@@ -375,7 +387,7 @@ class OwnedShard:
         Raises `TemporaryRefusal`: nothing was queued.
         """
         self._check_serving()
-        self._breaker.check()
+        self._check_new_items(len(items))
         numbers = self.numbers
         self._check_numbers_left(len(items))
         accepted_ms = self._database_clock.arrival_ms()
@@ -410,7 +422,7 @@ class OwnedShard:
         Raises `TemporaryRefusal`: nothing was queued.
         """
         self._check_serving()
-        self._breaker.check()
+        self._check_new_items(sum([len(entry.items) for entry in entries]))
         operation = Completions(namespace, entries, self._database_clock.arrival_ms(), caller)
         self._check_numbers_left(operation.number_count(0, len(operation)))
         self._writer.submit(operation)
@@ -430,6 +442,23 @@ class OwnedShard:
         if isinstance(operation, Moves):
             self._check_numbers_left(len(operation))
         self._writer.submit(operation)
+
+    def _check_new_items(self, count: int) -> None:
+        """Raise `TemporaryRefusal` if new items are not accepted now."""
+        self._breaker.check()
+        if self.positions is not None and count:
+            self.positions.admit(count, self._boot_ms())
+
+    def sample_positions(self, now_ms: int) -> None:
+        """Record the present position. Only if it has `positions`."""
+        assert self.positions is not None
+        self.positions.sample(now_ms, self._writer.flush_number, self._writer.inserted_items)
+
+    def publication(self, now_ms: int, servers: Collection[str]) -> tuple[Sequence[tuple[int, int]], int]:
+        """Return what is to be published now; see `ShardPositions.publication`. Only if it has `positions`."""
+        self.sample_positions(now_ms)
+        assert self.positions is not None
+        return self.positions.publication(now_ms, self._writer.new_items_max, servers)
 
     def _check_numbers_left(self, count: int) -> None:
         """Give the shard up and raise `Unavailable` if its epoch has no more ids."""

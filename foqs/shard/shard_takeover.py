@@ -27,14 +27,25 @@ class ShardTakeover:
         store: the store of the shard, which is not open yet.
         cache: the row cache of the shard, within the host's limits.
         database: the `HostDatabase` that the shards of this host in the same database share.
+        has_replicas: see `OwnedShard`.
     """
 
-    def __init__(self, shard: int, store: Store, cache: RowCache, host: HostServices, database: HostDatabase) -> None:
+    def __init__(
+        self,
+        shard: int,
+        store: Store,
+        cache: RowCache,
+        host: HostServices,
+        database: HostDatabase,
+        *,
+        has_replicas: bool = False,
+    ) -> None:
         self._shard = shard
         self._store = store
         self._cache = cache
         self._host = host
         self._database = database
+        self._has_replicas = has_replicas
         self._end_clock: Callable[[], None] = _ignore
 
     async def connect(self) -> None:
@@ -55,7 +66,9 @@ class ShardTakeover:
         database_ms = await database.sample_clock(store)
         clock = database.clock.start_shard_clock(database_ms, owner.clock_ms, owner.offset_ms, owner.arrival_ms)
         self._end_clock = partial(database.clock.end_shard_clock, clock)
-        shard = OwnedShard(owned, clock, self._cache, self._host, database, self.disconnect)
+        shard = OwnedShard(
+            owned, clock, self._cache, self._host, database, self.disconnect, has_replicas=self._has_replicas
+        )
         for _ in shard.memory.recover(await store.topics(), await store.key_slots(), await store.purge_markers()):
             await asyncio.sleep(0)
         return shard

@@ -87,6 +87,8 @@ class Writer:
         host: HostServices,
     ) -> None:
         self.flush_number = owned.owner.flush
+        self.inserted_items = 0
+        """The items that this epoch has inserted up to `flush_number`."""
         self.lease_cost = LeaseCost()
         self.last_flush_s = 0.0
         """The duration of the last committed flush, with all its attempts."""
@@ -202,6 +204,13 @@ class Writer:
     def bisection_batch_count(self) -> int:
         """The number of parts of refused batches that wait for another try."""
         return len(self._bisection_queue)
+
+    @property
+    def new_items_max(self) -> int:
+        """How many more items it inserts at most if nothing more is submitted."""
+        # A part may be in two of them.
+        batches = [self._sealed_batch, self._flushing_batch, *self._bisection_queue]
+        return self._intake.new_items_max + sum([batch.new_items_max for batch in batches])
 
     @property
     def pending_key_slots(self) -> Sequence[int]:
@@ -493,6 +502,7 @@ class Writer:
             await asyncio.sleep(self._backoff.pause_s(attempt))
             attempt += 1
         self.flush_number += 1
+        self.inserted_items += len(plan.inserted)
         self.last_flush_s = self._stopwatch_s() - started_s
         self._is_maybe_written = True
         if batch.key_slots:

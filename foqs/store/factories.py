@@ -7,6 +7,7 @@ owners of shards.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -20,6 +21,7 @@ from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_server import MysqlServers
 from foqs.store.mysql.mysql_store import MysqlStore
+from foqs.store.mysql.replica_rows import ReplicaRows
 from foqs.store.port import Store, StoreUnusable
 from foqs.store.primary_servers import promoter_servers, settings_of_primary, settings_while_serving
 from foqs.store.sqlite.sqlite_store import SqliteStore
@@ -87,6 +89,19 @@ def servers_of_promoters(config: Config) -> dict[str, MysqlServers]:
         for name, options in config.databases.items()
         if config.cluster.zookeeper and options.servers and options.promoter_user
     }
+
+
+def replica_readers(config: Config) -> dict[str, dict[str, ReplicaRows]]:
+    """Return, for each database with servers, what reads the owner rows at each of them. Raises `ConfigError`."""
+    found: dict[str, dict[str, ReplicaRows]] = {}
+    for database, options in config.databases.items():
+        if config.cluster.zookeeper and options.servers:
+            settings = mysql_settings(config, database)
+            found[database] = {
+                name: ReplicaRows(name, replace(settings, host=host, port=port, unix_socket=None))
+                for name, (host, port) in options.server_addresses.items()
+            }
+    return found
 
 
 def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings:

@@ -254,7 +254,8 @@ class SimulatedFleet(SimulatedCluster):
         settings = _settings(WILD if self.wild else SETTINGS)
         state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
         paces = AgentPace(session_margin_ms=STOP_MARGIN_MS), PlannerPace(handover_timeout_ms=DRAIN_MS)
-        membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0, *paces)
+        shards = state.shards.served
+        membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0, *paces, shards)
         connect = self.connector(me.address, Random(f"{number}/peers"))
         greet = make_handshake(principals.token(principals.OPERATOR), None, has_certificate=False)
         peers = CountedPeers(

@@ -73,7 +73,15 @@ class ClusterHost:
         settings = replace(engine_settings(alone=False), tier=tier)
         self.state = HostState(settings.namespace, tier, world.clock.stopwatch_s)
         self.membership = Membership(
-            config, self.registry, self.nonce, world.clock, rng, lambda: 0.0, AgentPace(), PLANNER_PACE
+            config,
+            self.registry,
+            self.nonce,
+            world.clock,
+            rng,
+            lambda: 0.0,
+            AgentPace(),
+            PLANNER_PACE,
+            self.state.shards.served,
         )
         self.peers = self.make_peers(self.membership.hosts)
         self.tier = TierMember(

@@ -134,6 +134,12 @@ class Batch:
             self.parts.append(part)
             self._entry_count += part.count
 
+    @property
+    def new_items_max(self) -> int:
+        """How many items it inserts at most."""
+        completed = [part.operation.number_count(part.start, part.stop) for part in self.completions]
+        return sum([part.count for part in self.inserts]) + sum(completed)
+
     def due_rows(self) -> list[Mapping[int, Row]]:
         """Return the rows that were read for its dues, as they are in the table.
 

@@ -117,6 +117,19 @@ class Intake:
         """Return (lane, waiting entries, bytes that they write or may make a flush read) for each lane."""
         return [(lane, queue.items, queue.bytes) for lane, queue in zip(Lane, self._queues, strict=True)]
 
+    @property
+    def new_items_max(self) -> int:
+        """How many items the waiting inserts and completions insert at most."""
+        count = self._insert_quota.items
+        for part in self._queues[Lane.NACK].parts():
+            if type(part.operation) is Completions:
+                count += part.operation.number_count(part.start, part.stop)
+        for held in self._held_back.values():
+            for operation, place in held:
+                if type(operation) is Completions:
+                    count += operation.number_count(place, place + 1)
+        return count
+
     def lease_backlog(self, namespace: str) -> tuple[int, float]:
         """Return the waiting entries of a namespace in the lanes LEASE, DUE and PURGE, and its share (0 to 1) by weight."""
         return self._internal_quota.backlog(namespace)

@@ -98,6 +98,13 @@ def last_flush(database: str, shard: int) -> bytes:
     )
 
 
+def owner_positions(shards: Iterable[int]) -> bytes:
+    """Read the number, the epoch and the last flush of each of these shards at this server, in the schema of the connection."""
+    return b" UNION ALL ".join(
+        b"SELECT %d, epoch, flush FROM foqs_%d_owner WHERE one = 1" % (shard, shard) for shard in shards
+    )
+
+
 def write_term(database: str, term: int, server: str) -> tuple[bytes, ...]:
     """Commit a term, unless a later one is there. With semi-sync this returns when an acker has it and all before it."""
     table = b"%s.foqs_term" % _name(database)
@@ -139,6 +146,8 @@ class ReplicationSql(ABC):
     """Lets a stop of the replication end with an error after some seconds, so that the connection is not lost by it."""
     start_counters: Sequence[str]
     """The names of the counters of starts of the reception."""
+    promoter_rights: Sequence[str]
+    """Rights for the whole server without which an account cannot steer the replication."""
     log_status: Sequence[str]
     """The names of what `kept_log` looks at."""
 

@@ -22,7 +22,7 @@ def new_membership() -> Membership:
     config = Config.model_validate(
         {"cluster": {"zookeeper": "nowhere:1"}, "databases": {"then": {"url": "mysql://u@h/d"}}}
     )
-    return Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0, AgentPace(), PlannerPace())
+    return Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0, AgentPace(), PlannerPace(), {})
 
 
 @pytest.mark.parametrize("items", [0, 1, 1_023])

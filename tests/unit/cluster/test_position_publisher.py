@@ -1,0 +1,126 @@
+"""A host publishes the positions of its shards before they accept items, and keeps those of shards that it has given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from foqs.cluster.position_publisher import PositionPublisher
+from foqs.core.limits.shard_positions import ALLOWANCE_MIN, ShardPositions
+from foqs.store.mysql.replica_rows import ReplicaUnread
+from foqs_contract.errors import Overloaded
+from shardmgr.model import Layout, ShardSpec
+from shardmgr.positions import ShardPosition, name_host, read_all_positions, write_positions
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary
+from shardmgr.primary_document import replace_primary
+from shardmgr.registry.port import Registry
+from tests.support.local_ensemble import LocalEnsemble
+from tests.support.poll import eventually, soon
+
+ENTRY = Primary(
+    3,
+    "a",
+    LossPolicy.ASYNC,
+    {"b": "", "c": ""},
+    servers={name: DatabaseServer(f"r-{name}", at) for at, name in enumerate("abc", 1)},
+)
+
+
+class PlainShard:
+    """Has the part of an owned shard that is published."""
+
+    def __init__(self, number: int, epoch: int) -> None:
+        self.number, self.epoch = number, epoch
+        self.flush = self.inserted = 0
+        self.positions: ShardPositions | None = ShardPositions(number, 0)
+
+    def sample_positions(self, now_ms: int) -> None:
+        assert self.positions is not None
+        self.positions.sample(now_ms, self.flush, self.inserted)
+
+    def publication(self, now_ms: int, servers: Sequence[str]) -> object:
+        assert self.positions is not None
+        self.sample_positions(now_ms)
+        return self.positions.publication(now_ms, 0, servers)
+
+
+class PlainReader:
+    def __init__(self) -> None:
+        self.rows: Mapping[int, tuple[int, int]] | None = None
+        self.asked: list[tuple[int, Sequence[int]]] = []
+
+    async def read(self, server_id: int, shards: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        self.asked.append((server_id, shards))
+        if self.rows is None:
+            raise ReplicaUnread("it is away")
+        return self.rows
+
+    def close(self) -> None:
+        pass
+
+
+def publisher(
+    registry: Registry, shards: Mapping[int, PlainShard], readers: Mapping[str, PlainReader]
+) -> PositionPublisher:
+    loop = asyncio.get_running_loop()
+    view = SimpleNamespace(layout=Layout({number: ShardSpec(number, "main") for number in (1, 2)}))
+    clock = SimpleNamespace(monotonic_ms=lambda: int(loop.time() * 1_000))
+    return PositionPublisher(
+        registry,
+        "host:1",
+        cast("Any", shards),
+        lambda: cast("Any", view),
+        {"main": readers},
+        {"main": 60_000},
+        cast("Any", clock),
+    )
+
+
+def test_shard_accepts_items_once_its_position_is_published_and_replicas_are_read() -> None:
+    async def story() -> None:
+        registry = LocalEnsemble(None, lambda: 0).registry(6_000)
+        await registry.open()
+        await name_host(registry, "host:1")
+        earlier = ShardPosition(2, 4, [(9, 90)], 1_090)
+        await write_positions(registry, "host:1", [earlier, ShardPosition(1, 4, [(0, 0)], 1_000)], None)
+        shard = PlainShard(1, 5)
+        shards = {1: shard}
+        readers = {name: PlainReader() for name in "abc"}
+        found = publisher(registry, shards, readers)
+        task = asyncio.ensure_future(found.run())
+        assert shard.positions is not None
+        positions = shard.positions
+        with pytest.raises(Overloaded):
+            positions.admit(1, 0)
+        await replace_primary(registry, "main", ENTRY, None)
+        await soon(lambda: positions.accepts_items(0))
+        assert await read_all_positions(registry) == {1: ShardPosition(1, 5, [(0, 0)], ALLOWANCE_MIN), 2: earlier}
+        shard.flush, shard.inserted = 3, 30
+        readers["b"].rows = {1: (5, 3)}
+        await soon(lambda: found.lags_ms().get(("main", "c"), 0) > 0)
+        await soon(lambda: found.lags_ms()["main", "b"] == 0)
+        assert readers["b"].asked[0] == (2, [1])
+        assert not readers["a"].asked
+        assert found.bounds_ms() == {"main": 60_000}
+        readers["b"].rows = {1: (4, 700)}  # it was rebuilt, and has an earlier epoch
+        await soon(lambda: found.lags_ms()["main", "b"] > 0)
+
+        async def is_published() -> bool:
+            return (await read_all_positions(registry))[1].points[-1] == (3, 30)
+
+        await eventually(is_published, "the position is published")
+        other = PlainShard(2, 3)
+        del shards[1]
+        shards[2] = other
+        assert other.positions is not None
+        await soon(lambda: other.positions is not None and other.positions.accepts_items(0))
+        kept = await read_all_positions(registry)
+        assert kept[1].points[-1] == (3, 30)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
