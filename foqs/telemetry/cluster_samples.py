@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.membership import Membership
 from foqs.cluster.order_probe import OrderProbe
+from foqs.cluster.position_publisher import PositionPublisher
 from foqs.queue.bulk_jobs.bulk_job import BulkJobRecords, BulkJobState
 from foqs.telemetry.metrics import Samples
 from foqs.telemetry.samples import SHARD_STATES
@@ -35,6 +36,8 @@ def cluster_samples(membership: Membership, tier: str) -> Samples:
         "foqs_planner_elected": [((), float(planner.is_elected))],
     }
     samples |= _database_samples(membership.promoters)
+    if membership.positions is not None:
+        samples |= _position_samples(membership.positions)
     if view is not None:
         states = _count_states(view, tier)
         samples["foqs_cluster_hosts"] = [((), float(len(view.members)))]
@@ -51,6 +54,14 @@ def _database_samples(promoters: HostPromoters) -> dict[str, Sequence[tuple[tupl
         "foqs_database_serving": [((name,), float(each.is_reached and each.entry.is_serving)) for name, each in rounds],
         "foqs_database_ackers": [((name,), float(len(each.entry.ackers))) for name, each in synced],
         "foqs_database_proven_ackers": [((name,), float(len(each.proven))) for name, each in synced],
+    }
+
+
+def _position_samples(positions: PositionPublisher) -> dict[str, Sequence[tuple[tuple[str, ...], float]]]:
+    """Return the samples of the databases with replicas of which this host owns shards."""
+    return {
+        "foqs_replica_lag_seconds": [(names, lag_ms / 1_000) for names, lag_ms in positions.lags_ms().items()],
+        "foqs_replica_lag_max_seconds": [((name,), bound / 1_000) for name, bound in positions.bounds_ms().items()],
     }
 
 

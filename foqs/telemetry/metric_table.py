@@ -274,6 +274,18 @@ CLUSTER_METRICS: Final = (
     ),
     _gauge("database_ackers", "Ackers of the primary, with the policy semi-sync", "database"),
     _gauge("database_proven_ackers", "Those of them that are reached and have all that they acknowledged", "database"),
+    _gauge(
+        "replica_lag_seconds",
+        "How long ago the oldest item was inserted at most that the replica is not known to have, of the shards of this host; 0 if "
+        "it has all",
+        "database",
+        "server",
+    ),
+    _gauge(
+        "replica_lag_max_seconds",
+        "With the policy async: shards of this host accept no new items once the nearest replica lags by this",
+        "database",
+    ),
 )
 """The metrics of a cluster, sampled at each scrape of a host in one. A host alone has none of them."""
 
