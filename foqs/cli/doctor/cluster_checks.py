@@ -17,6 +17,7 @@ from typing import Final
 from foqs.cli.doctor.finding import StoreLocation
 from foqs.cli.doctor.mysql_checks import check_mysql
 from foqs.cli.doctor.peer_checks import check_peers
+from foqs.cli.doctor.region_checks import check_servers
 from foqs.cli.doctor.sqlite_checks import check_sqlite
 from foqs.cluster.connections import read_registry
 from foqs.options.config import Config
@@ -156,6 +157,8 @@ async def _check_databases(config: Config, layout: Layout, primaries: Primaries)
             found = await _check_primary(config, name, place, primaries)
         else:
             found = await check_sqlite(Path(options.parsed_url.path), place)
+        if options.servers:
+            found += await check_servers(config, name, primaries.entries.get(name))
         findings += [replace(finding, check=f"{finding.check} {name}") for finding in found]
     return findings
 

@@ -47,7 +47,7 @@ class ExpectedServer:
     needs_acks: bool
 
     async def check(self, link: MysqlLink, database: str) -> None:
-        problem = self.problem(await _see(link, database))
+        problem = self.problem(await see_server(link, database))
         if problem is not None:
             raise WrongServer(problem)
 
@@ -78,7 +78,8 @@ class ExpectedServer:
         return None
 
 
-async def _see(link: MysqlLink, database: str) -> SeenServer:
+async def see_server(link: MysqlLink, database: str) -> SeenServer:
+    """Return what a connection shows of its server. Raises `ServerError`, `MysqlLinkLost`."""
     (identity,) = await link.run(IDENTITY)
     version, server_id = identity.rows[0]
     sql = replication_sql_of(text(version))

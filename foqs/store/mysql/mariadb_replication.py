@@ -30,6 +30,14 @@ class MariadbReplication(ReplicationSql):
         "COM_CHANGE_MASTER",
         "COM_RESET",
     )
+    promoter_rights = (
+        "READ_ONLY ADMIN",
+        "RELOAD",
+        "REPLICATION SLAVE ADMIN",
+        "REPLICATION MASTER ADMIN",
+        "PROCESS",
+        "CONNECTION ADMIN",
+    )
     log_status = ("RPL_STATUS",)
     schema = b"information_schema"
     read_reception = b"SHOW ALL SLAVES STATUS"

@@ -30,6 +30,14 @@ class MysqlReplication(ReplicationSql):
         "COM_CHANGE_REPLICATION_SOURCE",
         "COM_RESET",
     )
+    promoter_rights = (
+        "RELOAD",
+        "REPLICATION CLIENT",
+        "REPLICATION_SLAVE_ADMIN",
+        "SYSTEM_VARIABLES_ADMIN",
+        "PROCESS",
+        "CONNECTION_ADMIN",
+    )
     log_status = ()
     schema = b"performance_schema"
     read_reception = (

@@ -1,0 +1,63 @@
+"""Doctor names each thing that is wrong with a server of a region, with a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from foqs.cli.doctor.region_checks import SeenAccounts, _has, server_findings, shared_numbers
+from foqs.store.mysql.expected_server import SeenServer
+from shardmgr.primary import DatabaseServer, LossPolicy, Primary
+
+ENTRY = Primary(
+    3, "a", LossPolicy.SEMI_SYNC, servers={name: DatabaseServer(f"r-{name}", at) for at, name in enumerate("abc", 1)}
+)
+WELL = SeenServer(2, 3, is_read_only=True, waits_for_acks=False)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (SeenAccounts("no answer", "", {}), "hosts do not reach it: no answer"),
+        (SeenAccounts(replace(WELL, server_id=7), "", {}), "its server_id is 7, and the entry names 2"),
+        (SeenAccounts(replace(WELL, passes_read_only=True), "", {}), "may write it although it is read-only"),
+        (SeenAccounts(replace(WELL, is_read_only=False), "", {}), "it accepts commits, and a is the primary"),
+        (SeenAccounts(WELL, "promoter lacks RELOAD", {}), "promoters cannot use it"),
+        (SeenAccounts(WELL, "", {"c": "Access denied"}), "c cannot receive from it: Access denied"),
+    ],
+)
+def test_fault_of_a_server_is_one_bad_finding(seen: SeenAccounts, said: str) -> None:
+    [found] = server_findings("b", seen, "main", ENTRY)
+    assert (found.check, found.state) == ("Server b", "bad")
+    assert said in found.detail
+    assert found.remedy
+
+
+def test_server_without_a_fault_is_ok_and_all_faults_are_named() -> None:
+    [found] = server_findings("b", SeenAccounts(WELL, "", {}), "main", ENTRY)
+    assert (found.state, found.detail[:22]) == ("ok", "server_id 2, closed; h")
+    [found] = server_findings("a", SeenAccounts(replace(WELL, server_id=1, is_read_only=False), "", {}), "main", ENTRY)
+    assert "the primary" in found.detail
+    assert len(server_findings("b", SeenAccounts(WELL, "away", {"a": "away", "c": "away"}), "main", ENTRY)) == 3
+    [found] = server_findings("b", SeenAccounts(replace(WELL, is_read_only=False), "", {}), "main", None)
+    assert found.state == "ok"
+
+
+def test_number_of_two_servers_is_found() -> None:
+    seen = {"a": SeenAccounts(WELL, "", {}), "b": SeenAccounts(WELL, "", {}), "c": SeenAccounts("away", "", {})}
+    [found] = shared_numbers(seen)
+    assert "a, b have the server_id 2" in found.detail
+    assert not shared_numbers({"a": seen["a"], "c": seen["c"]})
+
+
+def test_rights_are_those_for_the_whole_server() -> None:
+    mariadb = [
+        ("GRANT RELOAD, READ_ONLY ADMIN ON *.* TO `p`@`%` IDENTIFIED BY PASSWORD '*1'",),
+        ("GRANT SELECT ON `f`.* TO `p`@`%`",),
+    ]
+    assert _has(mariadb, "READ ONLY ADMIN")
+    assert _has(mariadb, "RELOAD")
+    assert not _has(mariadb, "SELECT")
+    assert _has([(b"GRANT CONNECTION_ADMIN,REPLICATION_SLAVE_ADMIN ON *.* TO `p`@`%`",)], "REPLICATION_SLAVE_ADMIN")
+    assert _has([("GRANT ALL PRIVILEGES ON *.* TO `p`@`%`",)], "PROCESS")
