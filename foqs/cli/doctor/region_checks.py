@@ -117,8 +117,9 @@ async def _see(config: Config, database: str, name: str) -> SeenAccounts:
         replace(hosts, user=f"{options.replica_user}_{other}", password=replica_password, database="")
         for other in others
     ]
-    seen, problem, *problems = await asyncio.gather(
-        _see_as_host(hosts), _promoter_problem(promoter), *(_replica_problem(login) for login in logins)
+    seen, (problem, *problems) = await asyncio.gather(
+        _see_as_host(hosts),
+        asyncio.gather(_promoter_problem(promoter), *(_replica_problem(login) for login in logins)),
     )
     return SeenAccounts(seen, problem, {other: text for other, text in zip(others, problems, strict=True) if text})
 

@@ -7,6 +7,7 @@ an argument, and what a replica has is reported by the caller.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -17,7 +18,10 @@ ALLOWANCE_MIN: Final = 1_000
 """The fewest items that may be accepted between two publications. A loss is reported with this uncertainty at least."""
 _ALLOWANCE_MAX: Final = 1_000_000
 _SAMPLES_MAX: Final = 256
-"""The samples that are kept. Without the oldest of them a replica counts as farther behind than it is."""
+"""The samples that are kept: fewer the older they are."""
+_SPACING_DIVISOR: Final = 8
+"""Kept samples may be an eighth of their age apart, so a replica counts as that much farther behind than it is at most. At ten
+samples a second, a day needs fewer than 220."""
 _SPREAD_POINTS: Final = 6
 """The points of a publication beside those of replicas and the last one."""
 _RATE_OVER_MS: Final = 1_000
@@ -110,7 +114,7 @@ class ShardPositions:
             return
         self._samples.append(_Sample(Point(flush, inserted), now_ms))
         if len(self._samples) > _SAMPLES_MAX:
-            del self._samples[1]
+            self._thin(now_ms)
         self._find_nearest()
 
     def confirm(self, server: str, flush: int | None) -> None:
@@ -136,10 +140,21 @@ class ShardPositions:
 
     def _place(self, flush: int) -> int:
         """Return the place of the last sample that has no later flush."""
-        samples = self._samples
-        return next(
-            place for place in range(len(samples) - 1, -1, -1) if place == 0 or samples[place].point.flush <= flush
-        )
+        return max(0, bisect_right(self._samples, flush, key=_flush_of) - 1)
+
+    def _thin(self, now_ms: int) -> None:
+        """Drop samples, the more the older they are. What is behind a dropped one counts as behind the one before it."""
+        first, *others = self._samples
+        kept = [others.pop()]
+        while others:
+            sample = others.pop()
+            before = others[-1] if others else first
+            after_ms = kept[-1].until_ms
+            if after_ms - before.until_ms > (now_ms - after_ms) // _SPACING_DIVISOR:
+                kept.append(sample)
+        # More than these are older than a day, and then only some.
+        del kept[_SAMPLES_MAX - 1 :]
+        self._samples = [first, *reversed(kept)]
 
     # ------------------------------------------------------------- publications
 
@@ -188,3 +203,7 @@ class ShardPositions:
         nearest = max((place for place in places if place < last), default=last)
         places |= {nearest + (last - nearest) * step // (_SPREAD_POINTS + 1) for step in range(1, _SPREAD_POINTS + 1)}
         return [self._samples[place].point for place in sorted(places)]
+
+
+def _flush_of(sample: _Sample) -> int:
+    return sample.point.flush

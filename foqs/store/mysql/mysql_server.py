@@ -204,7 +204,7 @@ class MysqlServer:
                 continue
             except MysqlLinkLost as error:
                 raise self._lost(error) from error
-            found += [LastFlush(shard, *map(int, row)) for row in result.rows]
+            found += [LastFlush(shard, int(epoch), int(flush), int(written)) for epoch, flush, written in result.rows]
         return found
 
     async def carry_out(self, step: SendCommand) -> None:

@@ -81,7 +81,7 @@ class Owner:
             self.positions.sample(self.now_ms, len(self.inserted) - 1, self.inserted[-1])
             pending = sum(count for count, _ in self.waiting)
             points, most = self.positions.publication(self.now_ms, pending, SERVERS)
-            self.in_flight = ShardPosition(1, EPOCH, points, most)
+            self.in_flight = ShardPosition(1, EPOCH, 3, points, most)
 
     def answer(self) -> None:
         if self.in_flight is not None:
@@ -255,8 +255,28 @@ def test_samples_and_points_are_bounded() -> None:
     assert points[-1] == Point(1_999, 1_999)
 
 
+def test_lag_of_hours_is_known_to_an_eighth() -> None:
+    positions = ShardPositions(1, 0)
+    behind = [1_000, 60_000, 3_600_000, 8_000_000]
+    for at in range(100, 9_000_001, 100):
+        positions.sample(at, at, at)
+    assert len(positions._samples) <= shard_positions._SAMPLES_MAX
+    for lag_ms in behind:
+        positions.confirm("b", 9_000_000 - lag_ms)
+        assert lag_ms <= positions.lag_ms("b", 9_000_000) <= lag_ms * 9 // 8
+
+
+def test_bound_of_a_minute_holds_for_replicas_that_are_always_half_a_minute_behind() -> None:
+    positions = ShardPositions(1, 0)
+    positions.set_bound(60_000)
+    for at in range(100, 600_001, 100):
+        positions.sample(at, at, at)
+        positions.confirm("b", at - 30_000 if at > 30_000 else None)
+        assert positions.is_near(at)
+
+
 def test_range_by_the_epoch_of_the_row() -> None:
-    published = ShardPosition(1, EPOCH, [(0, 0), (5, 50), (9, 90)], 1_090)
+    published = ShardPosition(1, EPOCH, 3, [(0, 0), (5, 50), (9, 90)], 1_090)
     assert lost_range(None, EPOCH, 3) is None
     assert lost_range(published, EPOCH + 1, 0) == LostRange(0, 0, 0)
     assert lost_range(published, EPOCH - 1, 99) == LostRange(9, 90, None)
