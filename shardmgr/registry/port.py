@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -110,6 +110,19 @@ class Registry(Protocol):
             RegistryConflict, RegistryFailed: nothing was written.
             RegistryOutcomeUnknown: it may have been written.
         """
+        ...
+
+    async def remove(self, name: str, version: int) -> None:
+        """Remove the named version of a document. The versions of a later one of this name begin again.
+
+        Raises:
+            RegistryConflict, RegistryFailed: nothing was removed.
+            RegistryOutcomeUnknown: it may have been removed.
+        """
+        ...
+
+    async def names(self, folder: str) -> Sequence[str]:
+        """Return the names of the documents and entries of a folder, no older than the call. Raises `RegistryFailed`."""
         ...
 
     async def members(self, folder: str) -> Mapping[str, bytes]:

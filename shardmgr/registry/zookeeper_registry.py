@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from shardmgr.registry.port import (
@@ -176,6 +176,24 @@ class ZooKeeperRegistry:
             except (NodeExists, NodeChanged):
                 pass
             raise RegistryConflict(f"{name} does not have version {version}: read it again")
+
+    async def remove(self, name: str, version: int) -> None:
+        check_name(name)
+        async with self._bounded_call(True, f"remove {name}") as zk:
+            if version >= 0:  # -1 would mean any
+                with suppress(NodeMissing, NodeChanged):
+                    await zk.call(True, "delete", f"{self._root}/{name}", version)
+                    return
+            raise RegistryConflict(f"{name} does not have version {version}: read it again")
+
+    async def names(self, folder: str) -> Sequence[str]:
+        check_name(folder)
+        async with self._bounded_call(False, f"read the names in {folder}") as zk:
+            await self._sync(zk)
+            try:
+                return tuple(await zk.call(False, "get_children", f"{self._root}/{folder}"))
+            except NodeMissing:
+                return ()
 
     async def members(self, folder: str) -> Mapping[str, bytes]:
         check_name(folder)

@@ -128,6 +128,42 @@ def test_document_and_its_children_are_independent(bench: RegistryBench) -> None
     bench.run(story())
 
 
+def test_document_is_removed_only_in_the_version_that_the_caller_has_seen(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.open_registry(), await bench.open_registry()
+        version = await registry.replace("hosts/a", b"1", None)
+        version = await registry.replace("hosts/a", b"2", version)
+        for wrong in (-1, version - 1, version + 1):
+            with pytest.raises(RegistryConflict, match="hosts/a"):
+                await registry.remove("hosts/a", wrong)
+        assert await registry.read("hosts/a") == VersionedDocument(b"2", version)
+        changed = await next_change(registry)
+        await other.remove("hosts/a", version)
+        await changed.wait()
+        assert await registry.read("hosts/a") is None
+        for action in (registry.remove("hosts/a", version), registry.replace("hosts/a", b"3", version)):
+            with pytest.raises(RegistryConflict, match="hosts/a"):
+                await action
+        assert await registry.replace("hosts/a", b"3", None) == 0
+        assert await other.read("hosts/a") == VersionedDocument(b"3", 0)
+
+    bench.run(story())
+
+
+def test_names_are_those_of_the_documents_and_entries_of_a_folder(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.open_registry(), await bench.open_registry()
+        assert await registry.names("hosts") == ()
+        for name in ("hosts/b", "hosts/a", "hosts/a/below", "host", "hosts-2/c"):
+            await registry.replace(name, b"", None)
+        await other.announce("hosts", "member", b"")
+        assert sorted(await registry.names("hosts")) == ["a", "b", "member"]
+        await other.remove("hosts/b", 0)
+        assert sorted(await registry.names("hosts")) == ["a", "member"]
+
+    bench.run(story())
+
+
 def test_a_large_document_is_kept_and_a_larger_one_refused(bench: RegistryBench) -> None:
     async def story() -> None:
         registry = await bench.open_registry()

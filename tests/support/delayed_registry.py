@@ -11,7 +11,7 @@ registry does. Knows nothing of the contents of documents.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeVar
 
@@ -84,6 +84,12 @@ class DelayedRegistry(LocalRegistry):
         return await self._ask(
             lambda: LocalRegistry.replace(self, name, data, version), RegistryOutcomeUnknown("no answer")
         )
+
+    async def remove(self, name: str, version: int) -> None:
+        await self._ask(lambda: LocalRegistry.remove(self, name, version), RegistryOutcomeUnknown("no answer"))
+
+    async def names(self, folder: str) -> Sequence[str]:
+        return await self._ask(lambda: LocalRegistry.names(self, folder), RegistryFailed("no answer"))
 
     async def members(self, folder: str) -> Mapping[str, bytes]:
         return await self._ask(lambda: LocalRegistry.members(self, folder), RegistryFailed("no answer"))

@@ -8,7 +8,7 @@ uses the file. Knows nothing of the documents' content.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -119,6 +119,24 @@ class LocalEnsemble:
         self._notify_users()
         return entry.version
 
+    def remove(self, name: str, version: int) -> None:
+        former = self.read(name)
+        if former is None or former.version != version:
+            raise RegistryConflict(f"{name} does not have version {version}: read it again")
+        assert self._documents is not None
+        documents = {each: document for each, document in self._documents.items() if each != name}
+        if self._file is not None:
+            self._file.save(documents)
+        self._documents = documents
+        self._notify_users()
+
+    def names(self, folder: str) -> Sequence[str]:
+        """Return the names of what is in a folder. A document below it has a folder of its own there."""
+        assert self._documents is not None
+        paths = [*self._documents, *(f"{folder}/{name}" for name in self._members.get(folder, {}))]
+        below = [path.removeprefix(f"{folder}/") for path in paths if path.startswith(f"{folder}/")]
+        return tuple(sorted({path.partition("/")[0] for path in below}))
+
     def members(self, folder: str) -> Mapping[str, bytes]:
         return {name: entry.data for name, entry in self._members.get(folder, {}).items()}
 
@@ -212,6 +230,16 @@ class LocalRegistry:
         check_document_size(name, data)
         self._require_connection()
         return self._ensemble.replace(name, data, version)
+
+    async def remove(self, name: str, version: int) -> None:
+        check_name(name)
+        self._require_connection()
+        self._ensemble.remove(name, version)
+
+    async def names(self, folder: str) -> Sequence[str]:
+        check_name(folder)
+        self._require_connection()
+        return self._ensemble.names(folder)
 
     async def members(self, folder: str) -> Mapping[str, bytes]:
         check_name(folder)
