@@ -1,29 +1,31 @@
-"""What the owners of shards have published of their positions, for the report of an accepted loss.
+"""What the owners of shards have published of their positions, for the report of an accepted loss and the check of a proof.
 
 Always true: an owner inserts nothing before its first publication of an epoch is written, and no more than the last one that
-was written allows. A host keeps what it has published of shards that it no longer owns. Knows neither SQL nor items.
+was written allows. A host keeps what it has published of shards that it no longer owns; the document of a host that is gone
+stays while it has the latest publication of a shard. Knows neither SQL nor items.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from shardmgr.model import TERM_MAX, MalformedDocument
 from shardmgr.primary_document import name_part
-from shardmgr.registry.port import Registry
-from shardmgr.strict_json import Form, Name, parse_document
+from shardmgr.registry.port import Registry, RegistryConflict
+from shardmgr.strict_json import Form, parse_document
 
 FORMAT: Final = 1
 FOLDER: Final = "positions"
-HOSTS_DOCUMENT: Final = "position-hosts"
-HOSTS_MAX: Final = 1_000
-"""The hosts whose positions are read. The name of the one that came first is dropped for a further one."""
 SHARDS_MAX: Final = 2_500
 """The shards of one host's document, at most about 350 bytes each."""
+_CONCURRENT_READS_MAX: Final = 64
 _NUMBER_MAX: Final = (1 << 63) - 1
 _Count = Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
 
@@ -33,14 +35,21 @@ class ShardPosition:
     """What an owner has published of one shard in its epoch.
 
     Attributes:
+        term: of the primary at which it owns the shard.
         points: (flush, items inserted in this epoch up to it), ascending. The last one is the last flush that was known.
         most: this epoch inserts no more items before another publication is written.
     """
 
     shard: int
     epoch: int
+    term: int
     points: Sequence[tuple[int, int]]
     most: int
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The epoch, and the last flush that was known to be committed."""
+        return self.epoch, self.points[-1][0]
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,6 +97,7 @@ def newest(positions: Iterable[ShardPosition]) -> dict[int, ShardPosition]:
 class _PositionForm(Form):
     shard: Annotated[int, Field(ge=0)]
     epoch: Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
+    term: Annotated[int, Field(ge=1, le=TERM_MAX)]
     points: Annotated[list[Annotated[list[_Count], Field(min_length=2, max_length=2)]], Field(min_length=1)]
     most: _Count
 
@@ -96,14 +106,16 @@ class _HostForm(Form):
     shards: list[_PositionForm]
 
 
-class _NamesForm(Form):
-    hosts: list[Name]
-
-
 def render_positions(positions: Iterable[ShardPosition]) -> bytes:
     """Return the JSON text of one host's positions, at most `SHARDS_MAX`; `parse_positions` reads it."""
     shards: list[dict[str, Any]] = [
-        {"shard": each.shard, "epoch": each.epoch, "points": [list(point) for point in each.points], "most": each.most}
+        {
+            "shard": each.shard,
+            "epoch": each.epoch,
+            "term": each.term,
+            "points": [list(point) for point in each.points],
+            "most": each.most,
+        }
         for each in sorted(positions, key=lambda each: each.shard)
     ]
     return json.dumps({"format": FORMAT, "shards": shards}, separators=(",", ":")).encode()
@@ -113,7 +125,7 @@ def parse_positions(text: bytes) -> list[ShardPosition]:
     """Parse the positions of one host. Raises `MalformedDocument`."""
     form = parse_document(_HostForm, text, FORMAT)
     return [
-        ShardPosition(each.shard, each.epoch, [(flush, count) for flush, count in each.points], each.most)
+        ShardPosition(each.shard, each.epoch, each.term, [(flush, count) for flush, count in each.points], each.most)
         for each in form.shards
     ]
 
@@ -134,20 +146,58 @@ async def read_positions(registry: Registry, host: str) -> tuple[Sequence[ShardP
     return ((), None) if document is None else (parse_positions(document.data), document.version)
 
 
-async def name_host(registry: Registry, host: str) -> None:
-    """Add a host to those whose documents `read_all_positions` reads. Raises `RegistryConflict`, `MalformedDocument`."""
-    document = await registry.read(HOSTS_DOCUMENT)
-    hosts = [] if document is None else parse_document(_NamesForm, document.data, FORMAT).hosts
-    if host not in hosts:
-        text = json.dumps({"format": FORMAT, "hosts": [*hosts, host][-HOSTS_MAX:]}, ensure_ascii=False).encode()
-        await registry.replace(HOSTS_DOCUMENT, text, None if document is None else document.version)
+async def read_all_positions(registry: Registry) -> tuple[dict[int, ShardPosition], Sequence[str]]:
+    """Return the position of the latest epoch of each shard, and why documents were not read, a sentence for each."""
+    documents, problems = await _read_all(registry)
+    return newest(each for document in documents.values() for each in document.positions), problems
 
 
-async def read_all_positions(registry: Registry) -> dict[int, ShardPosition]:
-    """Return the position of the latest epoch of each shard. Raises `MalformedDocument`."""
-    document = await registry.read(HOSTS_DOCUMENT)
-    hosts = [] if document is None else parse_document(_NamesForm, document.data, FORMAT).hosts
-    return newest([each for host in hosts for each in (await read_positions(registry, host))[0]])
+async def remove_superfluous(registry: Registry, hosts: Collection[str], shards: Collection[int]) -> Sequence[str]:
+    """Remove the documents of hosts that are gone and whose shards all have a later publication; return their names.
+
+    A host that comes back meanwhile writes its document again. A document that cannot be read stays.
+
+    Args:
+        hosts: the hosts that are members.
+        shards: the shards of the layout.
+    """
+    present = {name_part(host) for host in hosts}
+    if present.issuperset(await registry.names(FOLDER)):
+        return ()
+    documents, _ = await _read_all(registry)
+    latest = newest(each for document in documents.values() for each in document.positions)
+    removed: list[str] = []
+    for name, document in documents.items():
+        if name in present or any(latest[each.shard] is each and each.shard in shards for each in document.positions):
+            continue
+        with suppress(RegistryConflict):
+            await registry.remove(f"{FOLDER}/{name}", document.version)
+            removed.append(name)
+    return removed
+
+
+@dataclass(slots=True, frozen=True)
+class _HostDocument:
+    positions: Sequence[ShardPosition]
+    version: int
+
+
+async def _read_all(registry: Registry) -> tuple[dict[str, _HostDocument], Sequence[str]]:
+    """Return the documents by name, and why others were not read."""
+    names = sorted(await registry.names(FOLDER))
+    found: dict[str, _HostDocument] = {}
+    problems: list[str] = []
+    for start in range(0, len(names), _CONCURRENT_READS_MAX):
+        part = names[start : start + _CONCURRENT_READS_MAX]
+        documents = await asyncio.gather(*(registry.read(f"{FOLDER}/{name}") for name in part))
+        for name, document in zip(part, documents, strict=True):
+            if document is None:
+                continue  # it was removed meanwhile
+            try:
+                found[name] = _HostDocument(parse_positions(document.data), document.version)
+            except MalformedDocument as error:
+                problems.append(f"{FOLDER}/{name}: {error}; its shards count as if nothing was published of them")
+    return found, problems
 
 
 def _name(host: str) -> str:

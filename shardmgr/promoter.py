@@ -10,15 +10,15 @@ the rules, which are in `promotion`, nor of SQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from shardmgr.cluster_reader import ClusterReading, read_cluster, read_layout
-from shardmgr.loss_report import LossReport, write_loss_report
+from shardmgr.loss_report import LastFlush, LossReport, write_loss_report
 from shardmgr.ownership import OwnershipState
 from shardmgr.plan import has_no_owner
-from shardmgr.positions import lost_range, read_all_positions
+from shardmgr.positions import ShardPosition, lost_range, read_all_positions
 from shardmgr.primary import LossPolicy, Primary, PrimaryState, ServerReport
 from shardmgr.primary_changes import start_revoking
 from shardmgr.primary_document import read_primary, replace_primary
@@ -28,6 +28,9 @@ from shardmgr.server_port import DatabaseServers, ServerConnection, ServerFailed
 from shardmgr.suspicion import Suspicion, missing_to_promote
 
 _T = TypeVar("_T")
+
+_SHARDS_SHOWN: Final = 5
+"""The most shards, or documents, that a sentence names."""
 
 AreShardsFree: TypeAlias = Callable[[Primary], Awaitable[bool]]
 """Returns whether no owner holds a shard of the database in the entry's term, or could still serve it."""
@@ -190,6 +193,8 @@ class Promoter:
         reports = await self._observe(entry)
         free = not entry.is_serving and await self._are_shards_free(entry)
         step = self._next_step(entry, reports, shards_free=free)
+        if isinstance(step, ReplaceEntry) and self._needs_published(entry, step.entry):
+            step = await self._check_published(entry, step)
         if isinstance(step, ReplaceEntry):
             try:
                 if entry.loss_accepted and step.entry.state is PrimaryState.PROMOTING:
@@ -226,13 +231,56 @@ class Promoter:
 
     async def _report_loss(self, after: Primary) -> None:
         """Write what an accepted loss has left, before the next term begins: its first owners change the owner rows."""
+        flushes, published = await self._read_flushes(after.server)
+        left = [replace(each, lost=lost_range(published.get(each.shard), each.epoch, each.flush)) for each in flushes]
+        await write_loss_report(self._registry, self._database, LossReport(after.term, after.server, left))
+
+    @staticmethod
+    def _needs_published(entry: Primary, after: Primary) -> bool:
+        """Return whether a term begins that must have what owners published in the one that ends."""
+        begins = entry.state is PrimaryState.FENCED and after.state is PrimaryState.PROMOTING
+        return begins and entry.has_served and not entry.loss_accepted
+
+    async def _check_published(self, entry: Primary, step: ReplaceEntry) -> PromotionStep:
+        """Return the step, or what the next primary lacks of what owners published.
+
+        Then the position was not all that was acknowledged: somebody has weakened a server.
+        """
+        server = step.entry.server
+        try:
+            flushes, published = await self._read_flushes(server)
+        except ServerFailed as error:
+            self._problems[server] = str(error)
+            return AwaitChange((f"{server} was not asked for its last flushes",))
+        found = {each.shard: (each.epoch, each.flush) for each in flushes}
+        lacking = [
+            f"{each.shard} (flush {each.last[1]} of epoch {each.last[0]}; there: {_flush_text(found.get(each.shard))})"
+            for each in published.values()
+            if each.term == entry.term and found.get(each.shard, (0, 0)) < each.last
+        ]
+        if not lacking:
+            return step
+        shown = ", ".join(lacking[:_SHARDS_SHOWN]) + (" and others" if len(lacking) > _SHARDS_SHOWN else "")
+        return AwaitChange(
+            (
+                f"{server} lacks what owners of these shards published: {shown}; so commits of {entry.server} returned without "
+                f"an ack. If {entry.server} is there, abort; otherwise accept the loss",
+            )
+        )
+
+    async def _read_flushes(self, server: str) -> tuple[Sequence[LastFlush], Mapping[int, ShardPosition]]:
+        """Return the last flushes of the database's shards at a server, and what was published of them.
+
+        Raises `ServerFailed`, `RegistryError`, `MalformedDocument`.
+        """
         layout = await read_layout(self._registry)
         shards = {} if layout is None else layout[0].shards
         numbers = [number for number, spec in shards.items() if spec.database == self._database]
-        flushes = await self._connections[after.server].last_flushes(numbers)
-        published = await read_all_positions(self._registry)
-        left = [replace(each, lost=lost_range(published.get(each.shard), each.epoch, each.flush)) for each in flushes]
-        await write_loss_report(self._registry, self._database, LossReport(after.term, after.server, left))
+        flushes = await self._connections[server].last_flushes(numbers)
+        published, problems = await read_all_positions(self._registry)
+        if problems:
+            self._problems["registry"] = "; ".join(problems[:_SHARDS_SHOWN])
+        return flushes, {number: published[number] for number in numbers if number in published}
 
     async def close(self) -> None:
         """End all connections. Safe to repeat."""
@@ -313,3 +361,7 @@ class Promoter:
         except ServerFailed as error:
             self._problems[name] = str(error)
             return None
+
+
+def _flush_text(found: tuple[int, int] | None) -> str:
+    return "none" if found is None else f"flush {found[1]} of epoch {found[0]}"

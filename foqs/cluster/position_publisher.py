@@ -19,9 +19,9 @@ from shardmgr.model import ClusterView, MalformedDocument
 from shardmgr.positions import (
     SHARDS_MAX,
     ShardPosition,
-    name_host,
     newest,
     read_positions,
+    remove_superfluous,
     render_positions,
     write_positions,
 )
@@ -40,6 +40,8 @@ _PUBLISH_MS: Final = 1_000
 """How often positions are published if no shard needs it sooner."""
 _READ_S: Final = 0.5
 """The pause between two reads of a replica."""
+_CLEAN_S: Final = 3_600.0
+"""The pause between two searches for documents of hosts that are gone."""
 _LOG_PAUSE_MS: Final = 60_000
 
 
@@ -95,6 +97,7 @@ class PositionPublisher:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._run_publications())
+                group.create_task(self._run_cleaning())
                 for database, readers in self._readers.items():
                     for server, reader in readers.items():
                         group.create_task(self._run_reads(database, server, reader))
@@ -153,7 +156,7 @@ class PositionPublisher:
         self._drop_kept(numbers)
         for number in numbers:
             shard, database = self._shards.get(number), self._database_of(number)
-            if shard is None or shard.positions is None or database not in self._entries:
+            if shard is None or shard.positions is None or shard.term is None or database not in self._entries:
                 continue
             if number not in self._kept and len(self._kept) >= SHARDS_MAX:
                 self._say(
@@ -164,7 +167,7 @@ class PositionPublisher:
             shard.positions.set_bound(self._bound(database))
             shard.positions.keep_servers(replicas)
             points, most = shard.publication(now_ms, replicas)
-            self._kept[number] = ShardPosition(number, shard.epoch, points, most)
+            self._kept[number] = ShardPosition(number, shard.epoch, shard.term, points, most)
             published.append(shard.positions)
         text = render_positions(self._kept.values())
         if text != self._stored:
@@ -186,10 +189,28 @@ class PositionPublisher:
 
     async def _read_own(self) -> None:
         """Read the document, which an earlier run of this host may have written, and keep what it says of other shards."""
-        await name_host(self._registry, self._host)
         found, self._version = await read_positions(self._registry, self._host)
         self._kept = newest([*self._kept.values(), *found])
         self._stored = render_positions(found)
+
+    async def _run_cleaning(self) -> None:
+        """Remove the documents of hosts that are gone, once nothing in them is needed. All hosts try it."""
+        while True:
+            await asyncio.sleep(_CLEAN_S)
+            view = self._view()
+            if view is None or not self._owned():
+                continue
+            try:
+                members = {member.name for member in view.members}
+                removed = await remove_superfluous(self._registry, members, view.layout.shards)
+            except RegistryError as error:
+                self._say("cleaning", f"documents of hosts that are gone stay for now: {error}")
+                continue
+            except Exception:
+                log.exception("documents of hosts that are gone stay for now")
+                continue
+            if removed:
+                log.info("the positions of hosts that are gone were removed: %s", ", ".join(removed))
 
     # ------------------------------------------------------------------ replicas
 

@@ -162,8 +162,8 @@ class Engine:
         def make_takeover(number: int, database: str, primary: Primary | None) -> ShardTakeover:
             cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)
             store = open_store(number, database, primary)
-            has_replicas = primary is not None
-            return ShardTakeover(number, store, cache, services, databases[database], has_replicas=has_replicas)
+            term = None if primary is None else primary.term
+            return ShardTakeover(number, store, cache, services, databases[database], term=term)
 
         def make_supervisor(number: int, database: str, primary: Primary | None = None) -> ShardSupervisor:
             return ShardSupervisor(

@@ -73,7 +73,7 @@ class OwnedShard:
         cache: the row cache of this shard, within the host's limits.
         database: the `HostDatabase` that the shards of this host in the same database share.
         disconnect: closes the store and ends the clock.
-        has_replicas: its database has an entry, so its positions are published.
+        term: that of its database's entry, so its positions are published; None: the database has no entry.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class OwnedShard:
         database: HostDatabase,
         disconnect: Callable[[], Awaitable[None]],
         *,
-        has_replicas: bool = False,
+        term: int | None = None,
     ) -> None:
         options, constants, store = host.options, host.constants, owned.store
         self.number = owned.shard
@@ -97,8 +97,9 @@ class OwnedShard:
         self.disconnect = disconnect
         self._is_open = False
         self._boot_ms = host.clock.monotonic_ms
-        self.positions = ShardPositions(owned.shard, self._boot_ms()) if has_replicas else None
-        """What it publishes; None if its database has no replicas."""
+        self.term = term
+        self.positions = None if term is None else ShardPositions(owned.shard, self._boot_ms())
+        """What it publishes; None if its database has no entry."""
         self._constants = constants
         self._weight = host.namespaces.weight_of
         self._clock = host.clock

@@ -27,7 +27,7 @@ class ShardTakeover:
         store: the store of the shard, which is not open yet.
         cache: the row cache of the shard, within the host's limits.
         database: the `HostDatabase` that the shards of this host in the same database share.
-        has_replicas: see `OwnedShard`.
+        term: see `OwnedShard`.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class ShardTakeover:
         host: HostServices,
         database: HostDatabase,
         *,
-        has_replicas: bool = False,
+        term: int | None = None,
     ) -> None:
         self._shard = shard
         self._store = store
         self._cache = cache
         self._host = host
         self._database = database
-        self._has_replicas = has_replicas
+        self._term = term
         self._end_clock: Callable[[], None] = _ignore
 
     async def connect(self) -> None:
@@ -66,9 +66,7 @@ class ShardTakeover:
         database_ms = await database.sample_clock(store)
         clock = database.clock.start_shard_clock(database_ms, owner.clock_ms, owner.offset_ms, owner.arrival_ms)
         self._end_clock = partial(database.clock.end_shard_clock, clock)
-        shard = OwnedShard(
-            owned, clock, self._cache, self._host, database, self.disconnect, has_replicas=self._has_replicas
-        )
+        shard = OwnedShard(owned, clock, self._cache, self._host, database, self.disconnect, term=self._term)
         for _ in shard.memory.recover(await store.topics(), await store.key_slots(), await store.purge_markers()):
             await asyncio.sleep(0)
         return shard

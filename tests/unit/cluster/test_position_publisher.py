@@ -14,7 +14,7 @@ from foqs.core.limits.shard_positions import ALLOWANCE_MIN, ShardPositions
 from foqs.store.mysql.replica_rows import ReplicaUnread
 from foqs_contract.errors import Overloaded
 from shardmgr.model import Layout, ShardSpec
-from shardmgr.positions import ShardPosition, name_host, read_all_positions, write_positions
+from shardmgr.positions import ShardPosition, read_all_positions, write_positions
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 from shardmgr.primary_document import replace_primary
 from shardmgr.registry.port import Registry
@@ -34,7 +34,7 @@ class PlainShard:
     """Has the part of an owned shard that is published."""
 
     def __init__(self, number: int, epoch: int) -> None:
-        self.number, self.epoch = number, epoch
+        self.number, self.epoch, self.term = number, epoch, 3
         self.flush = self.inserted = 0
         self.positions: ShardPositions | None = ShardPositions(number, 0)
 
@@ -84,9 +84,8 @@ def test_shard_accepts_items_once_its_position_is_published_and_replicas_are_rea
     async def story() -> None:
         registry = LocalEnsemble(None, lambda: 0).registry(6_000)
         await registry.open()
-        await name_host(registry, "host:1")
-        earlier = ShardPosition(2, 4, [(9, 90)], 1_090)
-        await write_positions(registry, "host:1", [earlier, ShardPosition(1, 4, [(0, 0)], 1_000)], None)
+        earlier = ShardPosition(2, 4, 2, [(9, 90)], 1_090)
+        await write_positions(registry, "host:1", [earlier, ShardPosition(1, 4, 2, [(0, 0)], 1_000)], None)
         shard = PlainShard(1, 5)
         shards = {1: shard}
         readers = {name: PlainReader() for name in "abc"}
@@ -98,7 +97,10 @@ def test_shard_accepts_items_once_its_position_is_published_and_replicas_are_rea
             positions.admit(1, 0)
         await replace_primary(registry, "main", ENTRY, None)
         await soon(lambda: positions.accepts_items(0))
-        assert await read_all_positions(registry) == {1: ShardPosition(1, 5, [(0, 0)], ALLOWANCE_MIN), 2: earlier}
+        assert (await read_all_positions(registry))[0] == {
+            1: ShardPosition(1, 5, 3, [(0, 0)], ALLOWANCE_MIN),
+            2: earlier,
+        }
         shard.flush, shard.inserted = 3, 30
         readers["b"].rows = {1: (5, 3)}
         await soon(lambda: found.lags_ms().get(("main", "c"), 0) > 0)
@@ -110,7 +112,7 @@ def test_shard_accepts_items_once_its_position_is_published_and_replicas_are_rea
         await soon(lambda: found.lags_ms()["main", "b"] > 0)
 
         async def is_published() -> bool:
-            return (await read_all_positions(registry))[1].points[-1] == (3, 30)
+            return (await read_all_positions(registry))[0][1].points[-1] == (3, 30)
 
         await eventually(is_published, "the position is published")
         other = PlainShard(2, 3)
@@ -118,7 +120,7 @@ def test_shard_accepts_items_once_its_position_is_published_and_replicas_are_rea
         shards[2] = other
         assert other.positions is not None
         await soon(lambda: other.positions is not None and other.positions.accepts_items(0))
-        kept = await read_all_positions(registry)
+        kept, _ = await read_all_positions(registry)
         assert kept[1].points[-1] == (3, 30)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

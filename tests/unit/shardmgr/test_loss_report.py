@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -16,10 +17,12 @@ from shardmgr.loss_report import (
     write_loss_report,
 )
 from shardmgr.model import MalformedDocument, ShardSpec
+from shardmgr.positions import LostRange, ShardPosition, write_positions
 from shardmgr.primary import LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import accept_loss, start_revoking
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
-from shardmgr.promoter import Promoter
+from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promotion import AwaitChange
 from shardmgr.server_port import ServerFailed
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.plain_database_servers import PlainConnection, PlainDatabaseServers
@@ -68,6 +71,58 @@ def test_report_is_written_before_the_term_begins_and_not_without_the_server(mon
         found = await read_loss_report(registry, "main")
         assert found == LossReport(4, "r2", [LastFlush(1, 9, 4, 7_000)])
         await write_loss_report(registry, "main", found)
+        await promoter.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_proof_that_lacks_what_owners_published_promotes_nothing_until_the_loss_is_accepted() -> None:
+    async def story() -> None:
+        registry = LocalEnsemble(None, lambda: 0).registry(6_000)
+        await registry.open()
+        await create_layout(registry, [ShardSpec(1, "main"), ShardSpec(2, "main"), ShardSpec(3, "else")])
+        world = World(Primary(3, "r1", LossPolicy.SEMI_SYNC, {"r2": "", "r3": ""}, servers=SERVERS))
+        world.servers["r1"].append(flush=4, epoch=9)
+        for name in ("r2", "r3"):
+            world.servers[name].log = list(world.servers["r1"].log)
+        standings = {name: world.servers[name].standing for name in ("r2", "r3")}
+        await replace_primary(registry, "main", replace(world.entry, ackers=standings), None)
+        # Its owner was told that flush 6 is committed, so somebody had switched semi-sync off.
+        published = [
+            ShardPosition(1, 9, 3, [(0, 0), (6, 60)], 1_060),
+            ShardPosition(2, 12, 2, [(0, 0), (40, 400)], 1_400),
+            ShardPosition(3, 99, 3, [(7, 70)], 1_070),
+        ]
+        await write_positions(registry, "one", published, None)
+        world.servers["r1"].kill9()
+        await change_primary(registry, "main", start_revoking)
+
+        async def are_shards_free(entry: Primary) -> bool:
+            return True
+
+        promoter = Promoter(registry, "main", PlainDatabaseServers(world, "r2"), are_shards_free)
+
+        async def rounds(count: int) -> PromoterRound:
+            for _ in range(count):
+                done = await promoter.run_round()
+                assert done is not None
+                for name in ("r2", "r3"):
+                    world.servers[name].apply_next()
+            return done
+
+        done = await rounds(9)
+        assert done.entry.state is PrimaryState.FENCED
+        assert isinstance(done.step, AwaitChange)
+        [missing] = done.step.missing
+        assert (
+            "r2 lacks what owners of these shards published: 1 (flush 6 of epoch 9; there: flush 4 of epoch 9);"
+            in missing
+        )
+        await change_primary(registry, "main", accept_loss)
+        assert (await rounds(3)).entry.state is PrimaryState.PROMOTING
+        found = await read_loss_report(registry, "main")
+        assert found is not None
+        assert [each.lost for each in found.left] == [LostRange(2, 0, 1_060), LostRange(40, 400, None)]
         await promoter.close()
 
     asyncio.run(asyncio.wait_for(story(), 60))
