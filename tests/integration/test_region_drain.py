@@ -32,6 +32,7 @@ class Site:
 
     Args:
         lost_primary_ms: the option of hosts. By default a server that stands still on a busy machine is not lost.
+        max_lag_ms: the option of the database.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Site:
         servers: RegionServers,
         stack: ExitStack,
         lost_primary_ms: int = 120_000,
+        max_lag_ms: int = 10_000,
     ) -> None:
         self.servers = servers
         first = servers.servers["a"]
@@ -55,6 +57,7 @@ class Site:
             "databases.main.servers": servers.addresses,
             "databases.main.promoter_user": "promoter",
             "cluster.lost_primary_ms": lost_primary_ms,
+            "databases.main.max_lag_ms": max_lag_ms,
             "databases.main.replica_password_file": str(password),
         }
         self.hosts = [
@@ -114,19 +117,24 @@ class Load:
         self.tried: set[bytes] = set()
         self.moments_s: list[float] = []
         """When the items were acknowledged."""
+        self.sent_s: dict[bytes, float] = {}
+        self.acknowledged: dict[bytes, tuple[int, float]] = {}
+        """Of each acknowledged payload, its shard, and when."""
         self._acknowledged = asyncio.Condition()
 
     async def produce(self, client: Client, producer: int) -> None:
         for number in itertools.count():
             payload = f"{producer}-{number}".encode()
             self.tried.add(payload)
+            self.sent_s[payload] = time.monotonic()
             try:
                 [result] = await client.enqueue([Item("t", payload)])
-                result.require()
+                item = result.require()
             except FoqsError:
                 continue
             self.enqueued.add(payload)
             self.moments_s.append(time.monotonic())
+            self.acknowledged[payload] = int(item.partition("-")[0]), self.moments_s[-1]
             async with self._acknowledged:
                 self._acknowledged.notify_all()
 

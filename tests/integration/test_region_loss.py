@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from foqs_client import Client
+from foqs_client import Client, FoqsError, Item
 from tests.integration.test_region_drain import Load, Site, load
 from tests.support.aio import run
 from tests.support.dequeue_all import dequeue_all
@@ -162,6 +162,64 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
+
+
+@pytest.mark.long
+def test_async_database_accepts_nothing_more_while_no_replica_is_near_and_loses_no_more_than_its_bound(
+    tmp_path: Path,
+) -> None:
+    max_lag_ms = 3_000
+
+    async def until_refused(client: Client, producers: Load) -> str:
+        """Return why no new items are accepted, once they are not."""
+        while True:
+            payload = f"more-{len(producers.tried)}".encode()
+            producers.tried.add(payload)
+            try:
+                (await client.enqueue([Item("t", payload)], timeout_ms=1_000))[0].require()
+            except FoqsError as error:
+                if "max_lag_ms" in str(error):
+                    return str(error)
+
+    async def story(site: Site, servers: RegionServers) -> None:
+        await adopt(site, "async")
+        async with Client(site.address) as client, load(client) as producers:
+            await producers.wait_for_more()
+            servers.forbid_replication("a")
+            assert f"max_lag_ms is {max_lag_ms}; acks go on" in await until_refused(client, producers)
+            taken = await client.dequeue({"t": 3}, wait_ms=5_000)
+            for outcome in await client.ack(taken):
+                outcome.require()
+            acked = {delivery.payload for delivery in taken}
+            servers.allow_replication("a")
+            await producers.wait_for_more()
+            servers.forbid_replication("a")
+            await until_refused(client, producers)
+            servers.servers["a"].kill9()
+            before = dict(producers.acknowledged)
+            said = await site.foqs("database", "promote", "main", "--lost", "a", "--accept-loss", "--yes")
+            assert "is the primary in term 2" in said
+            said = await site.foqs("region", "report", "-o", "json")
+            rows = json.loads(said[said.index("[") :])
+            await producers.wait_for_more()
+        async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
+            left = set(await dequeue_all(client, "t"))
+        lost = before.keys() - left - acked
+        least, most = (sum(row[f"lost_items_{end}"] for row in rows) for end in ("min", "max"))
+        print(f"{len(lost)} of {len(before)} acknowledged items were lost, {least} to {most} by the report")
+        assert lost
+        assert len(lost) <= most
+        # Inserted items whose callers had no answer count in the report, too.
+        assert least <= len(producers.tried - left - acked)
+        for shard in range(4):
+            of_shard = [payload for payload in lost if before[payload][0] == shard]
+            if of_shard:
+                # A call was accepted after it was sent, and an item was committed before its answer came.
+                last_s = max(producers.sent_s[payload] for payload in of_shard)
+                assert last_s - min(before[payload][1] for payload in of_shard) < max_lag_ms / 1_000
+
+    with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack, 5_000, max_lag_ms), servers), timeout=280)
 
 
 @pytest.mark.long

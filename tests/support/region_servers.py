@@ -8,7 +8,7 @@ of queues.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -102,6 +102,25 @@ class RegionServers:
     def start_replication(self, name: str, thread: str) -> None:
         """Start such a thread again."""
         self.servers[name].query(f"START {'SLAVE' if self.kind == 'mariadb' else 'REPLICA'} {thread}")
+
+    def forbid_replication(self, source: str) -> None:
+        """Let nobody receive from a server any more, as if the network were cut there, until `allow_replication`."""
+        self._lock_replicas(source, "LOCK")
+        connections = "SELECT id FROM information_schema.processlist WHERE user IN ({})"
+        users = ", ".join(f"'replica_{name}'" for name in self._server_ids)
+        for (number,) in self.servers[source].query(connections.format(users)):
+            with suppress(pymysql.OperationalError):  # it has ended
+                self.servers[source].query(f"KILL {number}")
+
+    def allow_replication(self, source: str) -> None:
+        self._lock_replicas(source, "UNLOCK")
+
+    def _lock_replicas(self, source: str, word: str) -> None:
+        names = ", ".join(f"replica_{name}@'127.0.0.1'" for name in self._server_ids)
+        connection = pymysql.connect(user="root", autocommit=True, **self.servers[source].connect_arguments)
+        with connection, connection.cursor() as cursor:
+            for statement in ("SET SESSION sql_log_bin = 0", f"ALTER USER {names} ACCOUNT {word}"):
+                cursor.execute(statement)
 
     def stop_waiting_for_acks(self, name: str) -> None:
         """Weaken a primary by hand: its commits wait for no acker."""
