@@ -1,5 +1,5 @@
 """The changes of an entry by administrators: its first form and its end, a drain, a loss, an accepted
-loss, an abort, a server that rejoins.
+loss, an abort, a server that rejoins, one that acknowledges no more.
 
 Pure functions. Always true: a change that does not fit the state of the entry is refused,
 with a sentence that says what to do. Knows neither the registry nor the servers.
@@ -121,6 +121,27 @@ def admit_acker(entry: Primary, server: str) -> Primary:
         raise PromotionRefused(f"{server} is the primary")
     _check_name(server, entry.servers, "server of the database")
     return replace(entry, ackers={**entry.ackers, server: ""})
+
+
+def remove_acker(entry: Primary, server: str) -> Primary:
+    """Return the entry in which a server acknowledges no more; the same if it does not.
+
+    Nobody knows what only this server has acknowledged, so all others must catch up once more before they are proven.
+
+    Raises:
+        PromotionRefused: it is the primary, the last acker or no server of the database; or the database does not serve.
+    """
+    if entry.state is not PrimaryState.SERVING:
+        raise PromotionRefused(f"the database is {entry.state.value}; wait until it serves")
+    if server == entry.server:
+        raise PromotionRefused(f"{server} is the primary; move it first")
+    _check_name(server, entry.servers, "server of the database")
+    if server not in entry.ackers:
+        return entry
+    others = [name for name in entry.ackers if name != server]
+    if not others:
+        raise PromotionRefused(f"{server} is the last acker; let another server rejoin first, or remove the entry")
+    return replace(entry, ackers=dict.fromkeys(others, ""))
 
 
 def _check_name(name: str, possible: Collection[str], what: str) -> None:

@@ -43,16 +43,23 @@ async def rejoin(registry: Registry, database: str, servers: DatabaseServers, na
     return await change_primary(registry, database, admit)
 
 
-async def _report(servers: DatabaseServers, name: str, entry: Primary) -> ServerReport:
+async def connect_to(servers: DatabaseServers, name: str, entry: Primary) -> ServerConnection:
+    """Connect to the server that the entry names. Raises PromotionRefused, ServerFailed."""
     if name not in servers.names:
         raise PromotionRefused(f"the configuration has no address of {name}; add it to the servers of the database")
     connection: ServerConnection = await servers.connect(name)
+    expected = entry.servers[name].server_id
+    if connection.server_id != expected:
+        connection.close()
+        raise PromotionRefused(
+            f"the address of {name} leads to the server with server_id {connection.server_id}, not to {expected}; correct it"
+        )
+    return connection
+
+
+async def _report(servers: DatabaseServers, name: str, entry: Primary) -> ServerReport:
+    connection = await connect_to(servers, name, entry)
     try:
-        expected = entry.servers[name].server_id
-        if connection.server_id != expected:
-            raise PromotionRefused(
-                f"the address of {name} leads to the server with server_id {connection.server_id}, not to {expected}; correct it"
-            )
         return await connection.report(await connection.standing())
     finally:
         connection.close()

@@ -59,6 +59,14 @@ class ServerConnection(Protocol):
         """
         ...
 
+    async def shut_out(self, replica: str) -> None:
+        """Check that another server cannot receive from this one, and end the connections over which it does.
+
+        Raises:
+            ServerFailed: its account is not locked here, or this was not found out.
+        """
+        ...
+
     def close(self) -> None:
         """End the connection at once. Safe to repeat."""
         ...

@@ -83,8 +83,15 @@ class Site:
 
     async def foqs_refused(self, *arguments: str) -> str:
         """Run a command that refuses. Return why."""
+        return await self._said(2, *arguments)
+
+    async def foqs_failed(self, *arguments: str) -> str:
+        """Run a command that fails. Return why."""
+        return await self._said(1, *arguments)
+
+    async def _said(self, code: int, *arguments: str) -> str:
         done = await self._run(*arguments)
-        assert done.returncode == 2, done.stderr
+        assert done.returncode == code, done.stderr
         return done.stderr
 
     async def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:

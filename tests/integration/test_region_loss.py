@@ -223,6 +223,40 @@ def test_async_database_accepts_nothing_more_while_no_replica_is_near_and_loses_
 
 
 @pytest.mark.long
+def test_acker_that_is_away_is_removed_once_its_account_is_locked_and_rejoins_when_it_is_back(tmp_path: Path) -> None:
+    def ackers(listing: str) -> tuple[list[str], list[str]]:
+        [row] = json.loads(listing[listing.index("[") :])
+        return row["ackers"], row["proven"]
+
+    async def story(site: Site, servers: RegionServers) -> None:
+        remove = ("database", "remove-acker", "main", "c", "--yes")
+        await adopt(site, "semi-sync")
+        async with Client(site.address) as client, load(client) as producers:
+            await producers.wait_for_more()
+            servers.servers["c"].kill9()
+            said = await site.foqs_failed(*remove)
+            assert "b: c can still receive from it with its account; as root at b: ALTER USER replica_c@" in said
+            assert ackers(await site.foqs("region", "list", "-o", "json"))[0] == ["b", "c"]
+            for name in "ab":
+                servers.lock_accounts(name, "c")
+            assert "main: c acknowledges no more; proven are: b" in await site.foqs(*remove)
+            await producers.wait_for_more()
+            assert ackers(await site.foqs("region", "list", "-o", "json")) == (["b"], ["b"])
+            servers.servers["c"].start()
+            for name in "ab":
+                servers.lock_accounts(name, "c", word="UNLOCK")
+            assert "main: c has all that it has" in await site.foqs("database", "rejoin", "main", "c")
+            await producers.wait_for_more()
+        async with Client(site.address) as client:
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.enqueued <= set(taken) <= producers.tried
+
+    with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
+
+
+@pytest.mark.long
 def test_database_loses_its_entry_under_load_and_is_adopted_again(tmp_path: Path) -> None:
     async def story(site: Site, servers: RegionServers) -> None:
         await adopt(site, "semi-sync")

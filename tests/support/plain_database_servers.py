@@ -48,6 +48,12 @@ class PlainConnection:
         epoch, flush = self._server.epoch, max(self._server.flushes, default=0)
         return [LastFlush(shard, epoch, flush, 7_000) for shard in shards]
 
+    async def shut_out(self, replica: str) -> None:
+        await self._turn()
+        if replica not in self._servers.locked:
+            raise ServerFailed(f"{self._server.name}: {replica} can still receive from it")
+        self._servers.shut_out.append((self._server.name, replica))
+
     async def carry_out(self, step: SendCommand) -> None:
         await self._turn()
         self._servers.sent.append(step)
@@ -74,6 +80,9 @@ class PlainDatabaseServers:
         self.names: tuple[str, ...] = REGIONS
         self.server_ids = dict(SERVER_IDS)
         self.sent: list[SendCommand] = []
+        self.locked: set[str] = set()
+        """The servers whose replication accounts are locked everywhere."""
+        self.shut_out: list[tuple[str, str]] = []
         self.promoter = PlainPromoter(world, region, lambda: True)
         self._world = world
         self._region = region

@@ -7,7 +7,7 @@ of queues.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Final, Self
@@ -105,7 +105,7 @@ class RegionServers:
 
     def forbid_replication(self, source: str) -> None:
         """Let nobody receive from a server any more, as if the network were cut there, until `allow_replication`."""
-        self._lock_replicas(source, "LOCK")
+        self.lock_accounts(source, self._server_ids)
         connections = "SELECT id FROM information_schema.processlist WHERE user IN ({})"
         users = ", ".join(f"'replica_{name}'" for name in self._server_ids)
         for (number,) in self.servers[source].query(connections.format(users)):
@@ -113,10 +113,11 @@ class RegionServers:
                 self.servers[source].query(f"KILL {number}")
 
     def allow_replication(self, source: str) -> None:
-        self._lock_replicas(source, "UNLOCK")
+        self.lock_accounts(source, self._server_ids, word="UNLOCK")
 
-    def _lock_replicas(self, source: str, word: str) -> None:
-        names = ", ".join(f"replica_{name}@'127.0.0.1'" for name in self._server_ids)
+    def lock_accounts(self, source: str, replicas: Iterable[str], word: str = "LOCK") -> None:
+        """Let replicas not log in any more at a server, or again with the word UNLOCK."""
+        names = ", ".join(f"replica_{name}@'127.0.0.1'" for name in replicas)
         connection = pymysql.connect(user="root", autocommit=True, **self.servers[source].connect_arguments)
         with connection, connection.cursor() as cursor:
             for statement in ("SET SESSION sql_log_bin = 0", f"ALTER USER {names} ACCOUNT {word}"):

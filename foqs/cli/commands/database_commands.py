@@ -1,4 +1,4 @@
-"""The commands for databases that have a server in each region: adopt, move, promote, rejoin, abort, forget.
+"""The commands for databases that have a server in each region: adopt, move, promote, rejoin, remove-acker, abort, forget.
 
 Always true: each command can be interrupted and started again; a move that waits can be
 aborted until the next term has begun.
@@ -166,6 +166,35 @@ def rejoin(name: str, server: str, file: Path) -> None:
     _say_primary(name, entry)
     has_all = bool(entry.ackers.get(server))
     print_message(f"{name}: {server} {'has all that it has' if has_all else 'does not have all that it has yet'}")
+
+
+@database.command("remove-acker", epilog="\b\nExample:\n  foqs database remove-acker main c --config host.toml")
+@click.argument("name", metavar="DATABASE")
+@click.argument("server", metavar="SERVER")
+@config_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove_acker(name: str, server: str, file: Path, yes: bool) -> None:
+    """Let SERVER acknowledge for DATABASE no more, for example because it will not come back. Safe to repeat.
+
+    While an acker is away, nobody can prove what a lost primary has acknowledged. Lock the account with which SERVER receives
+    first, at the primary: with the policy semi-sync the command is refused before. foqs database rejoin brings SERVER back.
+    """
+    if not yes:
+        confirm(
+            f"Remove {server} from the ackers of {name}? The others must catch up once more before they are proven."
+        )
+
+    async def work(session: PrimarySession) -> Primary:
+        from shardmgr.acker_removal import remove_acker as remove
+
+        await session.entry(name)
+        await remove(session.registry, name, session.servers(name), server)
+        await session.run_until_serving(name)
+        return await session.entry(name)
+
+    entry = run_in_session(file, work)
+    proven = [acker for acker, standing in sorted(entry.ackers.items()) if standing]
+    print_message(f"{name}: {server} acknowledges no more; proven are: {', '.join(proven) or 'none'}")
 
 
 @database.command("abort", epilog="\b\nExample:\n  foqs database abort main --config host.toml")

@@ -40,6 +40,8 @@ from shardmgr.server_port import ServerFailed
 _NO_SUCH_DATABASE_CODE: Final = 1049
 _NO_SUCH_CONNECTION_CODE: Final = 1094
 _LOCK_WAIT_CODE: Final = 1205
+_ACCOUNT_LOCKED_CODES: Final = frozenset({3118, 4151})
+"""Of MySQL and of MariaDB. Both refuse a wrong password first."""
 _LOCK_WAIT_S: Final = 5
 _READ_S: Final = 5.0
 """The time limit of a read: a server that is silent for longer counts as not reached."""
@@ -88,7 +90,7 @@ class MysqlServers:
         try:
             await link.run(*session_sql.session_settings(_LOCK_WAIT_S))
             await link.run(session_sql.set_autocommit(True))
-            await _end_others(link, settings.user)
+            await _end_connections(link, settings.user, "another promoter")
             (found,) = await link.run(IDENTITY)
         except BaseException as error:
             link.abort()
@@ -100,8 +102,11 @@ class MysqlServers:
         return MysqlServer(name, int(server_id), link, sql, self._database, self._accesses)
 
 
-async def _end_others(link: MysqlLink, user: str) -> None:
-    """End all other connections of the promoter's account, and wait until they are gone.
+async def _end_connections(link: MysqlLink, user: str, whose: str) -> None:
+    """End all connections of an account but this one, and wait until they are gone.
+
+    Args:
+        whose: for the error.
 
     A KILL returns at once, and the statement goes on for some milliseconds. On MariaDB it frees a commit that waits
     for its ack: that of a term, which is the only one that a promoter makes.
@@ -126,7 +131,7 @@ async def _end_others(link: MysqlLink, user: str) -> None:
         if all(process.state.startswith(WAITS_FOR_ACK) for process in others.values()):
             return
         await asyncio.sleep(_ENDING_S)
-    raise ServerUnfit(f"connections of another promoter do not end: {sorted(others)}; see SHOW PROCESSLIST")
+    raise ServerUnfit(f"connections of {whose} do not end: {sorted(others)}; see SHOW PROCESSLIST")
 
 
 class MysqlServer:
@@ -223,6 +228,32 @@ class MysqlServer:
         # One after the other: a statement of a group is not sent if the one before it has failed.
         for statement in statements:
             await self._run(statement)
+
+    async def shut_out(self, replica: str) -> None:
+        account = self._accesses[replica]
+        settings = replace(
+            self._accesses[self._name].settings, user=account.user, password=account.password, database=""
+        )
+        remedy = f"as root at {self._name}: ALTER USER {account.user}@'...' ACCOUNT LOCK"
+        try:
+            link = await MysqlLink.connect(settings)
+        except ServerError as error:
+            if error.code not in _ACCOUNT_LOCKED_CODES:
+                raise ServerFailed(
+                    f"{self._name}: it is not known whether {replica} could still receive from it: {error}; {remedy}"
+                ) from error
+        except MysqlLinkLost as error:
+            raise ServerFailed(f"{self._name}: {error}") from error
+        else:
+            link.abort()
+            raise ServerFailed(f"{self._name}: {replica} can still receive from it with its account; {remedy}")
+        self._link.timeout_s = min(_READ_S, self._command_s)
+        try:
+            await _end_connections(self._link, account.user, "replicas")
+        except (ServerError, ServerUnfit) as error:
+            raise ServerFailed(f"{self._name}: {error}") from error
+        except MysqlLinkLost as error:
+            raise self._lost(error) from error
 
     def close(self) -> None:
         self.is_usable = False

@@ -18,6 +18,7 @@ from shardmgr.documents import MEMBERS, render_member
 from shardmgr.layout_changes import create_layout
 from shardmgr.loss_report import LastFlush, LossReport, write_loss_report
 from shardmgr.model import Member, ShardSpec
+from shardmgr.positions import LostRange
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import abort
 from shardmgr.primary_document import FOLDER, change_primary, replace_primary
@@ -96,6 +97,12 @@ def test_dry_run_says_that_a_region_has_no_host(in_cluster: Callable[..., Result
         ),
         (("database", "rejoin", "db2", "a"), 2, "foqs database adopt db2"),
         (("database", "rejoin", "db1", "a"), 2, "databases.db1.servers and promoter_user are not both set"),
+        (("database", "remove-acker", "db2", "b", "--yes"), 2, "foqs database adopt db2"),
+        (
+            ("database", "remove-acker", "db1", "b", "--yes"),
+            2,
+            "databases.db1.servers and promoter_user are not both set",
+        ),
         (("database", "adopt", "db2", "--primary", "a", "--region", "a", "--yes"), 2, "'a' is not SERVER=REGION"),
         (("database", "forget", "db2", "--yes"), 2, "foqs database adopt db2"),
         (("database", "forget", "db1", "--yes"), 2, "databases.db1.servers and promoter_user are not both set"),
@@ -175,17 +182,36 @@ def test_primary_that_may_serve_is_replaced_only_after_a_question(
     assert json.loads(in_cluster("region", "list", "-o", "json").stdout)[0]["state"] == "serving"
 
 
-def test_region_report_says_which_flush_of_each_shard_is_left(in_cluster: Callable[..., Result], place: Place) -> None:
+def test_region_report_says_which_flush_of_each_shard_is_left_and_what_is_lost(
+    in_cluster: Callable[..., Result], place: Place
+) -> None:
     result = in_cluster("region", "report")
     assert "No loss was accepted: nothing that was acknowledged is lost" in result.stderr
 
     async def lose() -> None:
         registry = place.ensemble.registry(6_000)
         await registry.open()
-        await write_loss_report(registry, "db1", LossReport(4, "b", [LastFlush(2, 7, 19, 1_500)]))
+        left = [
+            LastFlush(2, 7, 19, 1_500),
+            LastFlush(3, 8, 20, 1_500, LostRange(4, 30, 1_040)),
+            LastFlush(4, 9, 21, 1_500, LostRange(5, 50, None)),
+            LastFlush(5, 9, 22, 1_500, LostRange(0, 0, 0)),
+        ]
+        await write_loss_report(registry, "db1", LossReport(4, "b", left))
 
     asyncio.run(lose())
-    [row] = json.loads(in_cluster("region", "report", "-o", "json").stdout)
+    row, *rows = json.loads(in_cluster("region", "report", "-o", "json").stdout)
+    lost = ("lost_flushes_min", "lost_items_min", "lost_items_max")
+    assert [[each[name] for name in lost] for each in rows] == [[4, 30, 1_040], [5, 50, None], [0, 0, 0]]
+    header, *lines = in_cluster("region", "report").stdout.splitlines()
+    assert header.endswith("LOST FLUSHES  LOST ITEMS")
+    shown = [line.partition("+00:00")[2].split(maxsplit=3) for line in lines]
+    assert shown == [
+        ["unknown", "unknown"],
+        ["at", "least", "4", "30 to 1040"],
+        ["at", "least", "5", "at least 50"],
+        ["at", "least", "0", "0"],
+    ]
     assert row == {
         "database": "db1",
         "term": 4,
@@ -194,4 +220,7 @@ def test_region_report_says_which_flush_of_each_shard_is_left(in_cluster: Callab
         "epoch": 7,
         "flush": 19,
         "written": "1970-01-01T00:00:01.500+00:00",
+        "lost_flushes_min": None,
+        "lost_items_min": None,
+        "lost_items_max": None,
     }

@@ -1,0 +1,50 @@
+"""A server that will not come back acknowledges for its database no more.
+
+Always true: with the policy semi-sync it is removed only after it cannot receive from any server that may be the primary, so
+it acknowledges nothing where nobody looks for it. Nothing of a server is changed but its connections. Knows nothing of SQL.
+"""
+
+from __future__ import annotations
+
+from shardmgr.primary import LossPolicy, Primary
+from shardmgr.primary_changes import PromotionRefused
+from shardmgr.primary_changes import remove_acker as without_acker
+from shardmgr.primary_document import change_primary, read_primary
+from shardmgr.registry.port import Registry, RegistryFailed
+from shardmgr.rejoin import connect_to
+from shardmgr.server_port import DatabaseServers
+
+
+async def remove_acker(registry: Registry, database: str, servers: DatabaseServers, name: str) -> Primary:
+    """Remove an acker from the entry. Return the entry. Safe to repeat.
+
+    The primary and all other ackers must be reached: one that was passed over might become the primary later.
+
+    Raises:
+        PromotionRefused: it is not an acker that may be removed, or the entry has changed meanwhile.
+        ServerFailed: a server is not reached, or lets the removed one receive.
+        RegistryFailed, RegistryOutcomeUnknown, MalformedDocument
+    """
+    found = await read_primary(registry, database)
+    if found is None:
+        raise RegistryFailed(f"the database {database!r} has no entry")
+    entry = found.entry
+    after = without_acker(entry, name)  # refused before any server is reached
+    if after == entry:
+        return entry
+    if entry.policy is LossPolicy.SEMI_SYNC:
+        for each in (*after.ackers, entry.server):
+            connection = await connect_to(servers, each, entry)
+            try:
+                await connection.shut_out(name)
+            finally:
+                connection.close()
+
+    def remove(now: Primary) -> Primary:
+        if (now.term, now.server) != (entry.term, entry.server):
+            raise PromotionRefused(f"{now.server} is the primary now; start this again")
+        if not set(now.ackers) <= set(entry.ackers):
+            raise PromotionRefused("another server was admitted meanwhile; start this again")
+        return without_acker(now, name)
+
+    return await change_primary(registry, database, remove)
