@@ -24,6 +24,7 @@ from typing import IO, Any, Final, Self
 
 from foqs.dev.host_process import PROGRAM, HostProcess, program_environment, replace_file
 from foqs.dev.mariadb_server import MariaDb
+from foqs.dev.region_database import RegionDatabase
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess, free_port, run_program, temporary_folder
 from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
@@ -115,6 +116,8 @@ class LocalCluster:
         options: options of every host's configuration, by dotted name.
         with_consoles: every host serves the console.
         with_sqs: every host has an SQS server.
+        regions: the number of regions, each with a server of one database and a host, which replace `hosts` and `databases`;
+            0: databases of one server each.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class LocalCluster:
         programs: Programs = INSTALLED,
         with_consoles: bool = False,
         with_sqs: bool = False,
+        regions: int = 0,
     ) -> None:
         self.is_temporary = folder is None
         self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
@@ -139,10 +143,20 @@ class LocalCluster:
         self._foqs = programs.foqs
         self._shards = shards
         self.zookeeper = programs.zookeeper(self.folder / "zookeeper")
-        self.databases = [programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)]
-        places = {f"databases.db{n}.url": server.url(DATABASE) for n, server in enumerate(self.databases, 1)}
-        ports = [(port(), port()) for _ in range(hosts)]
-        more = [_more_ports(port, with_consoles, with_sqs) for _ in range(hosts)]
+        self.region_database = RegionDatabase(self.folder, regions, DATABASE) if regions else None
+        if self.region_database is None:
+            servers = {
+                f"db{number}": programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)
+            }
+            places = {f"databases.{name}.url": server.url(DATABASE) for name, server in servers.items()}
+            own: list[dict[str, Any]] = [{} for _ in range(hosts)]
+        else:
+            servers, places = self.region_database.servers, dict(self.region_database.options)
+            own = [{"server.region": region} for region in self.region_database.regions.values()]
+        self.database_names = [*servers]
+        self.databases = [*servers.values()]
+        ports = [(port(), port()) for _ in own]
+        more = [_more_ports(port, with_consoles, with_sqs) for _ in own]
         self.hosts = [
             HostProcess(
                 self.folder / f"host{number}",
@@ -154,12 +168,15 @@ class LocalCluster:
                     "cluster.zookeeper_tick_ms": self.zookeeper.tick_ms,
                     **places,
                     **options,
+                    **own_options,
                     **more_ports,
                 },
                 programs.foqs,
                 ready_path="/livez",
             )
-            for number, ((call_port, http_port), more_ports) in enumerate(zip(ports, more, strict=True), 1)
+            for number, ((call_port, http_port), own_options, more_ports) in enumerate(
+                zip(ports, own, more, strict=True), 1
+            )
         ]
 
     @property
@@ -176,14 +193,14 @@ class LocalCluster:
         self.lock_folder()
         with ThreadPoolExecutor() as pool:
             _set_up_all(pool, [self.zookeeper, *self.databases])
-            for server in self.databases:
-                server.query(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+            self._prepare_databases()
             self.init_once()
             for host in self.hosts:
                 host.command = host.requested_command
             _set_up_all(pool, self.hosts)
         self.write_description()
         self._wait_until_served()
+        self._adopt_once()
 
     def close(self) -> None:
         """Stop the hosts, then their servers, and remove a temporary folder. An interrupt kills the rest."""
@@ -235,6 +252,29 @@ class LocalCluster:
             command = [*self._foqs, "cluster", "init", *config, "--shards", str(self._shards), "--yes"]
             run_program(command, env=program_environment(self._foqs))
             done.touch()
+
+    def _prepare_databases(self) -> None:
+        if self.region_database is None:
+            for server in self.databases:
+                server.query(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+            return
+        self.region_database.write_start_files()
+        if not self._is_adopted.exists():
+            self.region_database.prepare()
+
+    def _adopt_once(self) -> None:
+        """Let the hosts steer the servers of the database with regions, and wait until all shards are served again."""
+        if self.region_database is None or self._is_adopted.exists():
+            return
+        self.region_database.follow()
+        command = [*self._foqs, *self.region_database.adoption, "--config", str(self.hosts[0].config)]
+        run_program(command, env=program_environment(self._foqs))
+        self._is_adopted.touch()
+        self._wait_until_served()
+
+    @property
+    def _is_adopted(self) -> Path:
+        return self.folder / "adopted"
 
     def write_description(self) -> None:
         """Write which hosts run, for commands of other processes: see `read_description`."""

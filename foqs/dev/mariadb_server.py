@@ -76,21 +76,22 @@ class MariaDb(ServerProcess):
 
     def start(self, *options: str) -> None:
         """Start the server with its data. `options` hold until it is stopped."""
+        self.launch(self.start_command(*options), self.is_ready)
+
+    def start_command(self, *options: str) -> list[str]:
+        """Return the command that starts the server with its data."""
         user = unprivileged_user(_USER)
-        self.launch(
-            [
-                *self.command(),
-                f"--datadir={self.folder / 'data'}",
-                f"--socket={self.socket}",
-                f"--pid-file={self.folder / 'pid'}",
-                # A starting server deletes temporary tables in its folder, in a shared folder also those of others.
-                f"--tmpdir={self.folder}",
-                *self.settings_options(),
-                *options,
-                *([f"--user={user}"] if user else []),
-            ],
-            self.is_ready,
-        )
+        return [
+            *self.command(),
+            f"--datadir={self.folder / 'data'}",
+            f"--socket={self.socket}",
+            f"--pid-file={self.folder / 'pid'}",
+            # A starting server deletes temporary tables in its folder, in a shared folder also those of others.
+            f"--tmpdir={self.folder}",
+            *self.settings_options(),
+            *options,
+            *([f"--user={user}"] if user else []),
+        ]
 
     def settings_options(self) -> list[str]:
         """Return the options that do not name a file: where it listens, durability, memory, and those that were given."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from foqs.dev.local_cluster import LocalCluster
+from foqs.dev.mariadb_server import MariaDb
 from tests.support.cluster import cluster
 from tests.support.poll import until
 from tests.support.processes import PROGRAM
@@ -138,28 +142,88 @@ def test_other_hosts_serve_the_shards_of_a_killed_host(running: LocalCluster) ->
     until(lambda: len(status(running)["hosts"]) == 3, "it is back", 60)
 
 
-def test_dev_starts_a_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [str(PROGRAM), "dev", "--cluster", "2", "--shards", "2", "--port", "0", "--sqs"]
-    with (tmp_path / "said").open("wb") as said:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=tmp_path)
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that servers reach which run as another user."""
+    with TemporaryDirectory(prefix="foqs-dev-") as found:
+        Path(found).chmod(0o711)
+        yield Path(found)
+
+
+@contextmanager
+def dev(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run foqs dev; give its process and what it has shown when everything runs."""
+    said = folder / "said"
+    with said.open("wb") as errors:
+        process = subprocess.Popen(
+            [str(PROGRAM), "dev", *arguments], stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder
+        )
     try:
         assert process.stdout is not None
         lines: list[str] = []
         while not (lines and lines[-1].startswith("Stop with")):
             line = process.stdout.readline()
-            assert line, (tmp_path / "said").read_text()
+            assert line, said.read_text()
             lines.append(line)
-        shown = "".join(lines)
+        yield process, "".join(lines)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0, said.read_text()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_dev_starts_a_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with dev(tmp_path, "--cluster", "2", "--shards", "2", "--port", "0", "--sqs") as (_, shown):
         pids = [int(number) for number in re.findall(r"  pid (\d+)$", shown, re.M)]
         assert len(pids) == 5
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         [folder] = re.findall(r"are in (\S+);", shown)
         endpoints = re.findall(r"  sqs (\S+)", shown)
         assert [sqs_client(endpoint).list_queues().get("QueueUrls") for endpoint in endpoints] == [None, None]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0, (tmp_path / "said").read_text()
-        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-        assert not Path(folder).exists()
-    finally:
-        process.kill()
-        process.communicate()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not Path(folder).exists()
+
+
+@pytest.mark.long
+def test_dev_has_regions_whose_primary_moves_dies_and_rejoins_as_it_says(tmp_path: Path, open_folder: Path) -> None:
+    data = open_folder / "data"
+    arguments = ("--regions", "3", "--shards", "2", "--port", "0", "--data", str(data))
+    with dev(tmp_path, *arguments) as (_, shown), ExitStack() as stack:
+        commands = [shlex.split(line, comments=True) for line in shown.splitlines() if line.startswith("  ")]
+        exported = dict(words[1].split("=", 1) for words in commands if words[0] == "export")
+        environment = {**os.environ, **exported}
+
+        def run(*words: str) -> str:
+            """Run the command with these words that it shows. It must succeed. Return its output."""
+            [shown] = [command[1:] for command in commands if command[1 : 1 + len(words)] == [*words]]
+            found = subprocess.run(
+                [str(PROGRAM), *shown],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+            )
+            assert found.returncode == 0, found.stderr
+            return found.stdout + found.stderr
+
+        def primary() -> list[str]:
+            [row] = [line.split() for line in run("region", "list").splitlines() if line.startswith("main")]
+            return row[1:5]
+
+        assert primary() == ["r1", "a", "1", "serving"]
+        run("enqueue")
+        assert "b in r2 is the primary in term 2" in run("database", "move")
+        [primary_pid] = re.findall(r"kill -9 (\d+)   # b, the primary", shown)
+        os.kill(int(primary_pid), signal.SIGKILL)
+        until(lambda: primary()[2:] == ["3", "serving"], "another one is the primary", 120)
+        [start] = [words[:-1] for words in commands if words[0] == "sh"]
+        server = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stack.callback(server.wait)
+        stack.callback(server.terminate)
+        until(MariaDb(data / "b").is_ready, "it answers", 60)
+        assert "main: b has all that it has" in run("database", "rejoin")
+        assert "hello" in run("dequeue")
+    with dev(tmp_path, *arguments):
+        assert primary()[2:] == ["3", "serving"]

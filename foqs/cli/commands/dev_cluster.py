@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from foqs.cli.host_session import ERROR, USAGE, CommandFailed
 from foqs.cli.listen_addresses import port_problem
 from foqs.cli.output import print_message, program_name, show_banner
+from foqs.dev import region_database
 from foqs.dev.host_process import HostProcess
 from foqs.dev.server_process import ServerNotAvailable
 from foqs_contract.plurals import counted
@@ -36,13 +37,22 @@ _POLL_S: Final = 0.2
 
 
 def run_cluster(
-    hosts: int, data: str | None, shards: int | None, port: int | None, program: Path | None, with_sqs: bool
+    hosts: int,
+    data: str | None,
+    shards: int | None,
+    port: int | None,
+    program: Path | None,
+    with_sqs: bool,
+    *,
+    with_regions: bool = False,
 ) -> None:
     """Run a cluster until a signal stops it.
 
     Args:
+        hosts: their number, with regions one in each.
         port: the first of two ports for each host, one for each console and one for each SQS server; 0: any free ports.
         program: the `foqs` of the hosts; None: this one. A host for which another one was requested runs that.
+        with_regions: there is one database, which has a server in each region.
 
     Raises:
         CommandFailed: the cluster cannot be started.
@@ -54,7 +64,8 @@ def run_cluster(
     folder = None if data is None else _usable_folder(data)
     first = PORT_DEFAULT if port is None else port
     ports = _host_ports(first, hosts, _PORTS_PER_HOST + with_sqs)
-    print_message(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {counted(hosts, 'host')} ...")
+    servers = hosts if with_regions else DATABASES
+    print_message(f"Starting ZooKeeper, {servers} MariaDB servers and {counted(hosts, 'host')} ...")
     with stop_on_signals():
         cluster: LocalCluster | None = None
         try:
@@ -70,6 +81,7 @@ def run_cluster(
                 # Another version may not know the options.
                 with_consoles=program is None,
                 with_sqs=with_sqs,
+                regions=hosts if with_regions else 0,
             )
             cluster.set_up()
             show_banner(cluster_banner(cluster))
@@ -115,9 +127,10 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
         "   ".join([f"{host.options['server.name']:<11}{host.address}", *_urls(host), f"pid {host.pid}"])
         for host in cluster.hosts
     ]
+    regions = {} if cluster.region_database is None else cluster.region_database.regions
     lines += [
-        f"{'db' + str(n):<11}127.0.0.1:{server.port}   pid {server.pid}"
-        for n, server in enumerate(cluster.databases, 1)
+        f"{name:<11}127.0.0.1:{server.port}   {'in ' + regions[name] + '   ' if regions else ''}pid {server.pid}"
+        for name, server in zip(cluster.database_names, cluster.databases, strict=True)
     ]
     lines.append(f"{'ZooKeeper':<11}{cluster.zookeeper.address}   pid {cluster.zookeeper.pid}")
     kept = (
@@ -135,6 +148,7 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
         f"  {foqs} cluster status",
         f"  {foqs} enqueue mail 'hello'",
         f"  {foqs} dequeue mail --wait 5s",
+        *_region_lines(cluster),
         f"  kill -9 {first.pid}   # host1; look at the status again after some seconds: others take its shards over",
         f"  {foqs} host --config {first.config}   # host1 is back",
         f"  {foqs} host drain {last.options['server.name']}   # hands its shards over",
@@ -149,6 +163,22 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
     ]
 
 
+def _region_lines(cluster: LocalCluster) -> list[str]:
+    """Return what to try with a database that has a server in each region."""
+    if cluster.region_database is None:
+        return []
+    foqs, database, other = program_name(), region_database.NAME, cluster.database_names[1]
+    pid, folder = cluster.databases[1].pid, cluster.region_database.servers[other].folder
+    return [
+        f"  export FOQS_CONFIG={cluster.hosts[0].config}",
+        f"  {foqs} region list",
+        f"  {foqs} database move {database} --to {cluster.region_database.regions[other]}   # the primary, and the shards",
+        f"  kill -9 {pid}   # {other}, the primary; look at the list again: hosts let another one take its place",
+        f"  sh {folder / region_database.START_FILE} --init-rpl-role=SLAVE &   # {other} is back, without what nobody was told",
+        f"  {foqs} database rejoin {database} {other}   # it acknowledges again",
+    ]
+
+
 def _urls(host: HostProcess) -> list[str]:
     """Return the other addresses of a host."""
     urls = {"console": host.console_url, "sqs": host.sqs_url}
@@ -158,7 +188,7 @@ def _urls(host: HostProcess) -> list[str]:
 def _report_deaths(cluster: LocalCluster) -> None:
     """Report each process that dies, until a signal interrupts it."""
     alive: dict[str, ServerProcess] = {str(host.options["server.name"]): host for host in cluster.hosts}
-    alive |= {f"db{number}": server for number, server in enumerate(cluster.databases, 1)}
+    alive |= dict(zip(cluster.database_names, cluster.databases, strict=True))
     alive["ZooKeeper"] = cluster.zookeeper
     while True:
         time.sleep(_POLL_S)

@@ -32,7 +32,7 @@ HTTP_PORT: Final = 7412
 
 @click.command(
     epilog="\b\nExamples:\n  foqs dev\n  foqs dev --sqs\n  foqs dev --data /var/tmp/queue --port 7500 --http-port 7501\n  foqs dev --store memory:\n"
-    "  foqs dev --cluster 3 --sqs"
+    "  foqs dev --cluster 3 --sqs\n  foqs dev --regions 3"
 )
 @click.option("--data", default=None, help="The folder that keeps the items.  [default: ./foqs-data]")
 @click.option(
@@ -73,6 +73,13 @@ HTTP_PORT: Final = 7412
     help="Start N hosts with ZooKeeper and two MariaDB servers on this machine, from installed packages.",
 )
 @click.option(
+    "--regions",
+    type=click.IntRange(3, 5),
+    default=None,
+    metavar="N",
+    help="In place of --cluster: N hosts and one database, with a server and a host in each of N regions.",
+)
+@click.option(
     "--program",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     default=None,
@@ -89,9 +96,10 @@ def dev(
     insecure_listen: bool | None,
     sqs_port: int | None,
     hosts: int | None,
+    regions: int | None,
     program: Path | None,
 ) -> None:
-    """Start one host on this machine for development, or several with --cluster.
+    """Start one host on this machine for development, or several with --cluster or --regions.
 
     The host keeps its items in a folder (SQLite) and needs nothing else. Environment variables can set options of the
     configuration (FOQS_SECTION__OPTION).
@@ -99,10 +107,12 @@ def dev(
     With --cluster there are 8 shards. --port is the first of two ports for each host; a port for each console, and
     with --sqs one more for each host, follow. The items are deleted at the end unless --data names a folder.
     """
-    if hosts is not None:
+    if hosts is not None and regions is not None:
+        raise click.UsageError("Give --cluster or --regions, not both.")
+    if hosts is not None or regions is not None:
         if any(option is not None for option in (store, http_port, console_port, address, insecure_listen)):
             raise click.UsageError(
-                "--cluster goes only with --data, --shards, --port, --sqs and --program; omit the other options."
+                "--cluster and --regions go only with --data, --shards, --port, --sqs and --program; omit the other options."
             )
         if sqs_port not in (None, SQS_PORT):
             raise click.UsageError(
@@ -110,7 +120,8 @@ def dev(
             )
         from foqs.cli.commands.dev_cluster import run_cluster
 
-        run_cluster(hosts, data, shards, port, program, with_sqs=sqs_port is not None)
+        count, with_sqs = hosts or regions or 0, sqs_port is not None
+        run_cluster(count, data, shards, port, program, with_sqs, with_regions=regions is not None)
         return
     if program is not None:
         raise click.UsageError("--program is for a cluster: give --cluster too, or omit it.")

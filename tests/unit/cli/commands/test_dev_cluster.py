@@ -23,6 +23,7 @@ from foqs.dev import zookeeper_server
 from foqs.dev.host_process import HostProcess
 from foqs.dev.local_cluster import LocalCluster, Programs, is_served, read_description
 from foqs.dev.mariadb_server import MariaDb
+from foqs.dev.region_database import RegionDatabase
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess
 from foqs.options.config import load
 from foqs_client import Host, Routing, Shard
@@ -224,7 +225,15 @@ class Started:
         programs: Programs,
         with_consoles: bool,
         with_sqs: bool,
+        regions: int,
     ) -> None:
+        self.regions = regions
+        self.region_database: RegionDatabase | None = None
+        if regions:
+            assert folder is not None
+            self.region_database = RegionDatabase(folder, regions, "foqs")
+            databases = regions
+        self.database_names = list("abcde"[:regions]) or [f"db{number}" for number in range(1, databases + 1)]
         self.given = (folder, hosts, databases, shards)
         self.options = options
         self.programs = programs
@@ -307,6 +316,45 @@ def test_banner_shows_addresses_and_commands_to_try(started: Sequence[Started], 
     ports = [host.port for host in cluster.hosts]
     assert f"export FOQS_ADDRESS=foqs://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}\n" in result.stdout
     assert "kill -9 1001" in result.stdout
+
+
+def test_banner_of_regions_shows_where_servers_are_and_how_the_primary_moves(
+    started: Sequence[Started], tmp_path: Path
+) -> None:
+    result = run("dev", "--regions", "3", "--port", "0", "--data", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    [cluster] = started
+    assert (cluster.regions, cluster.given) == (3, (tmp_path, 3, 3, 8))
+    assert "Starting ZooKeeper, 3 MariaDB servers and 3 hosts" in result.stderr
+    for words in (
+        "a          127.0.0.1:20   in r1   pid 1020",
+        "database move main --to r2 ",
+        f"sh {tmp_path / 'b' / 'start'} --init-rpl-role=SLAVE &",
+        "database rejoin main b ",
+    ):
+        assert words in result.stdout
+    both = run("dev", "--regions", "3", "--cluster", "3")
+    assert (both.exit_code, "not both" in both.stderr) == (2, True)
+
+
+def test_hosts_of_regions_have_one_database_and_a_region_each(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", regions=3)
+    configs = [load(host.config, {}, {}) for host in cluster.hosts]
+    assert [config.server.region for config in configs] == ["r1", "r2", "r3"]
+    assert cluster.region_database is not None
+    servers = {name: ("127.0.0.1", server.port) for name, server in cluster.region_database.servers.items()}
+    for config in configs:
+        [(name, options)] = config.databases.items()
+        assert (name, options.server_addresses) == ("main", servers)
+        assert options.parsed_url.port == servers["a"][1]
+    cluster.region_database.write_start_files()
+    script = cluster.folder / "b" / "start"
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755
+    assert "--server-id=12" in script.read_text()
+    # A second run in the folder has the password of the first one.
+    password = (cluster.folder / "replica-password").read_text()
+    LocalCluster(tmp_path / "c", regions=3)
+    assert (cluster.folder / "replica-password").read_text() == password
 
 
 def test_a_folder_that_configurations_cannot_name_is_refused(tmp_path: Path) -> None:
@@ -463,6 +511,7 @@ def test_options_of_a_single_host_are_refused(started: Sequence[Started], option
     result = run("dev", "--cluster", "3", *options)
     assert result.exit_code == 2
     assert "only with --data, --shards, --port, --sqs and --program" in result.stderr
+    assert run("dev", "--regions", "3", *options).stderr == result.stderr
     assert not started
 
 
