@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,6 +19,7 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog
 from foqs.catalog.registry_catalog import RegistryCatalog
 from foqs.cluster.connections import peer_pool_opener
+from foqs.cluster.database_states import database_states
 from foqs.cluster.gossip.exchange import GossipPace
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.membership import Membership
@@ -217,7 +219,8 @@ class _MemberHostTier:
 
     def figures(self, engine: Engine) -> TierFigures:
         member = self._member
-        return PeerFigures(member.gossip.tier_topics, member.gossip.view, member.rates, member.peers)
+        databases = partial(database_states, self._membership)
+        return PeerFigures(member.gossip.tier_topics, member.gossip.view, member.rates, member.peers, databases)
 
     def not_ready_reasons(self) -> Mapping[str, str]:
         reason = self._membership.not_ready_reason

@@ -5,7 +5,7 @@ Holds `PeerFigures`; see `foqs.queue.tier_figures.TierFigures`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.tier_topics import TierTopics
@@ -14,14 +14,26 @@ from foqs.cluster.tier_topic_rates import TierTopicRates
 from foqs.core.items.item import State, TopicName
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import ListTopics
-from foqs.queue.tier_figures import PeerState
+from foqs.queue.tier_figures import DatabaseState, PeerState
 
 
 class PeerFigures:
-    """The figures of a tier with several hosts."""
+    """The figures of a tier with several hosts.
 
-    def __init__(self, topics: TierTopics, view: GossipView, rates: TierTopicRates, peers: Peers) -> None:
+    Args:
+        databases: reads the states of databases; see `TierFigures`.
+    """
+
+    def __init__(
+        self,
+        topics: TierTopics,
+        view: GossipView,
+        rates: TierTopicRates,
+        peers: Peers,
+        databases: Callable[[], Awaitable[Sequence[DatabaseState]]],
+    ) -> None:
         self.list_topics: ListTopics = topics.list_topics
+        self._databases = databases
         self._topics = topics
         self._view = view
         self._rates = rates
@@ -51,3 +63,6 @@ class PeerFigures:
     def peers(self) -> Sequence[PeerState]:
         peers = self._peers.by_nonce.values()
         return [PeerState(peer.view.name, peer.can_accept_items, peer.unreachable_reason) for peer in peers]
+
+    async def databases(self) -> Sequence[DatabaseState]:
+        return await self._databases()

@@ -1,4 +1,4 @@
-"""The page of hosts and shards, with a picture of which host owns which shard."""
+"""The page of hosts, shards and databases with regions, with a picture of which host owns which shard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from foqs.console.chart_geometry import ownership_picture
 from foqs.console.health import host_name
 from foqs.console.live import LivePart
 from foqs.console.page_request import PageRequest
-from foqs_client import Host, InvalidArgument, Shard
+from foqs.queue.tier_figures import DatabaseState
+from foqs_client import FoqsError, Host, InvalidArgument, Shard
+from foqs_contract.plurals import counted
 
 PERIOD_S: Final = 2.0
 
@@ -31,7 +33,35 @@ async def cluster_values(page_request: PageRequest) -> Mapping[str, Any]:
     named = {host_name(host): host for host in hosts}
     owners = [(name, _note(host)) for name, host in named.items()]
     picture = ownership_picture(owners, {shard.shard: (_owner(shard), shard.state) for shard in shards})
-    return {"hosts": named, "shards": shards, "picture": picture}
+    databases, problem = await _databases(page_request)
+    return {"hosts": named, "shards": shards, "picture": picture, "databases": databases, "databases_problem": problem}
+
+
+async def _databases(page_request: PageRequest) -> tuple[list[tuple[DatabaseState, str]], str]:
+    """Return the databases with a server in each region, each with what a loss would cost now; and why they are not known."""
+    try:
+        found = await page_request.shared.figures.databases()
+    except FoqsError as error:
+        return [], str(error)
+    return [(database, loss_text(database)) for database in found], ""
+
+
+def loss_text(database: DatabaseState) -> str:
+    """Return what it would cost if the primary of a database were lost now."""
+    proven, replicas = sum(database.replicas.values()), len(database.replicas)
+    if database.state != "serving":
+        return "its primary is being replaced"
+    if not database.is_async:
+        if replicas and proven == replicas:
+            return "nothing that was acknowledged"
+        return f"an administrator decides: {proven} of {counted(replicas, 'replica')} proven"
+    if not replicas:
+        return "everything: it has no replica"
+    if not database.lags_ms:
+        return "what replicas lack; hosts with its shards show how much"
+    nearest_s = min(database.lags_ms.values()) / 1_000
+    bound = "" if database.max_lag_ms is None else f", at most those of {database.max_lag_ms / 1_000:g} s"
+    return f"enqueues of {nearest_s:.1f} s to the shards of this host{bound}"
 
 
 def _owner(shard: Shard) -> str | None:

@@ -8,7 +8,7 @@ between shards. Knows nothing of pages and permissions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.engine import Engine
 from foqs.queue.port import ListTopics
-from foqs.queue.tier_figures import PeerState, TierFigures
+from foqs.queue.tier_figures import DatabaseState, PeerState, TierFigures
 
 BUSY_TOPICS: Final = 10
 """The number of busiest topics whose history is kept before a page shows them."""
@@ -140,3 +140,7 @@ class HostFigures:
     def peers(self) -> list[PeerState]:
         """Return the other hosts of the tier, as this host sees them."""
         return list(self._tier.peers())
+
+    async def databases(self) -> Sequence[DatabaseState]:
+        """Return the databases with a server in each region. Raises `Unavailable`."""
+        return await self._tier.databases()

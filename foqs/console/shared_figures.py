@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from foqs.console.history import SLOT_S, History, Point
@@ -20,7 +20,7 @@ from foqs.core.items.item import State, TopicName
 from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import ListTopics
-from foqs.queue.tier_figures import PeerState
+from foqs.queue.tier_figures import DatabaseState, PeerState
 from foqs_contract.errors import FoqsError
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class Figures(Protocol):
     def breakers(self) -> Mapping[int, str]: ...
 
     def peers(self) -> list[PeerState]: ...
+
+    async def databases(self) -> Sequence[DatabaseState]: ...
 
 
 class TopicFigures(Protocol):

@@ -2,7 +2,7 @@
 
 Holds the port `TierFigures`, and `OwnFigures` of a host that is its whole tier.
 `foqs.cluster.peer_figures` has those of a host with peers. Always true: nothing is asked
-of another host for them. Knows nothing of pages.
+of another host for them. The states of databases are read from the registry. Knows nothing of pages.
 """
 
 from __future__ import annotations
@@ -28,6 +28,29 @@ class PeerState:
     name: str
     accepts_items: bool
     trouble: str
+
+
+@dataclass(slots=True, frozen=True)
+class DatabaseState:
+    """A database that has a server in each region, as its entry says and this host sees it.
+
+    Attributes:
+        region, primary, term, state: of its entry.
+        is_async: its primary waits for no replica.
+        replicas: the servers that may acknowledge, by name: whether each is proven, which it never is with `is_async`.
+        lags_ms: by replica, how far it is behind the inserts of this host's shards; empty if this host owns none.
+        max_lag_ms: with `is_async`, the lag of the nearest replica at which no new items are accepted; None: unknown.
+    """
+
+    name: str
+    region: str
+    primary: str
+    term: int
+    state: str
+    is_async: bool
+    replicas: Mapping[str, bool]
+    lags_ms: Mapping[str, int]
+    max_lag_ms: int | None
 
 
 class TierFigures(Protocol):
@@ -70,6 +93,10 @@ class TierFigures(Protocol):
         """Return the other hosts of the tier."""
         ...
 
+    async def databases(self) -> Sequence[DatabaseState]:
+        """Return the databases with a server in each region, by name. Raises `Unavailable`."""
+        ...
+
 
 class OwnFigures:
     """The figures of a host that is its whole tier."""
@@ -101,4 +128,7 @@ class OwnFigures:
         return self._state.topic_rates.busiest(topics_max, self._state.stopwatch_s())
 
     def peers(self) -> Sequence[PeerState]:
+        return ()
+
+    async def databases(self) -> Sequence[DatabaseState]:
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.memory.topic_rates import TopicRates
 from foqs.options.options import NamespaceOptions
 from foqs.queue.host_state import HostState
-from foqs.queue.tier_figures import OwnFigures, PeerState, TierFigures
+from foqs.queue.tier_figures import DatabaseState, OwnFigures, PeerState, TierFigures
 from foqs_contract.idl import ttypes
 from tests.support.virtual_time import run_virtual
 from tests.unit.cluster.gossip.test_change_log import peer
@@ -37,6 +38,9 @@ class Shard:
         self._world.searches += 1
         self._world.cpu_s += self._world.search_s
         return self.age_ms
+
+
+DATABASE = DatabaseState("main", "r1", "a", 1, "serving", False, {"b": True}, {}, None)
 
 
 class World:
@@ -63,13 +67,23 @@ class World:
         tier: TierFigures
         if with_peers:
             topics = SimpleNamespace(list_topics=None, misses_shards=lambda: self.misses_shards)
-            tier = PeerFigures(
-                cast(Any, topics), self.view, self.tier_rates, cast(Any, SimpleNamespace(by_nonce=self.peers))
-            )
+            peers = cast(Any, SimpleNamespace(by_nonce=self.peers))
+            tier = PeerFigures(cast(Any, topics), self.view, self.tier_rates, peers, self.databases)
         else:
             state = HostState(NamespaceOptions(), "default", lambda: self.now_s)
             tier = OwnFigures(state, cast(Any, engine.queue.reads))
         self.figures = HostFigures(cast(Any, engine), tier, dict, lambda: self.now_s, lambda: self.cpu_s)
+
+    async def databases(self) -> Sequence[DatabaseState]:
+        return [DATABASE]
+
+
+def test_only_a_host_of_a_cluster_has_databases_with_regions() -> None:
+    async def main() -> None:
+        assert list(await World().figures.databases()) == []
+        assert await World(with_peers=True).figures.databases() == [DATABASE]
+
+    run_virtual(main)
 
 
 def test_a_host_alone_counts_its_shards() -> None:
