@@ -28,7 +28,7 @@ _RATE_OVER_MS: Final = 1_000
 _RETRY_MS: Final = 100
 
 
-class Point(NamedTuple):
+class PositionPoint(NamedTuple):
     """Flush `flush` and those before it have inserted `inserted` items in this epoch."""
 
     flush: int
@@ -39,7 +39,7 @@ class Point(NamedTuple):
 class _Sample:
     """A point, and the last moment at which no more was inserted."""
 
-    point: Point
+    point: PositionPoint
     until_ms: int
 
 
@@ -53,7 +53,7 @@ class ShardPositions:
 
     def __init__(self, shard: int, now_ms: int) -> None:
         self._shard = shard
-        self._samples = [_Sample(Point(0, 0), now_ms)]
+        self._samples = [_Sample(PositionPoint(0, 0), now_ms)]
         """Ascending in both fields of their points. The first one is that of the takeover."""
         self._nearest = self._samples[0]
         """The last sample of which a replica has everything."""
@@ -112,7 +112,7 @@ class ShardPositions:
         if inserted == last.point.inserted:
             last.until_ms = now_ms
             return
-        self._samples.append(_Sample(Point(flush, inserted), now_ms))
+        self._samples.append(_Sample(PositionPoint(flush, inserted), now_ms))
         if len(self._samples) > _SAMPLES_MAX:
             self._thin(now_ms)
         self._find_nearest()
@@ -163,7 +163,7 @@ class ShardPositions:
         """Whether few or no items may be accepted before the next publication."""
         return self._refused_items > 0 or self._admitted_max - self._admitted < self._allowance // 2
 
-    def publication(self, now_ms: int, pending: int, servers: Collection[str]) -> tuple[list[Point], int]:
+    def publication(self, now_ms: int, pending: int, servers: Collection[str]) -> tuple[list[PositionPoint], int]:
         """Return points, the last of which is the present position, and the most items that this epoch inserts until the next one.
 
         Until `on_published` is called this publication and the one before may be read, so both hold.
@@ -196,7 +196,7 @@ class ShardPositions:
                 wanted = max(wanted, self._allowance * (2 if self.needs_publication else 1))
         return min(max(ALLOWANCE_MIN, wanted), _ALLOWANCE_MAX)
 
-    def _points(self, servers: Collection[str]) -> list[Point]:
+    def _points(self, servers: Collection[str]) -> list[PositionPoint]:
         last = len(self._samples) - 1
         places = {self._place(self._confirmed.get(server, 0)) for server in servers} | {last}
         # The target of a promotion has a flush after that of the nearest replica, or is a replica itself.

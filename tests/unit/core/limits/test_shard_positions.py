@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from foqs.core.limits import shard_positions
-from foqs.core.limits.shard_positions import ALLOWANCE_MIN, Point, ShardPositions
+from foqs.core.limits.shard_positions import ALLOWANCE_MIN, PositionPoint, ShardPositions
 from foqs_contract.errors import Overloaded
 from shardmgr.positions import LostRange, ShardPosition, lost_range
 
@@ -251,8 +251,8 @@ def test_samples_and_points_are_bounded() -> None:
     points, _ = positions.publication(2_000, 0, SERVERS)
     assert len(positions._samples) <= shard_positions._SAMPLES_MAX
     assert len(points) <= 10
-    assert points[0] == Point(0, 0)
-    assert points[-1] == Point(1_999, 1_999)
+    assert points[0] == PositionPoint(0, 0)
+    assert points[-1] == PositionPoint(1_999, 1_999)
 
 
 def test_lag_of_hours_is_known_to_an_eighth() -> None:
