@@ -29,6 +29,7 @@ class LastFlush:
     """The last flush of a shard that a server has.
 
     Attributes:
+        epoch: 0 if nothing of the shard is left.
         written_ms: when it was written, in milliseconds since 1970 by the clock of the former primary.
         lost: what came after it; None: its owner had published nothing of it.
     """

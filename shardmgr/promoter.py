@@ -232,6 +232,9 @@ class Promoter:
     async def _report_loss(self, after: Primary) -> None:
         """Write what an accepted loss has left, before the next term begins: its first owners change the owner rows."""
         flushes, published = await self._read_flushes(after.server)
+        there = {each.shard for each in flushes}
+        # The tables of a shard that was added last may not be there.
+        flushes = [*flushes, *(LastFlush(number, 0, 0, 0) for number in sorted(published.keys() - there))]
         left = [replace(each, lost=lost_range(published.get(each.shard), each.epoch, each.flush)) for each in flushes]
         await write_loss_report(self._registry, self._database, LossReport(after.term, after.server, left))
 

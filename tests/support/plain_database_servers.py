@@ -43,10 +43,11 @@ class PlainConnection:
         return report if report.standing == standing else replace(report, standing="")
 
     async def last_flushes(self, shards: Collection[int]) -> Sequence[LastFlush]:
-        """Return for each shard the last flush of the log: there is one log."""
+        """Return for each shard with tables the last flush of the log: there is one log."""
         await self._turn()
         epoch, flush = self._server.epoch, max(self._server.flushes, default=0)
-        return [LastFlush(shard, epoch, flush, 7_000) for shard in shards]
+        there = sorted(set(shards) - self._servers.shards_without_tables)
+        return [LastFlush(shard, epoch, flush, 7_000) for shard in there]
 
     async def shut_out(self, replica: str) -> None:
         await self._turn()
@@ -80,6 +81,7 @@ class PlainDatabaseServers:
         self.names: tuple[str, ...] = REGIONS
         self.server_ids = dict(SERVER_IDS)
         self.sent: list[SendCommand] = []
+        self.shards_without_tables: set[int] = set()
         self.locked: set[str] = set()
         """The servers whose replication accounts are locked everywhere."""
         self.shut_out: list[tuple[str, str]] = []

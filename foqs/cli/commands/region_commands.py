@@ -37,7 +37,7 @@ _REPORT_COLUMNS: Final[list[Column]] = [
     ("SHARD", lambda row: str(row["shard"])),
     ("EPOCH", lambda row: str(row["epoch"])),
     ("LAST FLUSH", lambda row: str(row["flush"])),
-    ("WRITTEN", lambda row: row["written"]),
+    ("WRITTEN", lambda row: row["written"] or "never"),
     ("LOST FLUSHES", lambda row: _at_least(row["lost_flushes_min"])),
     ("LOST ITEMS", lambda row: _range(row)),
 ]
@@ -125,7 +125,9 @@ def drain(name: str, file: Path, dry_run: bool) -> None:
 
 
 def _left(database: str, found: LossReport, left: LastFlush) -> Row:
-    written = datetime.fromtimestamp(left.written_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    written = (
+        datetime.fromtimestamp(left.written_ms / 1_000, UTC).isoformat(timespec="milliseconds") if left.epoch else ""
+    )
     return {
         "database": database,
         "term": found.term,

@@ -80,7 +80,9 @@ def test_proof_that_lacks_what_owners_published_promotes_nothing_until_the_loss_
     async def story() -> None:
         registry = LocalEnsemble(None, lambda: 0).registry(6_000)
         await registry.open()
-        await create_layout(registry, [ShardSpec(1, "main"), ShardSpec(2, "main"), ShardSpec(3, "else")])
+        await create_layout(
+            registry, [ShardSpec(1, "main"), ShardSpec(2, "main"), ShardSpec(3, "else"), ShardSpec(4, "main")]
+        )
         world = World(Primary(3, "r1", LossPolicy.SEMI_SYNC, {"r2": "", "r3": ""}, servers=SERVERS))
         world.servers["r1"].append(flush=4, epoch=9)
         for name in ("r2", "r3"):
@@ -92,6 +94,7 @@ def test_proof_that_lacks_what_owners_published_promotes_nothing_until_the_loss_
             ShardPosition(1, 9, 3, [(0, 0), (6, 60)], 1_060),
             ShardPosition(2, 12, 2, [(0, 0), (40, 400)], 1_400),
             ShardPosition(3, 99, 3, [(7, 70)], 1_070),
+            ShardPosition(4, 1, 3, [(1, 10)], 1_010),
         ]
         await write_positions(registry, "one", published, None)
         world.servers["r1"].kill9()
@@ -100,7 +103,9 @@ def test_proof_that_lacks_what_owners_published_promotes_nothing_until_the_loss_
         async def are_shards_free(entry: Primary) -> bool:
             return True
 
-        promoter = Promoter(registry, "main", PlainDatabaseServers(world, "r2"), are_shards_free)
+        servers = PlainDatabaseServers(world, "r2")
+        servers.shards_without_tables.add(4)
+        promoter = Promoter(registry, "main", servers, are_shards_free)
 
         async def rounds(count: int) -> PromoterRound:
             for _ in range(count):
@@ -114,15 +119,19 @@ def test_proof_that_lacks_what_owners_published_promotes_nothing_until_the_loss_
         assert done.entry.state is PrimaryState.FENCED
         assert isinstance(done.step, AwaitChange)
         [missing] = done.step.missing
-        assert (
-            "r2 lacks what owners of these shards published: 1 (flush 6 of epoch 9; there: flush 4 of epoch 9);"
-            in missing
+        assert missing == (
+            "r2 lacks what owners of these shards published: 1 (flush 6 of epoch 9; there: flush 4 of epoch 9), 4 (flush 1 of "
+            "epoch 1; there: none); so commits of r1 returned without an ack. If r1 is there, abort; otherwise accept the loss"
         )
         await change_primary(registry, "main", accept_loss)
         assert (await rounds(3)).entry.state is PrimaryState.PROMOTING
         found = await read_loss_report(registry, "main")
         assert found is not None
-        assert [each.lost for each in found.left] == [LostRange(2, 0, 1_060), LostRange(40, 400, None)]
+        assert [(each.epoch, each.lost) for each in found.left] == [
+            (9, LostRange(2, 0, 1_060)),
+            (9, LostRange(40, 400, None)),
+            (0, LostRange(1, 10, None)),
+        ]
         await promoter.close()
 
     asyncio.run(asyncio.wait_for(story(), 60))

@@ -196,15 +196,17 @@ def test_region_report_says_which_flush_of_each_shard_is_left_and_what_is_lost(
             LastFlush(3, 8, 20, 1_500, LostRange(4, 30, 1_040)),
             LastFlush(4, 9, 21, 1_500, LostRange(5, 50, None)),
             LastFlush(5, 9, 22, 1_500, LostRange(0, 0, 0)),
+            LastFlush(6, 0, 0, 0, LostRange(2, 20, None)),
         ]
         await write_loss_report(registry, "db1", LossReport(4, "b", left))
 
     asyncio.run(lose())
     row, *rows = json.loads(in_cluster("region", "report", "-o", "json").stdout)
     lost = ("lost_flushes_min", "lost_items_min", "lost_items_max")
-    assert [[each[name] for name in lost] for each in rows] == [[4, 30, 1_040], [5, 50, None], [0, 0, 0]]
+    assert [[each[name] for name in lost] for each in rows] == [[4, 30, 1_040], [5, 50, None], [0, 0, 0], [2, 20, None]]
     header, *lines = in_cluster("region", "report").stdout.splitlines()
     assert header.endswith("LOST FLUSHES  LOST ITEMS")
+    assert (rows[-1]["written"], "never" in lines.pop()) == ("", True)
     shown = [line.partition("+00:00")[2].split(maxsplit=3) for line in lines]
     assert shown == [
         ["unknown", "unknown"],
