@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from foqs.dev import region_database
 from tests.support.region_servers import COMMON, OPTIONS, PROMOTER_RIGHTS, follow_statements
 
 PAGE: Final = (Path(__file__).parents[2] / "docs/regions.md").read_text(encoding="utf-8")
@@ -32,3 +33,8 @@ def test_page_has_the_rights_of_promoters(kind: str) -> None:
 def test_page_lets_a_server_receive_as_the_tests_do(kind: str) -> None:
     change, start = follow_statements(kind, "b", 3306, "db-a")
     assert f"```sql\n{change};\n{start};\n```" in PAGE
+
+
+def test_servers_of_foqs_dev_have_the_settings_and_rights_of_the_page() -> None:
+    assert {*region_database._OPTIONS} == {*COMMON, *OPTIONS["mariadb"]}
+    assert PROMOTER_RIGHTS["mariadb"] == region_database._PROMOTER_RIGHTS
