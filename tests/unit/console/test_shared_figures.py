@@ -12,7 +12,7 @@ from foqs.core.items.item import State, TopicName
 from foqs.core.memory.order_samples import TopicOrder
 from foqs.core.memory.topic_rates import Rates
 from foqs.queue.port import TopicStats
-from foqs.queue.tier_figures import PeerState
+from foqs.queue.tier_figures import DatabaseState, PeerState
 from foqs_contract.errors import Unavailable
 from tests.support.virtual_time import run_virtual
 
@@ -54,6 +54,9 @@ class Figures:
         return {}
 
     def peers(self) -> list[PeerState]:
+        return []
+
+    async def databases(self) -> Sequence[DatabaseState]:
         return []
 
     def not_ready_reasons(self) -> Mapping[str, str]:

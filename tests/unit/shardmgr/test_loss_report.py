@@ -108,11 +108,12 @@ def test_proof_that_lacks_what_owners_published_promotes_nothing_until_the_loss_
         promoter = Promoter(registry, "main", servers, are_shards_free)
 
         async def rounds(count: int) -> PromoterRound:
+            """Run rounds, and return the last one."""
             for _ in range(count):
                 done = await promoter.run_round()
-                assert done is not None
                 for name in ("r2", "r3"):
                     world.servers[name].apply_next()
+            assert done is not None
             return done
 
         done = await rounds(9)
