@@ -164,6 +164,7 @@ class ServerReport:
         heard: another text each time that it hears from its source, which is at least once a second; empty: it is not
             connected.
         acknowledgers: how many replicas that acknowledge are connected to it. One that has gone is counted for a moment longer.
+        unacknowledged: how many commits returned without an ack since it was started, while it should wait for acks.
     """
 
     term: int
@@ -179,6 +180,7 @@ class ServerReport:
     complaint: str
     heard: str = ""
     acknowledgers: int = 0
+    unacknowledged: int = 0
 
     @property
     def has_applied_all(self) -> bool:

@@ -65,6 +65,7 @@ class PromoterRound:
         is_reached: the primary was reached.
         reached: the servers that were reached.
         proven: the ackers that were reached and have all that they acknowledged. With the policy async none.
+        unacknowledged: see `ServerReport`, of the primary; 0 if it was not reached.
         elected: what the elected promoter has published; None: this one is elected.
     """
 
@@ -76,6 +77,7 @@ class PromoterRound:
     is_reached: bool = False
     reached: Collection[str] = ()
     proven: Collection[str] = ()
+    unacknowledged: int = 0
     elected: ElectedPromoter | None = None
 
     @property
@@ -216,6 +218,7 @@ class Promoter:
             is_reached=entry.server in reports,
             reached=tuple(reports),
             proven=Promotion(entry, reports, shards_free=free).proven_ackers(),
+            unacknowledged=reports[entry.server].unacknowledged if entry.server in reports else 0,
         )
 
     def _next_step(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> PromotionStep:

@@ -274,6 +274,11 @@ CLUSTER_METRICS: Final = (
     ),
     _gauge("database_ackers", "Ackers of the primary, with the policy semi-sync", "database"),
     _gauge("database_proven_ackers", "Those of them that are reached and have all that they acknowledged", "database"),
+    _counter(
+        "semisync_unacknowledged",
+        "Commits of the primary that returned without an ack since it was started, with the policy semi-sync",
+        "database",
+    ),
     _gauge(
         "replica_lag_seconds",
         "How long ago the oldest item was inserted at most that the replica is not known to have, of the shards of this host; 0 if "

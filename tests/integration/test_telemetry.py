@@ -137,7 +137,14 @@ async def load(url: str) -> None:
             await client.item("1-1")
 
 
-METRICS_OF_REGIONS = ("foqs_database_serving", "foqs_database_ackers", "foqs_database_proven_ackers")
+METRICS_OF_REGIONS = (
+    "foqs_database_serving",
+    "foqs_database_ackers",
+    "foqs_database_proven_ackers",
+    "foqs_semisync_unacknowledged_total",
+    "foqs_replica_lag_seconds",
+    "foqs_replica_lag_max_seconds",
+)
 """Only hosts of a database with several servers have them."""
 
 

@@ -193,6 +193,7 @@ class MysqlServer:
             applied=in_log,
             complaint=reception.complaint,
             acknowledgers=sql.acknowledgers(status),
+            unacknowledged=sql.unacknowledged(status),
             heard=reception.heard and f"{status.get(HEARTBEATS, '')} {reception.heard}",
         )
 

@@ -174,7 +174,8 @@ class ReplicationSql(ABC):
     @property
     def read_counters(self) -> bytes:
         """Read the counters by name."""
-        names = [*self.start_counters, *self.log_status, self._source("STATUS"), self._source("CLIENTS"), HEARTBEATS]
+        of_source = (self._source(each) for each in ("STATUS", "CLIENTS", "NO_TX"))
+        names = [*self.start_counters, *self.log_status, *of_source, HEARTBEATS]
         return b"SHOW GLOBAL STATUS WHERE UPPER(Variable_name) IN (%s)" % _literals(names)
 
     @abstractmethod
@@ -210,6 +211,10 @@ class ReplicationSql(ABC):
     def acknowledgers(self, counters: Mapping[str, str]) -> int:
         """Return how many replicas that acknowledge are connected, by the counters."""
         return int(counters.get(self._source("CLIENTS"), 0))
+
+    def unacknowledged(self, counters: Mapping[str, str]) -> int:
+        """Return how many commits waited for no ack while they should, since the server was started, by the counters."""
+        return int(counters.get(self._source("NO_TX"), 0))
 
     def acknowledges(self, variables: Mapping[str, str]) -> bool:
         """Return whether a reception that is started now acknowledges."""

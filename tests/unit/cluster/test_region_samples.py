@@ -1,0 +1,38 @@
+"""The samples of databases with regions: at the elected promoter those of the entry, at each owner the lags of replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+from foqs.telemetry.cluster_samples import _database_samples, _position_samples
+from foqs.telemetry.metric_table import CLUSTER_METRICS
+from shardmgr.primary import LossPolicy
+from shardmgr.promoter import PromoterRound
+from shardmgr.promotion import AwaitChange
+from tests.unit.cluster.test_position_publisher import ENTRY
+
+NAMES = {metric.name for metric in CLUSTER_METRICS}
+
+
+def test_promoter_shows_what_commits_returned_without_an_ack_only_of_a_primary_that_it_reaches() -> None:
+    entry = replace(ENTRY, policy=LossPolicy.SEMI_SYNC)
+    done = PromoterRound(entry, AwaitChange(), is_reached=True, proven=["b"], unacknowledged=4)
+    rounds = {"main": done, "away": replace(done, is_reached=False), "later": replace(done, entry=ENTRY)}
+    found = _database_samples(cast(Any, SimpleNamespace(rounds=rounds)))
+    assert found["foqs_semisync_unacknowledged"] == [(("main",), 4.0)]
+    assert found["foqs_database_ackers"] == [(("main",), 2.0), (("away",), 2.0)]
+    assert found["foqs_database_proven_ackers"] == [(("main",), 1.0), (("away",), 1.0)]
+    assert found["foqs_database_serving"] == [(("main",), 1.0), (("away",), 0.0), (("later",), 1.0)]
+    assert found.keys() <= NAMES
+
+
+def test_owner_shows_how_far_replicas_are_behind_and_the_bound() -> None:
+    positions = SimpleNamespace(lags_ms=lambda: {("main", "b"): 1_500}, bounds_ms=lambda: {"main": 10_000})
+    found = _position_samples(cast(Any, positions))
+    assert found == {
+        "foqs_replica_lag_seconds": [(("main", "b"), 1.5)],
+        "foqs_replica_lag_max_seconds": [(("main",), 10.0)],
+    }
+    assert found.keys() <= NAMES
