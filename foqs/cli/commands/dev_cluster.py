@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 from foqs.cli.host_session import ERROR, USAGE, CommandFailed
 from foqs.cli.listen_addresses import port_problem
 from foqs.cli.output import print_message, program_name, show_banner
-from foqs.dev import region_database
 from foqs.dev.host_process import HostProcess
 from foqs.dev.server_process import ServerNotAvailable
 from foqs_contract.plurals import counted
@@ -167,15 +166,17 @@ def _region_lines(cluster: LocalCluster) -> list[str]:
     """Return what to try with a database that has a server in each region."""
     if cluster.region_database is None:
         return []
-    foqs, database, other = program_name(), region_database.NAME, cluster.database_names[1]
+    from foqs.dev.region_database import NAME, START_FILE
+
+    foqs, other = program_name(), cluster.database_names[1]
     pid, folder = cluster.databases[1].pid, cluster.region_database.servers[other].folder
     return [
         f"  export FOQS_CONFIG={cluster.hosts[0].config}",
         f"  {foqs} region list",
-        f"  {foqs} database move {database} --to {cluster.region_database.regions[other]}   # the primary, and the shards",
+        f"  {foqs} database move {NAME} --to {cluster.region_database.regions[other]}   # the primary, and the shards",
         f"  kill -9 {pid}   # {other}, the primary; look at the list again: hosts let another one take its place",
-        f"  sh {folder / region_database.START_FILE} --init-rpl-role=SLAVE &   # {other} is back, without what nobody was told",
-        f"  {foqs} database rejoin {database} {other}   # it acknowledges again",
+        f"  sh {folder / START_FILE} --init-rpl-role=SLAVE &   # {other} is back, without what nobody was told",
+        f"  {foqs} database rejoin {NAME} {other}   # it acknowledges again",
     ]
 
 

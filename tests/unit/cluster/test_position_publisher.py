@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from foqs.cluster import position_publisher
 from foqs.cluster.position_publisher import PositionPublisher
 from foqs.core.limits.shard_positions import ALLOWANCE_MIN, ShardPositions
 from foqs.store.mysql.replica_rows import ReplicaUnread
 from foqs_contract.errors import Overloaded
 from shardmgr.model import Layout, ShardSpec
-from shardmgr.positions import ShardPosition, read_all_positions, write_positions
+from shardmgr.positions import ShardPosition, read_all_positions, read_positions, write_positions
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 from shardmgr.primary_document import replace_primary
 from shardmgr.registry.port import Registry
@@ -67,7 +68,8 @@ def publisher(
     registry: Registry, shards: Mapping[int, PlainShard], readers: Mapping[str, PlainReader]
 ) -> PositionPublisher:
     loop = asyncio.get_running_loop()
-    view = SimpleNamespace(layout=Layout({number: ShardSpec(number, "main") for number in (1, 2)}))
+    layout = Layout({number: ShardSpec(number, "main") for number in (1, 2)})
+    view = SimpleNamespace(layout=layout, members=[SimpleNamespace(name="host:1")])
     clock = SimpleNamespace(monotonic_ms=lambda: int(loop.time() * 1_000))
     return PositionPublisher(
         registry,
@@ -125,4 +127,27 @@ def test_shard_accepts_items_once_its_position_is_published_and_replicas_are_rea
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_document_of_a_host_that_is_gone_is_removed_once_its_shards_are_published_by_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        registry = LocalEnsemble(None, lambda: 0).registry(6_000)
+        await registry.open()
+        await replace_primary(registry, "main", ENTRY, None)
+        await write_positions(registry, "gone", [ShardPosition(1, 4, 2, [(9, 90)], 1_090)], None)
+        found = publisher(registry, {1: PlainShard(1, 5)}, {"a": PlainReader()})
+        task = asyncio.ensure_future(found.run())
+
+        async def is_removed() -> bool:
+            return (await read_positions(registry, "gone"))[1] is None
+
+        await eventually(is_removed, "the document is removed")
+        assert [*(await read_all_positions(registry))[0]] == [1]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    monkeypatch.setattr(position_publisher, "_CLEAN_S", 0.05)
     asyncio.run(asyncio.wait_for(story(), 60))
