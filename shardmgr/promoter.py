@@ -270,7 +270,7 @@ class Promoter:
         return AwaitChange(
             (
                 f"{server} lacks what owners of these shards published: {shown}; so commits of {entry.server} returned without "
-                f"an ack. If {entry.server} is there, abort; otherwise accept the loss",
+                f"an ack. If {entry.server} is there, use foqs database abort; otherwise accept the loss with foqs database promote",
             )
         )
 

@@ -175,7 +175,7 @@ def _region_lines(cluster: LocalCluster) -> list[str]:
         f"  {foqs} region list",
         f"  {foqs} database move {NAME} --to {cluster.region_database.regions[other]}   # the primary, and the shards",
         f"  kill -9 {pid}   # {other}, the primary; look at the list again: hosts let another one take its place",
-        f"  sh {folder / START_FILE} --init-rpl-role=SLAVE &   # {other} is back, without what nobody was told",
+        f"  sh {folder / START_FILE} --init-rpl-role=SLAVE &   # {other} is back, without what was not acknowledged",
         f"  {foqs} database rejoin {NAME} {other}   # it acknowledges again",
     ]
 

@@ -122,7 +122,8 @@ def test_proof_that_lacks_what_owners_published_promotes_nothing_until_the_loss_
         [missing] = done.step.missing
         assert missing == (
             "r2 lacks what owners of these shards published: 1 (flush 6 of epoch 9; there: flush 4 of epoch 9), 4 (flush 1 of "
-            "epoch 1; there: none); so commits of r1 returned without an ack. If r1 is there, abort; otherwise accept the loss"
+            "epoch 1; there: none); so commits of r1 returned without an ack. If r1 is there, use foqs database abort; otherwise "
+            "accept the loss with foqs database promote"
         )
         await change_primary(registry, "main", accept_loss)
         assert (await rounds(3)).entry.state is PrimaryState.PROMOTING
