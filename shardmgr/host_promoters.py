@@ -77,6 +77,8 @@ class HostPromoters:
         self._changed = {database: asyncio.Event() for database in servers}
         self.rounds: dict[str, PromoterRound] = {}
         """The last rounds of the databases for which this host has the elected promoter."""
+        self.weakened = dict.fromkeys(servers, 0)
+        """By database, in how many rounds of this host the primary did not wait for acks as it must."""
         self._texts = {database: StepTexts(_LOG_PAUSE_MS) for database in servers}
         self._patience_ms = dict.fromkeys(servers, _PATIENCE_GRACES * pace.grace_ms)
         """By database, how long this host's elected promoter may lack a server that it needs."""
@@ -123,6 +125,7 @@ class HostPromoters:
                 self.rounds.pop(database, None)
                 return False
             self.rounds[database] = done
+            self.weakened[database] += done.is_weakened
             self._say(database, progress_text(done), done.version)
             if done.can_go_on:
                 lacking_since_ms = None

@@ -66,6 +66,7 @@ class PromoterRound:
         reached: the servers that were reached.
         proven: the ackers that were reached and have all that they acknowledged. With the policy async none.
         unacknowledged: see `ServerReport`, of the primary; 0 if it was not reached.
+        is_weakened: see `Promotion`.
         elected: what the elected promoter has published; None: this one is elected.
     """
 
@@ -78,6 +79,7 @@ class PromoterRound:
     reached: Collection[str] = ()
     proven: Collection[str] = ()
     unacknowledged: int = 0
+    is_weakened: bool = False
     elected: ElectedPromoter | None = None
 
     @property
@@ -208,6 +210,7 @@ class Promoter:
                 self._problems[step.entry.server] = str(error)
         elif isinstance(step, SendCommand):
             await self._guarded(step.server, self._connections[step.server].carry_out(step))
+        judged = Promotion(entry, reports, shards_free=free)
         complaints = {name: report.complaint for name, report in reports.items() if report.complaint}
         return PromoterRound(
             entry,
@@ -217,7 +220,8 @@ class Promoter:
             found.version,
             is_reached=entry.server in reports,
             reached=tuple(reports),
-            proven=Promotion(entry, reports, shards_free=free).proven_ackers(),
+            proven=judged.proven_ackers(),
+            is_weakened=judged.is_weakened(),
             unacknowledged=reports[entry.server].unacknowledged if entry.server in reports else 0,
         )
 

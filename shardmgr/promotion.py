@@ -125,6 +125,11 @@ class Promotion:
         """Return the ackers that are proven. If these are all, the position of a lost primary would be known."""
         return [server for server in self._entry.ackers if self.is_proven(server)]
 
+    def is_weakened(self) -> bool:
+        """Return whether hosts commit at a primary that does not wait for acks as it must."""
+        primary = self._reports.get(self._entry.server)
+        return self._entry.is_serving and primary is not None and not primary.is_read_only and self._lacks_acks(primary)
+
     def has_position(self, report: ServerReport) -> bool:
         """Return whether a server may become the primary: it has applied all that the term acknowledged."""
         position = self._entry.position
@@ -166,7 +171,7 @@ class Promotion:
         entry, primary = self._entry, self._reports.get(self._entry.server)
         if primary is None:
             return AwaitChange((f"{entry.server} is not reached",))
-        if self._lacks_acks(primary) and not primary.is_read_only and any(entry.ackers.values()):
+        if self.is_weakened() and any(entry.ackers.values()):
             # Somebody weakened its settings, so an acker can lack acknowledged commits. Each must catch up again.
             return ReplaceEntry(self._without_standings())
         if primary.is_read_only or self._lacks_acks(primary):

@@ -275,8 +275,13 @@ CLUSTER_METRICS: Final = (
     _gauge("database_ackers", "Ackers of the primary, with the policy semi-sync", "database"),
     _gauge("database_proven_ackers", "Those of them that are reached and have all that they acknowledged", "database"),
     _counter(
+        "semisync_weakened",
+        "Looks of this promoter at which the primary did not wait for acks as it must, with the policy semi-sync",
+        "database",
+    ),
+    _counter(
         "semisync_unacknowledged",
-        "Commits of the primary that returned without an ack since it was started, with the policy semi-sync",
+        "Commits of the primary since it was started that returned because a wait for an ack had ended, with the policy semi-sync",
         "database",
     ),
     _gauge(

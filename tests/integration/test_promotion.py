@@ -12,6 +12,7 @@ import pymysql
 import pytest
 
 from foqs.store.mysql.mysql_driver import WrongServer
+from shardmgr.loss_report import LastFlush
 from shardmgr.primary import Primary, PrimaryState
 from shardmgr.primary_changes import start_drain, start_revoking
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
@@ -19,10 +20,11 @@ from shardmgr.primary_moves import progress_text
 from shardmgr.promoter import Promoter, PromoterRound
 from shardmgr.promotion import AwaitChange, SendCommand, ServerCommand
 from shardmgr.registry.port import Registry
+from shardmgr.server_port import ServerFailed
 from tests.support.aio import run
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.poll import until
-from tests.support.region_servers import RegionServers
+from tests.support.region_servers import SCHEMA, RegionServers
 
 pytestmark = [pytest.mark.mysql, pytest.mark.timeout(240)]
 
@@ -246,6 +248,38 @@ def test_no_acker_is_proven_while_a_replica_acknowledges_that_the_entry_does_not
                 if done is not None and done.entry.ackers["b"]:
                     return
             raise AssertionError(done)
+
+    run(story(), timeout=200)
+
+
+def test_last_flushes_are_read_of_the_shards_that_have_tables(servers: RegionServers) -> None:
+    async def story() -> None:
+        async with serving(servers):
+            columns = "one TINYINT, epoch BIGINT, flush BIGINT, clock_ms BIGINT UNSIGNED, offset_ms BIGINT"
+            for shard in (1, 4, 5):
+                servers.servers["a"].query(f"CREATE TABLE {SCHEMA}.foqs_{shard}_owner ({columns})")
+                row = f"(1, {shard + 10}, {shard + 20}, {shard + 1_000}, 1000)"
+                servers.servers["a"].query(f"INSERT INTO {SCHEMA}.foqs_{shard}_owner VALUES {row}")
+            connection = await servers.for_promoter().connect("a")
+            found = await connection.last_flushes(range(7))
+            assert found == [LastFlush(shard, shard + 10, shard + 20, shard) for shard in (1, 4, 5)]
+            assert await connection.last_flushes([]) == []
+            connection.close()
+
+    run(story(), timeout=200)
+
+
+def test_replica_is_shut_out_once_its_account_is_locked(servers: RegionServers) -> None:
+    async def story() -> None:
+        async with serving(servers):
+            connection = await servers.for_promoter().connect("a")
+            with pytest.raises(ServerFailed, match="a: b can still receive from it with its account; as root at a"):
+                await connection.shut_out("b")
+            servers.lock_accounts("a", "b")
+            await connection.shut_out("b")
+            processes = [str(column) for row in servers.servers["a"].query("SHOW PROCESSLIST") for column in row]
+            assert "replica_b" not in processes
+            connection.close()
 
     run(story(), timeout=200)
 

@@ -25,7 +25,7 @@ from foqs.store.mysql.replication_sql import (
     ReplicationSql,
     ReplicationTls,
     by_name,
-    last_flush,
+    last_flushes,
     read_term,
     standing,
     text,
@@ -43,6 +43,7 @@ _LOCK_WAIT_CODE: Final = 1205
 _ACCOUNT_LOCKED_CODES: Final = frozenset({3118, 4151})
 """Of MySQL and of MariaDB. Both refuse a wrong password first."""
 _LOCK_WAIT_S: Final = 5
+_SHARDS_PER_READ: Final = 100
 _READ_S: Final = 5.0
 """The time limit of a read: a server that is silent for longer counts as not reached."""
 _ENDING_S: Final = 0.01
@@ -199,19 +200,27 @@ class MysqlServer:
 
     async def last_flushes(self, shards: Collection[int]) -> Sequence[LastFlush]:
         self._link.timeout_s = min(_READ_S, self._command_s)
-        found: list[LastFlush] = []
-        for shard in sorted(shards):
-            read = last_flush(self._database, shard)
-            try:
-                (result,) = await self._link.run(read)
-            except ServerError as error:
-                if error.code not in (NO_SUCH_TABLE_CODE, _NO_SUCH_DATABASE_CODE):
-                    raise ServerFailed(f"{self._name}: {error}") from error
-                continue
-            except MysqlLinkLost as error:
-                raise self._lost(error) from error
-            found += [LastFlush(shard, int(epoch), int(flush), int(written)) for epoch, flush, written in result.rows]
+        numbers, found = sorted(shards), list[LastFlush]()
+        for start in range(0, len(numbers), _SHARDS_PER_READ):
+            found += await self._read_flushes(numbers[start : start + _SHARDS_PER_READ])
         return found
+
+    async def _read_flushes(self, shards: Sequence[int]) -> list[LastFlush]:
+        """Read the last flushes of some shards with one statement, or of each half if one of them has no tables."""
+        try:
+            (result,) = await self._link.run(last_flushes(self._database, shards))
+        except ServerError as error:
+            if error.code not in (NO_SUCH_TABLE_CODE, _NO_SUCH_DATABASE_CODE):
+                raise ServerFailed(f"{self._name}: {error}") from error
+            if len(shards) == 1:
+                return []
+            half = len(shards) // 2
+            return [*await self._read_flushes(shards[:half]), *await self._read_flushes(shards[half:])]
+        except MysqlLinkLost as error:
+            raise self._lost(error) from error
+        return [
+            LastFlush(int(shard), int(epoch), int(flush), int(written)) for shard, epoch, flush, written in result.rows
+        ]
 
     async def carry_out(self, step: SendCommand) -> None:
         sql, waits = self._sql, step.waits_for_acks

@@ -90,11 +90,13 @@ def read_term(database: str) -> bytes:
     return b"SELECT term FROM %s.foqs_term WHERE one = 1" % _name(database)
 
 
-def last_flush(database: str, shard: int) -> bytes:
-    """Read a shard's last flush at this server: its epoch, its number, and when it was written by the database's clock."""
-    return b"SELECT epoch, flush, CAST(clock_ms AS SIGNED) - offset_ms FROM %s.foqs_%d_owner WHERE one = 1" % (
-        _name(database),
-        shard,
+def last_flushes(database: str, shards: Iterable[int]) -> bytes:
+    """Read the last flush of each of these shards at this server: its shard, epoch and number, and when it was written by the
+    database's clock. All of them must have tables here."""
+    return b" UNION ALL ".join(
+        b"SELECT %d, epoch, flush, CAST(clock_ms AS SIGNED) - offset_ms FROM %s.foqs_%d_owner WHERE one = 1"
+        % (shard, _name(database), shard)
+        for shard in shards
     )
 
 

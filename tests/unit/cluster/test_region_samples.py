@@ -20,7 +20,9 @@ def test_promoter_shows_what_commits_returned_without_an_ack_only_of_a_primary_t
     entry = replace(ENTRY, policy=LossPolicy.SEMI_SYNC)
     done = PromoterRound(entry, AwaitChange(), is_reached=True, proven=["b"], unacknowledged=4)
     rounds = {"main": done, "away": replace(done, is_reached=False), "later": replace(done, entry=ENTRY)}
-    found = _database_samples(cast(Any, SimpleNamespace(rounds=rounds)))
+    weakened = {"main": 2, "away": 0, "later": 0}
+    found = _database_samples(cast(Any, SimpleNamespace(rounds=rounds, weakened=weakened)))
+    assert found["foqs_semisync_weakened"] == [(("main",), 2.0), (("away",), 0.0)]
     assert found["foqs_semisync_unacknowledged"] == [(("main",), 4.0)]
     assert found["foqs_database_ackers"] == [(("main",), 2.0), (("away",), 2.0)]
     assert found["foqs_database_proven_ackers"] == [(("main",), 1.0), (("away",), 1.0)]

@@ -110,6 +110,21 @@ def test_hosts_connect_to_no_server_before_there_is_an_entry_and_open_its_first_
     on_site(story)
 
 
+def test_primary_that_somebody_weakens_is_counted_and_waits_for_acks_again() -> None:
+    async def story(site: Site) -> None:
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        await asyncio.sleep(2)
+        promoters = site.promoters[await site.elected()]
+        assert promoters.weakened == {"main": 0}
+        site.world.servers["r1"].waits_for_acks = False
+        await asyncio.sleep(10)
+        assert promoters.weakened["main"] in (1, 2)  # it is found, and perhaps seen again before it is mended
+        assert site.world.servers["r1"].waits_for_acks
+
+    on_site(story)
+
+
 def test_lost_primary_is_replaced_by_the_hosts_and_a_lost_host_by_another_one() -> None:
     async def story(site: Site) -> None:
         await replace_primary(site.registry, "main", FIRST, None)

@@ -113,6 +113,23 @@ def test_primary_that_was_weakened_proves_nothing_until_its_ackers_have_caught_u
     assert step(ENTRY, r1=restarted, r2=ACKER, r3=ACKER) == SendCommand("r1", ServerCommand.OPEN, waits_for_acks=True)
 
 
+@pytest.mark.parametrize(
+    ("entry", "primary", "is_weakened"),
+    [
+        (ENTRY, PRIMARY, False),
+        (ENTRY, replace(PRIMARY, waits_for_acks=False), True),
+        (ENTRY, replace(PRIMARY, waits_for_acks=False, is_read_only=True), False),
+        (replace(ENTRY, policy=LossPolicy.ASYNC), replace(PRIMARY, waits_for_acks=False), False),
+        (replace(ENTRY, state=PrimaryState.PROMOTING), replace(PRIMARY, waits_for_acks=False), False),
+    ],
+)
+def test_primary_is_weakened_if_hosts_commit_there_without_acks(
+    entry: Primary, primary: ServerReport, is_weakened: bool
+) -> None:
+    assert Promotion(entry, {"r1": primary}, shards_free=False).is_weakened() is is_weakened
+    assert not Promotion(entry, {}, shards_free=False).is_weakened()
+
+
 def test_nobody_is_proven_while_a_server_acknowledges_that_the_entry_does_not_name() -> None:
     busy = replace(PRIMARY, acknowledgers=3)
     void = next_entry(ENTRY, r1=busy, r2=ACKER, r3=ACKER)
