@@ -21,7 +21,7 @@ async def remove_acker(registry: Registry, database: str, servers: DatabaseServe
     The primary and all other ackers must be reached: one that was passed over might become the primary later.
 
     Raises:
-        PromotionRefused: it is not an acker that may be removed, or the entry has changed meanwhile.
+        PromotionRefused: it may not be removed, its account is not known, or the entry has changed meanwhile.
         ServerFailed: a server is not reached, or lets the removed one receive.
         RegistryFailed, RegistryOutcomeUnknown, MalformedDocument
     """
@@ -33,6 +33,10 @@ async def remove_acker(registry: Registry, database: str, servers: DatabaseServe
     if after == entry:
         return entry
     if entry.policy is LossPolicy.SEMI_SYNC:
+        if name not in servers.names:
+            raise PromotionRefused(
+                f"the configuration does not name {name}, so its account is not known; add it to the servers of the database"
+            )
         for each in (*after.ackers, entry.server):
             connection = await connect_to(servers, each, entry)
             try:

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, Any, Final, Self
 
+from foqs.dev import region_database
 from foqs.dev.host_process import PROGRAM, HostProcess, program_environment, replace_file
 from foqs.dev.mariadb_server import MariaDb
-from foqs.dev.region_database import RegionDatabase
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess, free_port, run_program, temporary_folder
 from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
@@ -143,7 +143,13 @@ class LocalCluster:
         self._foqs = programs.foqs
         self._shards = shards
         self.zookeeper = programs.zookeeper(self.folder / "zookeeper")
-        self.region_database = RegionDatabase(self.folder, regions, DATABASE) if regions else None
+        other = self.folder / ("db1" if regions else region_database.PRIMARY)
+        if other.exists():
+            kind = "without" if regions else "with"
+            raise ServerNotAvailable(
+                f"{self.folder} has a cluster {kind} regions; name another folder, or start that one"
+            )
+        self.region_database = region_database.RegionDatabase(self.folder, regions, DATABASE) if regions else None
         if self.region_database is None:
             servers = {
                 f"db{number}": programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)
@@ -259,21 +265,24 @@ class LocalCluster:
                 server.query(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
             return
         self.region_database.write_start_files()
-        if not self._is_adopted.exists():
+        if not self._adopted.exists():
             self.region_database.prepare()
+        elif (regions := self._adopted.read_text()) != (wanted := str(len(self.databases))):
+            raise ServerNotAvailable(f"{self.folder} has {regions} regions and not {wanted}; start it with these")
 
     def _adopt_once(self) -> None:
         """Let the hosts steer the servers of the database with regions, and wait until all shards are served again."""
-        if self.region_database is None or self._is_adopted.exists():
+        if self.region_database is None or self._adopted.exists():
             return
         self.region_database.follow()
         command = [*self._foqs, *self.region_database.adoption, "--config", str(self.hosts[0].config)]
         run_program(command, env=program_environment(self._foqs))
-        self._is_adopted.touch()
+        self._adopted.write_text(str(len(self.databases)))
         self._wait_until_served()
 
     @property
-    def _is_adopted(self) -> Path:
+    def _adopted(self) -> Path:
+        """Has the number of regions, once the hosts steer their servers."""
         return self.folder / "adopted"
 
     def write_description(self) -> None:

@@ -18,7 +18,6 @@ import pymysql
 from foqs.dev.mariadb_server import MariaDb
 
 NAME: Final = "main"
-REGIONS_MAX: Final = 5
 PRIMARY: Final = "a"
 """The server that is the primary first."""
 START_FILE: Final = "start"
@@ -57,8 +56,8 @@ class RegionDatabase:
         }
         self._schema = schema
         self._password_file = folder / "replica-password"
-        if not self._password_file.exists():
-            self._password_file.touch(mode=0o600)
+        self._password_file.touch(mode=0o600)
+        if not self._password_file.read_text():
             self._password_file.write_text(secrets.token_hex(16))
 
     @property

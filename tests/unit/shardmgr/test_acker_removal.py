@@ -91,6 +91,15 @@ def test_server_is_refused_that_may_not_be_removed(entry: Primary, name: str, re
     on_site(story, entry)
 
 
+def test_acker_whose_account_is_not_known_is_refused() -> None:
+    async def story(site: Site) -> None:
+        site.servers.names = ("r1", "r2")
+        with pytest.raises(PromotionRefused, match="the configuration does not name r3"):
+            await site.remove("r3")
+
+    on_site(story)
+
+
 def test_acker_of_an_async_primary_needs_no_lock() -> None:
     async def story(site: Site) -> None:
         assert (await site.remove("r3")).ackers == {"r1": ""}

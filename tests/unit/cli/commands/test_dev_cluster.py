@@ -357,6 +357,18 @@ def test_hosts_of_regions_have_one_database_and_a_region_each(tmp_path: Path) ->
     assert (cluster.folder / "replica-password").read_text() == password
 
 
+def test_folder_of_a_cluster_of_another_kind_is_refused(tmp_path: Path) -> None:
+    LocalCluster(tmp_path / "regions", regions=3)
+    with pytest.raises(ServerNotAvailable, match="has a cluster with regions; name another folder"):
+        LocalCluster(tmp_path / "regions")
+    LocalCluster(tmp_path / "plain")
+    with pytest.raises(ServerNotAvailable, match="has a cluster without regions; name another folder"):
+        LocalCluster(tmp_path / "plain", regions=3)
+    (tmp_path / "regions" / "adopted").write_text("3")
+    with pytest.raises(ServerNotAvailable, match="has 3 regions and not 4; start it with these"):
+        LocalCluster(tmp_path / "regions", regions=4)._prepare_databases()
+
+
 def test_a_folder_that_configurations_cannot_name_is_refused(tmp_path: Path) -> None:
     refused = run("dev", "--cluster", "1", "--port", "0", "--data", os.fsdecode(bytes(tmp_path) + b"/da\xffta"))
     assert refused.exit_code == 2
