@@ -92,6 +92,8 @@ class Primary:
         loss_accepted: an administrator has accepted that acknowledged transactions may be lost.
         has_served: hosts have used the server in this term. Until then the term has acknowledged nothing.
         servers: all servers of the database by name.
+        shut_out: the servers that were removed from the ackers after their replication accounts were locked: they cannot
+            receive before an administrator unlocks these and lets them rejoin.
         unknown: the fields that a newer version has written; they are kept.
     """
 
@@ -105,6 +107,7 @@ class Primary:
     loss_accepted: bool = False
     has_served: bool = True
     servers: Mapping[str, DatabaseServer] = field(default_factory=dict, hash=False)
+    shut_out: tuple[str, ...] = ()
     unknown: Unknown = field(default_factory=dict, hash=False)
 
     @property

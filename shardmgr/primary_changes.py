@@ -120,13 +120,15 @@ def admit_acker(entry: Primary, server: str) -> Primary:
     if server == entry.server:
         raise PromotionRefused(f"{server} is the primary")
     _check_name(server, entry.servers, "server of the database")
-    return replace(entry, ackers={**entry.ackers, server: ""})
+    shut_out = tuple(name for name in entry.shut_out if name != server)
+    return replace(entry, ackers={**entry.ackers, server: ""}, shut_out=shut_out)
 
 
 def remove_acker(entry: Primary, server: str) -> Primary:
     """Return the entry in which a server acknowledges no more; the same if it does not.
 
-    Nobody knows what only this server has acknowledged, so all others must catch up once more before they are proven.
+    Nobody knows what only this server has acknowledged, so all others must catch up once more before they are proven. With
+    the policy semi-sync its account is locked, so it is shut out until it rejoins.
 
     Raises:
         PromotionRefused: it is the primary, the last acker or no server of the database; or the database does not serve.
@@ -141,7 +143,8 @@ def remove_acker(entry: Primary, server: str) -> Primary:
     others = [name for name in entry.ackers if name != server]
     if not others:
         raise PromotionRefused(f"{server} is the last acker; let another server rejoin first, or remove the entry")
-    return replace(entry, ackers=dict.fromkeys(others, ""))
+    shut_out = {*entry.shut_out, server} if entry.policy is LossPolicy.SEMI_SYNC else entry.shut_out
+    return replace(entry, ackers=dict.fromkeys(others, ""), shut_out=tuple(sorted(shut_out)))
 
 
 def _check_name(name: str, possible: Collection[str], what: str) -> None:

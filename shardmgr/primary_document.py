@@ -23,7 +23,7 @@ from shardmgr.documents import DATABASE_BYTES_MAX
 from shardmgr.model import TERM_MAX, MalformedDocument
 from shardmgr.primary import DatabaseServer, LossPolicy, Primaries, Primary, PrimaryState, ReplicationPosition
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
-from shardmgr.strict_json import Form, Name, build_with_unknown, parse_document, printable
+from shardmgr.strict_json import DistinctNames, Form, Name, abbreviate, build_with_unknown, parse_document, printable
 
 FORMAT: Final = 1
 FOLDER: Final = "primaries"
@@ -172,6 +172,8 @@ def render_primary(entry: Primary) -> bytes:
             for name, server in sorted(entry.servers.items())
         },
     }
+    if entry.shut_out:
+        fields["shut_out"] = list(entry.shut_out)
     return json.dumps(fields | dict(entry.unknown), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -197,6 +199,7 @@ class _PrimaryForm(Form):
     has_served: bool
     ackers: dict[_ServerName, _Standing]
     servers: dict[_ServerName, Annotated[_ServerForm, build_with_unknown(DatabaseServer)]]
+    shut_out: DistinctNames = Field(default_factory=list)
 
 
 def parse_primary(text: bytes) -> Primary:
@@ -207,7 +210,8 @@ def parse_primary(text: bytes) -> Primary:
     """
     form = parse_document(_PrimaryForm, text, FORMAT)
     position = None if form.position is None else ReplicationPosition(form.position)
-    entry = Primary(**vars(form) | {"position": position}, unknown=form.unknown)
+    changed = {"position": position, "shut_out": tuple(form.shut_out)}
+    entry = Primary(**vars(form) | changed, unknown=form.unknown)
     _check_servers(entry)
     if entry.state in (PrimaryState.FENCED, PrimaryState.PROMOTING) and position is None:
         raise MalformedDocument("position", f"this must not be null while the state is {entry.state.value}")
@@ -217,6 +221,7 @@ def parse_primary(text: bytes) -> Primary:
 def _check_servers(entry: Primary) -> None:
     """Check that every name is that of a server, the primary is no acker, and no two servers have one number."""
     named = {"server": entry.server} | {f"ackers.{name}": name for name in entry.ackers}
+    named |= {f"shut_out[{at}]": name for at, name in enumerate(entry.shut_out)}
     if entry.target:
         named["target"] = entry.target
     for place, name in named.items():
@@ -224,6 +229,9 @@ def _check_servers(entry: Primary) -> None:
             raise MalformedDocument(place, "this must be the name of one of the servers")
     if entry.server in entry.ackers:
         raise MalformedDocument(f"ackers.{entry.server}", "this is the primary, which is no acker")
+    for name in (entry.server, *entry.ackers):
+        if name in entry.shut_out:
+            raise MalformedDocument("shut_out", f"{abbreviate(name)} is the primary or an acker, which is not shut out")
     numbers: dict[int, str] = {}
     for name, server in entry.servers.items():
         if (other := numbers.setdefault(server.server_id, name)) != name:

@@ -8,7 +8,7 @@ how an administrator is shown the progress.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -174,19 +174,35 @@ async def _publish(
     Another session may have begun since this process published last; what it has published is gone then.
 
     Args:
-        is_text_due: publish it also if only the text differs.
+        is_text_due: publish it also if only texts and what is proven differ.
     """
     text = progress_text(done)[:_TEXT_CHARS_MAX]
-    found = ElectedPromoter(before.nonce, done.version, is_at_rest(done), text)
-    if found == before or (replace(found, text=before.text) == before and not is_text_due):
+    proven, lacks_if_lost = tuple(sorted(done.proven)), tuple(each[:_TEXT_CHARS_MAX] for each in done.lacks_if_lost)
+    found = ElectedPromoter(before.nonce, done.version, is_at_rest(done), text, proven, lacks_if_lost)
+    but_texts = replace(found, text=before.text, proven=before.proven, lacks_if_lost=before.lacks_if_lost)
+    if found == before or (but_texts == before and not is_text_due):
         return False
     with suppress(RegistryConflict):  # another one is elected meanwhile
         await registry.announce(ELECTION_FOLDER, name_part(database), _render_elected(found))
     return True
 
 
+async def elected_promoters(registry: Registry, databases: Iterable[str]) -> Mapping[str, ElectedPromoter]:
+    """Return what the elected promoters of these databases have published, of those that have one. Raises RegistryFailed."""
+    published = await registry.members(ELECTION_FOLDER)
+    names = {database: name_part(database) for database in databases}
+    return {database: _parse_elected(published[name]) for database, name in names.items() if name in published}
+
+
 def _render_elected(elected: ElectedPromoter) -> bytes:
-    fields = {"nonce": elected.nonce, "version": elected.version, "at_rest": elected.is_at_rest, "text": elected.text}
+    fields = {
+        "nonce": elected.nonce,
+        "version": elected.version,
+        "at_rest": elected.is_at_rest,
+        "text": elected.text,
+        "proven": elected.proven,
+        "lacks_if_lost": elected.lacks_if_lost,
+    }
     return json.dumps(fields).encode()
 
 
@@ -195,10 +211,19 @@ def _parse_elected(data: bytes) -> ElectedPromoter:
     try:
         fields = json.loads(data)
         return ElectedPromoter(
-            str(fields["nonce"]), int(fields["version"]), fields["at_rest"] is True, str(fields["text"])
+            str(fields["nonce"]),
+            int(fields["version"]),
+            fields["at_rest"] is True,
+            str(fields["text"]),
+            _texts(fields.get("proven")),
+            _texts(fields.get("lacks_if_lost")),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ElectedPromoter("")
+
+
+def _texts(found: object) -> tuple[str, ...] | None:
+    return tuple(map(str, found)) if isinstance(found, list) else None
 
 
 async def _watched_round(registry: Registry, database: str, elected: ElectedPromoter) -> PromoterRound | None:

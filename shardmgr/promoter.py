@@ -45,12 +45,15 @@ class ElectedPromoter:
         version: the entry's, as it was read in the last round.
         is_at_rest: further rounds change nothing while the entry has this version.
         text: what it did in the last round, and what it waits for.
+        proven, lacks_if_lost: see `PromoterRound`; None: it has run no round yet, or its version does not publish this.
     """
 
     nonce: str
     version: int = 0
     is_at_rest: bool = False
     text: str = ""
+    proven: tuple[str, ...] | None = None
+    lacks_if_lost: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,6 +68,8 @@ class PromoterRound:
         is_reached: the primary was reached.
         reached: the servers that were reached.
         proven: the ackers that were reached and have all that they acknowledged. With the policy async none.
+        lacks_if_lost: why hosts would not replace the primary by themselves if it were lost now, one sentence each; empty:
+            they would.
         unacknowledged: see `ServerReport`, of the primary; 0 if it was not reached.
         is_weakened: see `Promotion`.
         elected: what the elected promoter has published; None: this one is elected.
@@ -78,6 +83,7 @@ class PromoterRound:
     is_reached: bool = False
     reached: Collection[str] = ()
     proven: Collection[str] = ()
+    lacks_if_lost: Sequence[str] = ()
     unacknowledged: int = 0
     is_weakened: bool = False
     elected: ElectedPromoter | None = None
@@ -212,6 +218,7 @@ class Promoter:
             await self._guarded(step.server, self._connections[step.server].carry_out(step))
         judged = Promotion(entry, reports, shards_free=free)
         complaints = {name: report.complaint for name, report in reports.items() if report.complaint}
+        others = {name: report for name, report in reports.items() if name != entry.server}
         return PromoterRound(
             entry,
             step,
@@ -221,6 +228,7 @@ class Promoter:
             is_reached=entry.server in reports,
             reached=tuple(reports),
             proven=judged.proven_ackers(),
+            lacks_if_lost=missing_to_promote(entry, others),
             is_weakened=judged.is_weakened(),
             unacknowledged=reports[entry.server].unacknowledged if entry.server in reports else 0,
         )

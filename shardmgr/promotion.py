@@ -262,7 +262,10 @@ class Promotion:
         if entry.policy is LossPolicy.SEMI_SYNC and not any(map(self._is_connected, entry.ackers)):
             # Also if its term is written: a connection that ended has freed it, and commits of hosts would wait.
             return AwaitChange(
-                (f"no acker is connected to {entry.server}, so its term cannot be acknowledged; let one rejoin",)
+                (
+                    f"no acker is connected to {entry.server}, so its term cannot be acknowledged; let one rejoin"
+                    + self._unlock_hint(),
+                )
             )
         if report.term < entry.term:
             return SendCommand(entry.server, ServerCommand.WRITE_TERM, term=entry.term)
@@ -321,14 +324,14 @@ class Promotion:
         return report is None or (report.is_receiving and report.source == self._entry.server)
 
     def _admit_contained(self, primary: ServerReport) -> ReplaceEntry | None:
-        """Return the entry with another acker if none is reached: a closed server that has nothing of its own.
+        """Return the entry with another acker if none can connect: a closed server that has nothing of its own.
 
         So a former primary that was not reached when the term began acknowledges for the next one all the same.
         """
         entry = self._entry
-        if entry.policy is LossPolicy.ASYNC or any(server in self._reports for server in entry.ackers):
+        if entry.policy is LossPolicy.ASYNC or any(map(self._may_connect, entry.ackers)):
             return None
-        for server in sorted(self._reports.keys() - {entry.server}):
+        for server in sorted(self._reports.keys() - {entry.server, *entry.ackers}):
             if self._could_acknowledge(server, primary.applied):
                 return ReplaceEntry(replace(entry, ackers={**entry.ackers, server: ""}))
         return None
@@ -357,6 +360,15 @@ class Promotion:
     def _is_connected(self, server: str) -> bool:
         """Return whether an acker follows the primary and is connected: one whose login is refused tries again and again."""
         return self._follows(server) and self._reports[server].heard != ""
+
+    def _may_connect(self, server: str) -> bool:
+        """Return whether an acker is connected, or may be soon: not if it is not reached, or complains of its login."""
+        report = self._reports.get(server)
+        if report is None:
+            return False
+        if not self._is_told_to_follow(report):
+            return self._can_follow(server)
+        return report.heard != "" or not report.complaint
 
     def _was_refused(self, server: str) -> bool:
         """Return whether an acker should follow the primary and receives nothing, for example after error 1236."""
@@ -436,13 +448,19 @@ class Promotion:
         if any(self._could_acknowledge(server, self._held_by(acker)) for server in self._reports.keys() - {acker}):
             return ()
         return (
-            f"no other server that is reached could acknowledge for {acker}; bring one back that has nothing of its own",
+            f"no other server that is reached could acknowledge for {acker}; bring one back that has nothing of its own"
+            + self._unlock_hint(),
         )
 
     def _could_acknowledge(self, server: str, position: ReplicationPosition) -> bool:
-        """Return whether a server is closed, and has nothing that a primary with this position lacks."""
+        """Return whether a server may log in, is closed, and has nothing that a primary with this position lacks."""
         report = self._reports[server]
-        return report.is_read_only and report.has_applied_all and position.covers(self._held_by(server))
+        is_contained = report.has_applied_all and position.covers(self._held_by(server))
+        return server not in self._entry.shut_out and report.is_read_only and is_contained
+
+    def _unlock_hint(self) -> str:
+        names = ", ".join(self._entry.shut_out)
+        return f"; unlock the replication account of {names} before foqs database rejoin" if names else ""
 
     def _may_go_on(self) -> bool:
         """Return whether a primary that was believed lost is there with all of its term, and no loss was accepted."""

@@ -18,7 +18,8 @@ async def rejoin(registry: Registry, database: str, servers: DatabaseServers, na
     """Let a server acknowledge for the primary again; the promoter lets it follow. Return the entry. Safe to repeat.
 
     Raises:
-        PromotionRefused: the server is the primary, is open, or has diverged; or the next primary is not chosen yet.
+        PromotionRefused: the server is the primary, is open, has diverged, or its account is still locked; or the next primary
+            is not chosen yet.
         ServerFailed: it or the primary is not reached.
         RegistryFailed, RegistryOutcomeUnknown, MalformedDocument
     """
@@ -34,6 +35,8 @@ async def rejoin(registry: Registry, database: str, servers: DatabaseServers, na
     for each in (name, entry.server):
         reports[each] = await _report(servers, each, entry)
     _check_is_contained(name, reports[name], entry.server, reports[entry.server])
+    if name in entry.shut_out:
+        await _check_is_let_in(servers, name, entry)
 
     def admit(now: Primary) -> Primary:
         if (now.term, now.server) != (entry.term, entry.server):
@@ -61,6 +64,19 @@ async def _report(servers: DatabaseServers, name: str, entry: Primary) -> Server
     connection = await connect_to(servers, name, entry)
     try:
         return await connection.report(await connection.standing())
+    finally:
+        connection.close()
+
+
+async def _check_is_let_in(servers: DatabaseServers, name: str, entry: Primary) -> None:
+    """Raise `PromotionRefused` if a server that was shut out still is: it would be an acker that nobody can prove."""
+    connection = await connect_to(servers, entry.server, entry)
+    try:
+        if await connection.refuses(name):
+            raise PromotionRefused(
+                f"the replication account of {name} is still locked at {entry.server}, since it was removed; as root there use "
+                "ALTER USER ... ACCOUNT UNLOCK, and repeat this"
+            )
     finally:
         connection.close()
 

@@ -67,6 +67,10 @@ class ServerConnection(Protocol):
         """
         ...
 
+    async def refuses(self, replica: str) -> bool:
+        """Return whether the account with which another server receives from this one is locked here. Raises ServerFailed."""
+        ...
+
     def close(self) -> None:
         """End the connection at once. Safe to repeat."""
         ...

@@ -274,6 +274,11 @@ CLUSTER_METRICS: Final = (
     ),
     _gauge("database_ackers", "Ackers of the primary, with the policy semi-sync", "database"),
     _gauge("database_proven_ackers", "Those of them that are reached and have all that they acknowledged", "database"),
+    _gauge(
+        "database_replaceable",
+        "While the primary serves, with the policy semi-sync: 1 if hosts would replace it by themselves if it were lost now",
+        "database",
+    ),
     _counter(
         "semisync_weakened",
         "Looks of this promoter at which the primary did not wait for acks as it must, with the policy semi-sync",

@@ -275,7 +275,9 @@ def test_replica_is_shut_out_once_its_account_is_locked(servers: RegionServers) 
             connection = await servers.for_promoter().connect("a")
             with pytest.raises(ServerFailed, match="a: b can still receive from it with its account; as root at a"):
                 await connection.shut_out("b")
+            assert not await connection.refuses("b")
             servers.lock_accounts("a", "b")
+            assert await connection.refuses("b")
             await connection.shut_out("b")
             processes = [str(column) for row in servers.servers["a"].query("SHOW PROCESSLIST") for column in row]
             assert "replica_b" not in processes

@@ -16,6 +16,7 @@ import pytest
 from foqs_client import Client, FoqsError, Item
 from tests.support.aio import run
 from tests.support.dequeue_all import dequeue_all
+from tests.support.poll import eventually
 from tests.support.processes import PROGRAM
 from tests.support.real_cluster import RealCluster
 from tests.support.region_servers import SCHEMA, RegionServers
@@ -110,6 +111,14 @@ class Site:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+    async def until_logged(self, text: str) -> None:
+        """Return once a host has written this into its log."""
+
+        async def is_logged() -> bool:
+            return any(text in host.log for host in self.hosts)
+
+        await eventually(is_logged, f"a host says: {text}", 60)
 
     async def served_by(self, host: str) -> None:
         await asyncio.to_thread(self.cluster.wait_until_served, [host])

@@ -31,7 +31,7 @@ RULE_TESTS = Path(__file__).parents[1] / "prometheus" / "alerts_test.yml"
 NAMES = ("one", "two")
 TOKEN = "secret-of-the-operator-0123456789"
 RATE_INTERVAL = "20s"
-NOT_NOW = ("overview: Time to empty: A", "overview: Primaries of databases: A", "overview: Primaries of databases: B")
+NOT_NOW = ("overview: Time to empty: A", *(f"overview: Primaries of databases: {each}" for each in "ABC"))
 """Expressions without a value while the backlog does not shrink, and in a cluster without regions."""
 
 
@@ -141,6 +141,7 @@ METRICS_OF_REGIONS = (
     "foqs_database_serving",
     "foqs_database_ackers",
     "foqs_database_proven_ackers",
+    "foqs_database_replaceable",
     "foqs_semisync_unacknowledged_total",
     "foqs_semisync_weakened_total",
     "foqs_replica_lag_seconds",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from foqs_client import Client
-from foqs_client.errors import UnknownOutcome
+from foqs_client.errors import Unavailable, UnknownOutcome
 
 _LEASE_MS: Final = 5_000
 """Longer than a machine usually stands still, and short enough to wait for: what a lost host has taken is leased too."""
@@ -32,9 +32,13 @@ async def dequeue_all(client: Client, *topics: str) -> list[bytes]:
 
 
 async def _has_items_left(client: Client, topics: tuple[str, ...]) -> bool:
-    """Whether a topic that is not paused has ready or leased items."""
+    """Whether a topic that is not paused has ready or leased items, or may have some: a host does not know its peers' for now."""
     for name in topics:
-        for topic in (await client.topics(name, limit=1)).topics:  # of all that begin so, the name itself is first
+        try:
+            listed = await client.topics(name, limit=1)
+        except Unavailable:
+            return True
+        for topic in listed.topics:  # of all that begin so, the name itself is first
             if topic.topic == name and not topic.paused:
                 return True
     return False

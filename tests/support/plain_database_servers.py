@@ -55,6 +55,10 @@ class PlainConnection:
             raise ServerFailed(f"{self._server.name}: {replica} can still receive from it")
         self._servers.shut_out.append((self._server.name, replica))
 
+    async def refuses(self, replica: str) -> bool:
+        await self._turn()
+        return replica in self._servers.locked
+
     async def carry_out(self, step: SendCommand) -> None:
         await self._turn()
         self._servers.sent.append(step)
@@ -82,8 +86,7 @@ class PlainDatabaseServers:
         self.server_ids = dict(SERVER_IDS)
         self.sent: list[SendCommand] = []
         self.shards_without_tables: set[int] = set()
-        self.locked: set[str] = set()
-        """The servers whose replication accounts are locked everywhere."""
+        self.locked = world.locked
         self.shut_out: list[tuple[str, str]] = []
         self.promoter = PlainPromoter(world, region, lambda: True)
         self._world = world

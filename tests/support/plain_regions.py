@@ -215,6 +215,8 @@ class World:
     last_epoch: int = 0
     last_connection: int = 0
     heartbeats: int = 0
+    locked: set[str] = field(default_factory=set)
+    """The servers whose replication accounts are locked everywhere."""
 
     def reaches(self, region: str, server: str) -> bool:
         return self.servers[server].alive and frozenset((region, server)) not in self.cut
@@ -228,24 +230,25 @@ class World:
 
     def receive(self, name: str) -> None:
         replica = self.servers[name]
-        if replica.alive and replica.is_receiving and self.reaches(name, replica.source):
+        if replica.alive and self.is_connected(replica):
             ack = replica.receive(self.servers[replica.source])
             if ack is not None:
                 self.acks.append(ack)
 
+    def is_connected(self, replica: PlainServer) -> bool:
+        """Return whether a replica receives from its source."""
+        return replica.is_receiving and self.reaches(replica.name, replica.source) and replica.name not in self.locked
+
     def heard(self, replica: PlainServer) -> str:
-        """Return another text each time: a replica hears from its source all the time, if it reaches it."""
-        if not replica.is_receiving or not self.reaches(replica.name, replica.source):
+        """Return another text each time: a replica hears from its source all the time, if it is connected."""
+        if not self.is_connected(replica):
             return ""
         self.heartbeats += 1
         return f"{self.heartbeats}"
 
     def acknowledgers(self, primary: PlainServer) -> int:
         return sum(
-            each.is_receiving
-            and each.acknowledges
-            and each.source == primary.name
-            and self.reaches(each.name, primary.name)
+            each.acknowledges and each.source == primary.name and self.is_connected(each)
             for each in self.servers.values()
             if each.alive
         )
@@ -438,6 +441,11 @@ class PlainPromoter:
                         flags, standing=standing, received=with_position.received, applied=with_position.applied
                     )
 
+    def complaint(self, server: PlainServer) -> str:
+        if server.is_receiving and server.name in self.world.locked:
+            return "its reception ended: its account is locked"
+        return "its SQL thread stands" if server.source and not server.is_applying else ""
+
     def report(self, server: PlainServer) -> ServerReport:
         return ServerReport(
             term=server.term,
@@ -450,7 +458,7 @@ class PlainPromoter:
             standing=server.standing,
             received=position_of(server.log + server.relay) if server.knows_received else None,
             applied=position_of(server.log),
-            complaint="its SQL thread stands" if server.source and not server.is_applying else "",
+            complaint=self.complaint(server),
             heard=self.world.heard(server),
             acknowledgers=self.world.acknowledgers(server),
         )

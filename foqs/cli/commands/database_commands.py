@@ -6,6 +6,7 @@ aborted until the next term has begun.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -176,25 +177,31 @@ def rejoin(name: str, server: str, file: Path) -> None:
 def remove_acker(name: str, server: str, file: Path, yes: bool) -> None:
     """Let SERVER acknowledge for DATABASE no more, for example because it will not come back. Safe to repeat.
 
-    While an acker is away, nobody can prove what a lost primary has acknowledged. Lock the account with which SERVER receives
-    first, at the primary: with the policy semi-sync the command is refused before. foqs database rejoin brings SERVER back.
+    While an acker is away, nobody can prove what a lost primary has acknowledged; without it, the others prove it. Hosts replace
+    a lost primary by themselves only if another server acknowledges for the next one, so with three servers not before SERVER
+    or another one is back: the command says so. Lock the account with which SERVER receives first, at the primary: with the
+    policy semi-sync the command is refused before. foqs database rejoin brings SERVER back, once it is unlocked.
     """
     if not yes:
         confirm(
             f"Remove {server} from the ackers of {name}? The others must catch up once more before they are proven."
         )
 
-    async def work(session: PrimarySession) -> Primary:
+    async def work(session: PrimarySession) -> tuple[Primary, Sequence[str] | None]:
         from shardmgr.acker_removal import remove_acker as remove
 
         await session.entry(name)
         await remove(session.registry, name, session.servers(name), server)
-        await session.run_until_serving(name)
-        return await session.entry(name)
+        lacks = await session.run_until_serving(name)
+        return await session.entry(name), lacks
 
-    entry = run_in_session(file, work)
+    entry, lacks = run_in_session(file, work)
     proven = [acker for acker, standing in sorted(entry.ackers.items()) if standing]
     print_message(f"{name}: {server} acknowledges no more; proven are: {', '.join(proven) or 'none'}")
+    if lacks:
+        print_message(
+            f"{name}: hosts would not replace {entry.server} by themselves if it were lost now: {'; '.join(lacks)}"
+        )
 
 
 @database.command("abort", epilog="\b\nExample:\n  foqs database abort main --config host.toml")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from foqs.store.mysql.server_of_hosts import MysqlServerOfHosts
     from shardmgr.cluster_reader import ClusterReading
     from shardmgr.primary import Primaries, Primary
-    from shardmgr.promoter import PromoterRound
+    from shardmgr.promoter import ElectedPromoter, PromoterRound
     from shardmgr.registry.port import Registry
 
 _PAUSE_S: Final = 0.1
@@ -90,6 +90,12 @@ class PrimarySession:
         for database, problem in found.malformed.items():
             print_message(f"{database}: its entry cannot be read, so it is left out: {problem}")
         return reading, found
+
+    async def elected(self, databases: Iterable[str]) -> Mapping[str, ElectedPromoter]:
+        """Return what the elected promoters of these databases have published last."""
+        from shardmgr.primary_moves import elected_promoters
+
+        return await elected_promoters(self.registry, databases)
 
     async def move(self, database: str, choose: Callable[[Primary], str]) -> None:
         """Move the primary of a database to another region, or go on with that; show the progress.
@@ -162,13 +168,18 @@ class PrimarySession:
                 f"{lost} was not replaced: it came back, or somebody has aborted that; it serves in term {entry.term}"
             )
 
-    async def run_until_serving(self, database: str) -> None:
-        """Run a promoter until the database serves and its ackers have their standings; show the progress."""
+    async def run_until_serving(self, database: str) -> Sequence[str] | None:
+        """Run a promoter until the database serves and its ackers have their standings; show the progress.
+
+        Return why hosts would not replace its primary by themselves if it were lost then; None: it is not known.
+        """
         from shardmgr.primary import PrimaryState
         from shardmgr.primary_moves import is_at_rest
 
         async with self._promoter(database) as run:
             await run(lambda done: done.entry.state is PrimaryState.SERVING and is_at_rest(done))
+            elected = (await self.elected([database])).get(database)
+        return None if elected is None else elected.lacks_if_lost
 
     async def run_until_released(self, database: str) -> None:
         """Run a promoter until the database has no entry; show the progress.

@@ -18,6 +18,7 @@ from foqs.cli.output import Column, Format, Row, output_option, print_message, s
 if TYPE_CHECKING:
     from shardmgr.loss_report import LastFlush, LossReport
     from shardmgr.primary import Primary
+    from shardmgr.promoter import ElectedPromoter
 
 _COLUMNS: Final[list[Column]] = [
     ("DATABASE", lambda row: row["database"]),
@@ -28,6 +29,7 @@ _COLUMNS: Final[list[Column]] = [
     ("TARGET", lambda row: row["target"] or "-"),
     ("POLICY", lambda row: row["policy"]),
     ("PROVEN", lambda row: f"{len(row['proven'])} of {len(row['ackers'])} ackers"),
+    ("IF LOST NOW", lambda row: _if_lost(row)),
 ]
 
 _REPORT_COLUMNS: Final[list[Column]] = [
@@ -52,10 +54,15 @@ def region() -> None:
 @config_option
 @output_option
 def region_list(file: Path, form: Format) -> None:
-    """List the databases with a server in each region, by the region of the primary."""
+    """List the databases with a server in each region, by the region of the primary.
+
+    IF LOST NOW is whether hosts would replace the primary by themselves, as the host says that watches it.
+    """
 
     async def work(session: PrimarySession) -> list[Row]:
-        rows = [_row(name, entry) for name, entry in (await session.primaries())[1].entries.items()]
+        entries = (await session.primaries())[1].entries
+        elected = await session.elected(entries)
+        rows = [_row(name, entry, elected.get(name)) for name, entry in entries.items()]
         return sorted(rows, key=lambda row: (row["region"], row["database"]))
 
     show_rows(run_in_session(file, work), _COLUMNS, form)
@@ -155,7 +162,18 @@ def _range(row: Row) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _row(database: str, entry: Primary) -> Row:
+def _if_lost(row: Row) -> str:
+    if row["state"] != "serving":
+        return "-"
+    if row["lacks_if_lost"] is None:
+        return "unknown"
+    return "not replaced: " + "; ".join(row["lacks_if_lost"]) if row["lacks_if_lost"] else "replaced"
+
+
+def _row(database: str, entry: Primary, elected: ElectedPromoter | None) -> Row:
+    proven = None if elected is None else elected.proven
+    if proven is None:
+        proven = tuple(name for name, standing in entry.ackers.items() if standing)
     return {
         "database": database,
         "region": entry.servers[entry.server].region,
@@ -165,5 +183,6 @@ def _row(database: str, entry: Primary) -> Row:
         "target": entry.target,
         "policy": entry.policy.value,
         "ackers": sorted(entry.ackers),
-        "proven": sorted(name for name, standing in entry.ackers.items() if standing),
+        "proven": sorted(set(proven) & entry.ackers.keys()),
+        "lacks_if_lost": None if elected is None or elected.lacks_if_lost is None else list(elected.lacks_if_lost),
     }

@@ -241,22 +241,16 @@ class MysqlServer:
 
     async def shut_out(self, replica: str) -> None:
         account = self._accesses[replica]
-        settings = replace(
-            self._accesses[self._name].settings, user=account.user, password=account.password, database=""
+        remedy = (
+            f"as root at {self._name}, for each host name of this account: ALTER USER {account.user}@'...' ACCOUNT LOCK"
         )
-        remedy = f"as root at {self._name}: ALTER USER {account.user}@'...' ACCOUNT LOCK"
-        try:
-            link = await MysqlLink.connect(settings)
-        except ServerError as error:
-            if error.code not in _ACCOUNT_LOCKED_CODES:
-                raise ServerFailed(
-                    f"{self._name}: it is not known whether {replica} could still receive from it: {error}; {remedy}"
-                ) from error
-        except MysqlLinkLost as error:
-            raise ServerFailed(f"{self._name}: {error}") from error
-        else:
-            link.abort()
+        error = await self._login_error(replica)
+        if error is None:
             raise ServerFailed(f"{self._name}: {replica} can still receive from it with its account; {remedy}")
+        if error.code not in _ACCOUNT_LOCKED_CODES:
+            raise ServerFailed(
+                f"{self._name}: it is not known whether {replica} could still receive from it: {error}; {remedy}"
+            ) from error
         self._link.timeout_s = min(_READ_S, self._command_s)
         try:
             await _end_connections(self._link, account.user, "replicas")
@@ -264,6 +258,23 @@ class MysqlServer:
             raise ServerFailed(f"{self._name}: {error}") from error
         except MysqlLinkLost as error:
             raise self._lost(error) from error
+
+    async def refuses(self, replica: str) -> bool:
+        error = await self._login_error(replica)
+        return error is not None and error.code in _ACCOUNT_LOCKED_CODES
+
+    async def _login_error(self, replica: str) -> ServerError | None:
+        """Return why the account of another server is refused here; None: it is not. Raises ServerFailed: no answer."""
+        account = self._accesses[replica]
+        own = self._accesses[self._name].settings
+        try:
+            link = await MysqlLink.connect(replace(own, user=account.user, password=account.password, database=""))
+        except ServerError as error:
+            return error
+        except MysqlLinkLost as error:
+            raise ServerFailed(f"{self._name}: {error}") from error
+        link.abort()
+        return None
 
     def close(self) -> None:
         self.is_usable = False

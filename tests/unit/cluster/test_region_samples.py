@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from foqs.telemetry.cluster_samples import _database_samples, _position_samples
 from foqs.telemetry.metric_table import CLUSTER_METRICS
-from shardmgr.primary import LossPolicy
+from shardmgr.primary import LossPolicy, PrimaryState
 from shardmgr.promoter import PromoterRound
 from shardmgr.promotion import AwaitChange
 from tests.unit.cluster.test_position_publisher import ENTRY
@@ -19,14 +19,22 @@ NAMES = {metric.name for metric in CLUSTER_METRICS}
 def test_promoter_shows_what_commits_returned_without_an_ack_only_of_a_primary_that_it_reaches() -> None:
     entry = replace(ENTRY, policy=LossPolicy.SEMI_SYNC)
     done = PromoterRound(entry, AwaitChange(), is_reached=True, proven=["b"], unacknowledged=4)
-    rounds = {"main": done, "away": replace(done, is_reached=False), "later": replace(done, entry=ENTRY)}
-    weakened = {"main": 2, "away": 0, "later": 0}
+    rounds = {
+        "main": done,
+        "away": replace(done, is_reached=False, lacks_if_lost=["b is not reached"]),
+        "moved": replace(done, entry=replace(entry, state=PrimaryState.DRAINING)),
+        "later": replace(done, entry=ENTRY),
+    }
+    weakened = {"main": 2, "away": 0, "moved": 0, "later": 0}
     found = _database_samples(cast(Any, SimpleNamespace(rounds=rounds, weakened=weakened)))
-    assert found["foqs_semisync_weakened"] == [(("main",), 2.0), (("away",), 0.0)]
-    assert found["foqs_semisync_unacknowledged"] == [(("main",), 4.0)]
-    assert found["foqs_database_ackers"] == [(("main",), 2.0), (("away",), 2.0)]
-    assert found["foqs_database_proven_ackers"] == [(("main",), 1.0), (("away",), 1.0)]
-    assert found["foqs_database_serving"] == [(("main",), 1.0), (("away",), 0.0), (("later",), 1.0)]
+    assert found["foqs_semisync_weakened"] == [(("main",), 2.0), (("away",), 0.0), (("moved",), 0.0)]
+    assert found["foqs_semisync_unacknowledged"] == [(("main",), 4.0), (("moved",), 4.0)]
+    assert found["foqs_database_ackers"] == [((name,), 2.0) for name in ("main", "away", "moved")]
+    assert found["foqs_database_proven_ackers"] == [((name,), 1.0) for name in ("main", "away", "moved")]
+    assert found["foqs_database_replaceable"] == [(("main",), 1.0), (("away",), 0.0)]
+    assert found["foqs_database_serving"] == [
+        ((name,), shown) for name, shown in (("main", 1.0), ("away", 0.0), ("moved", 0.0), ("later", 1.0))
+    ]
     assert found.keys() <= NAMES
 
 

@@ -56,9 +56,10 @@ def test_acker_is_removed_once_no_server_lets_it_receive_and_the_others_lose_the
         assert await site.entry() == ENTRY
         site.servers.locked.add("r3")
         site.world.servers["r3"].kill9()
-        assert (await site.remove("r3")).ackers == {"r1": ""}
+        removed = await site.remove("r3")
+        assert (removed.ackers, removed.shut_out) == ({"r1": ""}, ("r3",))
         assert site.servers.shut_out == [("r1", "r3"), ("r2", "r3")]
-        assert (await site.remove("r3")).ackers == {"r1": ""}
+        assert await site.remove("r3") == removed
 
     on_site(story)
 

@@ -10,11 +10,13 @@ from typing import Any, Final
 import pytest
 
 from foqs.testing.virtual_loop import VirtualClock
+from shardmgr.acker_removal import remove_acker
 from shardmgr.host_promoters import HostPromoters, PromoterPace
-from shardmgr.primary import LossPolicy, Primary
+from shardmgr.primary import LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import first_entry, start_drain
 from shardmgr.primary_document import FOLDER, change_primary, read_primary, replace_primary
-from shardmgr.primary_moves import ELECTION_FOLDER
+from shardmgr.primary_moves import ELECTION_FOLDER, elected_promoters
+from shardmgr.rejoin import rejoin
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plain_database_servers import PlainDatabaseServers
 from tests.support.plain_regions import REGIONS, World
@@ -153,6 +155,45 @@ def test_primary_that_cannot_be_replaced_without_a_loss_is_awaited_and_the_reaso
         assert (found.entry.term, found.entry.is_serving) == (1, True)
         [data] = (await site.registry.members(ELECTION_FOLDER)).values()
         assert b"r1 is not reached; r3 is not reached" in data
+
+    on_site(story)
+
+
+def test_primary_with_one_acker_that_was_left_is_replaced_only_when_the_removed_one_has_rejoined() -> None:
+    async def lacks_if_lost(site: Site) -> tuple[str, ...]:
+        """Return what the elected promoter says a moment later, which is also what it has published."""
+        await asyncio.sleep(3)
+        found = site.promoters[await site.elected()].rounds["main"].lacks_if_lost
+        assert (await elected_promoters(site.registry, ["main"]))["main"].lacks_if_lost == found
+        return tuple(found)
+
+    async def story(site: Site) -> None:
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        assert await lacks_if_lost(site) == ()
+        away = site.world.servers["r3"]
+        away.kill9()
+        assert await lacks_if_lost(site) == ("r3 is not reached",)
+        site.world.locked.add("r3")
+        await remove_acker(site.registry, "main", site.servers["r2"], "r3")
+        assert (await site.until(is_proven)).ackers.keys() == {"r2"}
+        away.start()
+        [lacking] = await lacks_if_lost(site)
+        assert lacking.startswith("no other server that is reached could acknowledge for r2")
+        # It could not be finished, and the primary goes on when it is back.
+        site.world.servers["r1"].kill9()
+        await asyncio.sleep(60)
+        found = await read_primary(site.registry, "main")
+        assert found is not None
+        assert (found.entry.term, found.entry.state) == (1, PrimaryState.SERVING)
+        site.world.servers["r1"].start()
+        await site.until(is_proven)
+        site.world.locked.clear()
+        await rejoin(site.registry, "main", site.servers["r2"], "r3")
+        assert (await site.until(is_proven)).ackers.keys() == {"r2", "r3"}
+        assert await lacks_if_lost(site) == ()
+        site.world.servers["r1"].kill9()
+        assert (await site.until(lambda entry: entry.term == 2 and entry.is_serving)).server in ("r2", "r3")
 
     on_site(story)
 

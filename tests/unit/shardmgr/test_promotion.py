@@ -23,6 +23,7 @@ from shardmgr.primary_changes import (
     accept_loss,
     admit_acker,
     first_entry,
+    remove_acker,
     replace_lost,
     start_drain,
     start_release,
@@ -435,6 +436,27 @@ def test_former_primary_that_is_back_acknowledges_for_the_next_one_whose_ackers_
     assert step(PROMOTING, r1=former, r2=r2, r3=STOPPED) == SendCommand("r3", ServerCommand.FOLLOW, "r2")
 
 
+def test_former_primary_that_is_back_acknowledges_for_the_next_one_whose_acker_is_refused() -> None:
+    r2, former = replace(STOPPED, source="", waits_for_acks=True), replace(PRIMARY, is_read_only=True)
+    r3 = replace(ACKER, source="r2", heard="")
+    sentence = "no acker is connected to r2, so its term cannot be acknowledged; let one rejoin"
+    assert missing(PROMOTING, r1=former, r2=r2, r3=r3) == (sentence,)  # it may connect soon
+    refused = replace(r3, complaint="its reception ended: its account is locked")
+    assert next_entry(PROMOTING, r1=former, r2=r2, r3=refused).ackers == {"r1": "", "r3": ""}
+    stands = replace(STOPPED, received=position(12), acknowledges=False)
+    assert next_entry(PROMOTING, r1=former, r2=r2, r3=stands).ackers == {"r1": "", "r3": ""}
+
+
+def test_server_whose_account_is_locked_does_not_become_the_acker_that_is_missing() -> None:
+    r2, removed = replace(STOPPED, source="", waits_for_acks=True), replace(PRIMARY, is_read_only=True)
+    entry = replace(PROMOTING, ackers={}, shut_out=("r3",))
+    assert missing(entry, r2=r2, r3=removed) == (
+        "no acker is connected to r2, so its term cannot be acknowledged; let one rejoin; unlock the replication account of "
+        "r3 before foqs database rejoin",
+    )
+    assert next_entry(entry, r1=removed, r2=r2, r3=removed).ackers == {"r1": ""}
+
+
 def test_another_holder_of_the_position_replaces_a_target_that_is_not_reached() -> None:
     assert next_entry(FENCED, r3=STOPPED).target == "r3"
     (found,) = missing(FENCED, r3=replace(STOPPED, received=position(8)))
@@ -513,6 +535,17 @@ def test_aborted_change_leaves_the_primary_in_its_term(entry: Primary) -> None:
 
 def test_admitted_acker_has_no_standing_yet() -> None:
     assert admit_acker(ENTRY, "r4").ackers == {"r2": STANDING, "r3": STANDING, "r4": ""}
+
+
+@pytest.mark.parametrize(("policy", "shut_out"), [(LossPolicy.SEMI_SYNC, ("r2", "r3")), (LossPolicy.ASYNC, ("r2",))])
+def test_removed_acker_is_shut_out_until_it_rejoins_if_its_account_is_locked(
+    policy: LossPolicy, shut_out: tuple[str, ...]
+) -> None:
+    entry = replace(ENTRY, policy=policy, ackers={"r3": STANDING, "r4": STANDING}, shut_out=("r2",))
+    removed = remove_acker(entry, "r3")
+    assert (removed.ackers, removed.shut_out) == ({"r4": ""}, shut_out)
+    back = admit_acker(removed, "r3")
+    assert (back.ackers, back.shut_out) == ({"r3": "", "r4": ""}, ("r2",))
 
 
 def test_greatest_position_covers_all_others_and_diverged_ones_have_none() -> None:

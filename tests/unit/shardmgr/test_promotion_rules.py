@@ -6,14 +6,14 @@ mistakes break one rule each, and each mistake must be found.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
-from shardmgr.primary_changes import start_drain, start_revoking
+from shardmgr.primary_changes import remove_acker, start_drain, start_revoking
 from shardmgr.promotion import Promotion, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
 from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
 from tests.support.region_histories import ExistingDatabase, PromiseBroken, RegionHistory, play
@@ -306,6 +306,32 @@ def drain_primary_whose_second_start_hides_a_cut(history: RegionHistory) -> None
     assert world.entry.term == 2
 
 
+def lose_primary_after_removal(history: RegionHistory, without: Callable[[Primary, str], Primary]) -> None:
+    """The acker that is removed is the only one that has the last commits; then it is lost, and the primary too."""
+    world, host, promoter = history.world, history.hosts[0], history.promoters[1]
+    promoter.shards_free = lambda: True
+    run = promoter.run()
+    while not all(world.entry.ackers.values()):
+        next(run)
+        replicate(history, "r2", "r3")
+    host.connect("r1")
+    for _ in range(5):
+        host.poll()
+        host.begin_flush()
+        replicate(history, "r3")
+    host.poll()
+    assert world.told - world.servers["r2"].flushes
+    world.locked.add("r3")
+    assert world.replace_entry(without(world.entry, "r3"), world.version)
+    for name in ("r1", "r3"):
+        world.servers[name].kill9()
+    assert world.replace_entry(start_revoking(world.entry), world.version)
+    for _ in range(300):
+        next(run)
+        replicate(history, "r2")
+        history.check()
+
+
 def lose_primary_beside_stranger(history: RegionHistory) -> None:
     """A server of the entry that is no acker has the last commits alone. It is stopped, and is lost with the primary."""
     world, host, promoter = history.world, history.hosts[0], history.promoters[1]
@@ -358,6 +384,16 @@ def test_drain_loses_nothing_of_a_primary_whose_second_start_hides_a_cut() -> No
     drain_primary_whose_second_start_hides_a_cut(history_with()(0))
     with pytest.raises(PromiseBroken):
         drain_primary_whose_second_start_hides_a_cut(history_with(BelievesKeptLog)(0))
+
+
+def test_removed_acker_takes_no_proof_with_it_that_the_others_lack() -> None:
+    history = history_with()(0)
+    lose_primary_after_removal(history, remove_acker)
+    assert history.world.entry.state is PrimaryState.REVOKING
+    with pytest.raises(PromiseBroken):
+        lose_primary_after_removal(
+            history_with()(0), lambda entry, name: replace(entry, ackers={"r2": entry.ackers["r2"]})
+        )
 
 
 def test_stranger_that_is_stopped_takes_no_proof_with_it() -> None:

@@ -93,6 +93,20 @@ def test_server_is_refused_that_is_open_or_not_reached_or_no_replica() -> None:
     on_site(story)
 
 
+def test_server_that_was_removed_rejoins_once_its_account_is_unlocked() -> None:
+    async def story(site: Site) -> None:
+        await change_primary(site.registry, "main", lambda entry: replace(entry, shut_out=("r1",)))
+        site.servers.locked.add("r1")
+        await site.is_refused(
+            "the replication account of r1 is still locked at r2, since it was removed; as root there use"
+        )
+        site.servers.locked.clear()
+        entry = await site.rejoin()
+        assert (entry.ackers, entry.shut_out) == ({"r1": "", "r3": "1.1"}, ())
+
+    on_site(story)
+
+
 def test_server_acknowledges_for_the_next_primary_before_that_serves() -> None:
     async def story(site: Site) -> None:
         promoting = replace(ENTRY, state=PrimaryState.PROMOTING, position=ReplicationPosition({"r1": 2}))

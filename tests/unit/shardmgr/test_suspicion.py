@@ -71,6 +71,12 @@ def test_next_primary_gets_its_own_grace_period() -> None:
         (ALONE, {"r2": ACKER}, "no other server that is reached could acknowledge for r2"),
         (ALONE, {"r2": ACKER, "r3": PRIMARY}, "no other server"),
         (ALONE, {"r2": ACKER, "r3": replace(ACKER, received=AHEAD, applied=AHEAD)}, "no other server"),
+        (
+            replace(ALONE, shut_out=("r3",)),
+            SILENT,
+            "no other server that is reached could acknowledge for r2; bring one back that has nothing of its own; unlock the "
+            "replication account of r3",
+        ),
         (start_revoking(ENTRY), SILENT, "the database is revoking"),
         (FENCED, SILENT, "the database is fenced"),
         (first_entry("r1", LossPolicy.SEMI_SYNC, SERVERS), SILENT, "the database is draining"),

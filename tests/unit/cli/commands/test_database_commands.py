@@ -22,6 +22,7 @@ from shardmgr.positions import LostRange
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import abort
 from shardmgr.primary_document import FOLDER, change_primary, replace_primary
+from shardmgr.primary_moves import ELECTION_FOLDER
 from shardmgr.promoter import PromoterRound
 from shardmgr.promotion import AwaitChange
 from shardmgr.registry.port import Registry
@@ -65,7 +66,31 @@ def test_region_list_names_the_primary_of_each_database_with_an_entry(in_cluster
         "policy": "semi-sync",
         "ackers": ["b", "c"],
         "proven": ["b", "c"],
+        "lacks_if_lost": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("lacks", "shown"),
+    [
+        (None, ["2", "of", "2", "ackers", "unknown"]),
+        ([], ["1", "of", "2", "ackers", "replaced"]),
+        (["c is away", "d"], ["1", "of", "2", "ackers", "not replaced: c is away; d"]),
+    ],
+)
+def test_region_list_says_whether_hosts_would_replace_the_primary_as_its_promoter_has_published_it(
+    in_cluster: Callable[..., Result], place: Place, lacks: list[str] | None, shown: list[str]
+) -> None:
+    async def publish() -> None:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        found = {"nonce": "n", "version": 0, "at_rest": True, "text": "", "proven": ["b"], "lacks_if_lost": lacks}
+        if lacks is not None:
+            await registry.announce(ELECTION_FOLDER, "db1", json.dumps(found).encode())
+
+    asyncio.run(publish())
+    _, line = in_cluster("region", "list").stdout.splitlines()
+    assert line.partition("semi-sync")[2].split(maxsplit=4) == shown
 
 
 @pytest.mark.parametrize("command", [("region", "drain", "r-a"), ("database", "move", "db1", "--to", "r-b")])
