@@ -13,7 +13,6 @@ from foqs.console.live import LivePart
 from foqs.console.page_request import PageRequest
 from foqs.queue.tier_figures import DatabaseState
 from foqs_client import FoqsError, Host, InvalidArgument, Shard
-from foqs_contract.plurals import counted
 
 PERIOD_S: Final = 2.0
 
@@ -48,14 +47,15 @@ async def _databases(page_request: PageRequest) -> tuple[list[tuple[DatabaseStat
 
 def loss_text(database: DatabaseState) -> str:
     """Return what it would cost if the primary of a database were lost now."""
-    proven, replicas = sum(database.replicas.values()), len(database.replicas)
     if database.state != "serving":
         return "its primary is being replaced"
     if not database.is_async:
-        if replicas and proven == replicas:
+        if database.lacks_if_lost is None:
+            return "not known: no host has said which replicas are proven"
+        if not database.lacks_if_lost:
             return "nothing that was acknowledged"
-        return f"an administrator decides: {proven} of {counted(replicas, 'replica')} proven"
-    if not replicas:
+        return f"hosts would not replace it: {'; '.join(database.lacks_if_lost)}"
+    if not database.replicas:
         return "everything: it has no replica"
     if not database.lags_ms:
         return "what replicas lack; hosts with its shards show how much"

@@ -37,9 +37,12 @@ class DatabaseState:
     Attributes:
         region, primary, term, state: of its entry.
         is_async: its primary waits for no replica.
-        replicas: the servers that may acknowledge, by name: whether each is proven, which it never is with `is_async`.
+        replicas: the servers that may acknowledge, by name: whether each is reached and proven, which it never is with
+            `is_async`; None: it is not known.
         lags_ms: by replica, how far it is behind the inserts of this host's shards; empty if this host owns none.
         max_lag_ms: with `is_async`, the lag of the nearest replica at which no new items are accepted; None: unknown.
+        lacks_if_lost: why hosts would not replace the primary by themselves if it were lost now, one sentence each; None: it
+            is not known.
     """
 
     name: str
@@ -48,9 +51,10 @@ class DatabaseState:
     term: int
     state: str
     is_async: bool
-    replicas: Mapping[str, bool]
+    replicas: Mapping[str, bool | None]
     lags_ms: Mapping[str, int]
     max_lag_ms: int | None
+    lacks_if_lost: Sequence[str] | None = None
 
 
 class TierFigures(Protocol):

@@ -48,16 +48,27 @@ def page_with(found: Sequence[DatabaseState] | FoqsError) -> str:
     return answer_of(asyncio.run(look())).text
 
 
-MAIN = DatabaseState("main", "r1", "a", 3, "serving", False, {"b": True, "c": False}, {"b": 0, "c": 90_000}, None)
+MAIN = DatabaseState(
+    "main",
+    "r1",
+    "a",
+    3,
+    "serving",
+    False,
+    {"b": True, "c": False},
+    {"b": 0, "c": 90_000},
+    None,
+    ["c is not reached"],
+)
 
 
 def test_page_shows_where_the_primary_of_each_database_is_and_what_its_loss_would_cost() -> None:
-    sound = replace(MAIN, name="orders", replicas={"b": True, "c": True})
+    sound = replace(MAIN, name="orders", replicas={"b": True, "c": True}, lacks_if_lost=[])
     behind = replace(MAIN, name="mails", is_async=True, lags_ms={"b": 2_500, "c": 4_000}, max_lag_ms=10_000)
     shown = page_with([MAIN, sound, behind])
     for words in (
         "main r1 a 3 serving semi-sync b proven, 0.0 s behind; c not proven, 90.0 s behind "
-        "an administrator decides: 1 of 2 replicas proven",
+        "hosts would not replace it: c is not reached",
         "orders r1 a 3 serving semi-sync b proven, 0.0 s behind; c proven, 90.0 s behind nothing that was acknowledged",
         "mails r1 a 3 serving async b, 2.5 s behind; c, 4.0 s behind "
         "enqueues of 2.5 s to the shards of this host, at most those of 10 s",
@@ -69,7 +80,11 @@ def test_page_shows_where_the_primary_of_each_database_is_and_what_its_loss_woul
     ("database", "loss"),
     [
         (replace(MAIN, state="fenced"), "its primary is being replaced"),
-        (replace(MAIN, replicas={}), "an administrator decides: 0 of 0 replicas proven"),
+        (replace(MAIN, lacks_if_lost=None), "not known: no host has said which replicas are proven"),
+        (
+            replace(MAIN, replicas={"b": True}, lacks_if_lost=["no other server", "b lags"]),
+            "hosts would not replace it: no other server; b lags",
+        ),
         (replace(MAIN, is_async=True, replicas={}), "everything: it has no replica"),
         (replace(MAIN, is_async=True, lags_ms={}), "what replicas lack; hosts with its shards show how much"),
         (replace(MAIN, is_async=True, lags_ms={"b": 100}), "enqueues of 0.1 s to the shards of this host"),
@@ -91,7 +106,7 @@ def page(text: str, form: dict[str, str] | None = None) -> Answer:
     host = Host(text, 7411, text, text, 1, False, 0.0, text, name=text, nonce=text)
     drained = replace(host, name=f"{text}2", draining=True)
     shard = Shard(0, text, (text, 7411), 1, text, 0, text, text, owner_name=text, database=text, pinned_to=text)
-    database = DatabaseState(text, text, text, 2, text, False, {text: True}, {text: 1_500}, None)
+    database = DatabaseState(text, text, text, 2, text, False, {text: True}, {text: 1_500}, None, [text])
     client = AnsweringClient(
         {"list_hosts": [host, drained], "list_shards": [shard, replace(shard, shard=1, owner=None)]}
     )
