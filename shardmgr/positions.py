@@ -25,6 +25,8 @@ FORMAT: Final = 1
 FOLDER: Final = "positions"
 SHARDS_MAX: Final = 2_500
 """The shards of one host's document, at most about 350 bytes each."""
+_DAMAGED: Final = "..damaged"
+"""Follows the name of a host in the name of such a copy. No `name_part` ends so."""
 _CONCURRENT_READS_MAX: Final = 64
 _NUMBER_MAX: Final = (1 << 63) - 1
 _Count = Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
@@ -144,6 +146,22 @@ async def read_positions(registry: Registry, host: str) -> tuple[Sequence[ShardP
     """Return what a host has published, and the version of its document; None: it has none. Raises `MalformedDocument`."""
     document = await registry.read(_name(host))
     return ((), None) if document is None else (parse_positions(document.data), document.version)
+
+
+async def set_aside(registry: Registry, host: str) -> tuple[str, int | None]:
+    """Copy a host's document, which cannot be read, so that the host can write it again. Safe to repeat.
+
+    Return the name of the copy, and the version of the document; None: it is gone. The copy tells readers that something is
+    missing. Nobody removes it but an administrator.
+    """
+    name = _name(host) + _DAMAGED
+    document = await registry.read(_name(host))
+    if document is None:
+        return name, None
+    copy = await registry.read(name)
+    if copy is None or copy.data != document.data:
+        await registry.replace(name, document.data, None if copy is None else copy.version)
+    return name, document.version
 
 
 async def read_all_positions(registry: Registry) -> tuple[dict[int, ShardPosition], Sequence[str]]:

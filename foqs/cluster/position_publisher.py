@@ -2,7 +2,8 @@
 
 Always true: a shard accepts no item before its first publication is written, and no more than the last one that was written
 allows; what was published of a shard stays in the document when another host owns it. A replica that is silent delays neither
-other replicas nor publications. Knows neither SQL nor the rules of a shard's positions.
+other replicas nor publications. An entry or a document that cannot be read stops no shard. Knows neither SQL nor the rules of a
+shard's positions.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from shardmgr.positions import (
     read_positions,
     remove_superfluous,
     render_positions,
+    set_aside,
     write_positions,
 )
 from shardmgr.primary import LossPolicy, Primary
@@ -82,6 +84,9 @@ class PositionPublisher:
         self._max_lag_ms = max_lag_ms
         self._clock = clock
         self._entries: Mapping[str, Primary] = {}
+        """By database, as they could be read last."""
+        self._skipped: frozenset[int] = frozenset()
+        """The shards that the last publication had no place or no entry for."""
         self._kept: dict[int, ShardPosition] = {}
         """What is published, by shard."""
         self._version: int | None = None
@@ -89,6 +94,8 @@ class PositionPublisher:
         """The document as it is known to be in the registry; None: it must be read first."""
         self._published_ms = 0
         self._logged_ms: dict[str, int] = {}
+        self._unreadable: Mapping[str, str] = {}
+        """By database, why its entry could not be read last."""
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -133,10 +140,10 @@ class PositionPublisher:
             for number in owned:
                 self._shards[number].sample_positions(now_ms)
             is_due = now_ms - self._published_ms >= _PUBLISH_MS
-            if owned and (is_due or any(each.needs_publication for each in owned.values())):
+            if owned and (is_due or self._is_needed(owned)):
                 try:
                     await self._publish()
-                except (RegistryError, MalformedDocument) as error:
+                except RegistryError as error:
                     self._stored = None
                     self._say(self._host, f"positions are not published, so few new items are accepted: {error}")
                 except Exception:
@@ -144,21 +151,29 @@ class PositionPublisher:
                     self._stored = None
                     log.exception("positions are not published; trying again")
 
+    def _is_needed(self, owned: Mapping[int, ShardPositions]) -> bool:
+        """Return whether a shard needs a publication before the next one is due. One that was skipped would get none."""
+        return any(each.needs_publication for number, each in owned.items() if number not in self._skipped)
+
     async def _publish(self) -> None:
-        """Publish the positions of the shards whose entry is known. Raises `RegistryError`, `MalformedDocument`."""
+        """Publish the positions of the shards whose entry is known. Raises `RegistryError`."""
         if self._stored is None:
             await self._read_own()
         numbers = self._owned()
-        databases = {self._database_of(number) for number in numbers} - {""}
-        self._entries = (await read_primaries(self._registry, databases)).entries
+        await self._read_entries({self._database_of(number) for number in numbers} - {""})
+        skipped: set[int] = set()
         now_ms = self._clock.monotonic_ms()
         published: list[ShardPositions] = []
         self._drop_kept(numbers)
         for number in numbers:
             shard, database = self._shards.get(number), self._database_of(number)
-            if shard is None or shard.positions is None or shard.term is None or database not in self._entries:
+            if shard is None or shard.positions is None or shard.term is None:
+                continue
+            if database not in self._entries:
+                skipped.add(number)
                 continue
             if number not in self._kept and len(self._kept) >= SHARDS_MAX:
+                skipped.add(number)
                 self._say(
                     "shards", f"shard {number} accepts no new items: a host publishes at most {SHARDS_MAX} positions"
                 )
@@ -169,6 +184,7 @@ class PositionPublisher:
             points, most = shard.publication(now_ms, replicas)
             self._kept[number] = ShardPosition(number, shard.epoch, shard.term, points, most)
             published.append(shard.positions)
+        self._skipped = frozenset(skipped)
         text = render_positions(self._kept.values())
         if text != self._stored:
             try:
@@ -189,9 +205,34 @@ class PositionPublisher:
 
     async def _read_own(self) -> None:
         """Read the document, which an earlier run of this host may have written, and keep what it says of other shards."""
-        found, self._version = await read_positions(self._registry, self._host)
+        try:
+            found, self._version = await read_positions(self._registry, self._host)
+        except MalformedDocument as error:
+            found = ()
+            await self._set_own_aside(str(error))
         self._kept = newest([*self._kept.values(), *found])
         self._stored = render_positions(found)
+
+    async def _set_own_aside(self, problem: str) -> None:
+        """Copy the document, which cannot be read. It has earlier epochs only: its shards accept nothing before the next write."""
+        name, self._version = await set_aside(self._registry, self._host)
+        log.error(
+            "what this host had published cannot be read, and is published anew: %s. A copy is kept as %s: until you remove it, the "
+            "report of an accepted loss names no maximum",
+            problem,
+            name,
+        )
+
+    async def _read_entries(self, databases: Collection[str]) -> None:
+        """Read the entries of these databases. One that cannot be read stays as it was: its term and ackers cannot change then."""
+        found = await read_primaries(self._registry, databases)
+        kept = {name: self._entries[name] for name in found.malformed if name in self._entries}
+        for name, problem in found.malformed.items():
+            if self._unreadable.get(name) != problem:
+                effect = "what it was before counts" if name in kept else "its shards accept no new items"
+                log.error("the entry of a database cannot be read, so %s until you correct it: %s", effect, problem)
+        self._unreadable = found.malformed
+        self._entries = kept | dict(found.entries)
 
     async def _run_cleaning(self) -> None:
         """Remove the documents of hosts that are gone, once nothing in them is needed. All hosts try it."""

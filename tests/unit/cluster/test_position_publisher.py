@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from shardmgr.primary_document import replace_primary
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.poll import eventually, soon
+from tests.support.virtual_time import run_virtual
 
 ENTRY = Primary(
     3,
@@ -65,10 +67,13 @@ class PlainReader:
 
 
 def publisher(
-    registry: Registry, shards: Mapping[int, PlainShard], readers: Mapping[str, PlainReader]
+    registry: Registry,
+    shards: Mapping[int, PlainShard],
+    readers: Mapping[str, PlainReader],
+    databases: Mapping[int, str] = {1: "main", 2: "main"},
 ) -> PositionPublisher:
     loop = asyncio.get_running_loop()
-    layout = Layout({number: ShardSpec(number, "main") for number in (1, 2)})
+    layout = Layout({number: ShardSpec(number, database) for number, database in databases.items()})
     view = SimpleNamespace(layout=layout, members=[SimpleNamespace(name="host:1")])
     clock = SimpleNamespace(monotonic_ms=lambda: int(loop.time() * 1_000))
     return PositionPublisher(
@@ -151,3 +156,102 @@ def test_document_of_a_host_that_is_gone_is_removed_once_its_shards_are_publishe
 
     monkeypatch.setattr(position_publisher, "_CLEAN_S", 0.05)
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+class Counting:
+    """A registry that counts the reads of entries."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._registry, name)
+
+    async def read(self, name: str) -> object:
+        self.reads += name.startswith("primaries/")
+        return await self._registry.read(name)
+
+
+def in_virtual_time(story: Callable[[Registry], Coroutine[Any, Any, None]]) -> None:
+    async def play() -> None:
+        registry = LocalEnsemble(None, lambda: 0).registry(6_000)
+        await registry.open()
+        await story(registry)
+
+    run_virtual(play, until_s=600)
+
+
+async def beginning_with(found: PositionPublisher, *shards: PlainShard) -> asyncio.Future[None]:
+    """Start a publisher, and return its task once these shards accept items."""
+    task = asyncio.ensure_future(found.run())
+    for shard in shards:
+        await soon(lambda shard=shard: shard.positions.accepts_items(0))  # type: ignore[misc]
+    return task
+
+
+def test_shard_goes_on_with_the_last_entry_that_could_be_read_and_this_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(registry: Registry) -> None:
+        version = await replace_primary(registry, "main", ENTRY, None)
+        shard = PlainShard(1, 5)
+        found = publisher(registry, {1: shard}, {"b": PlainReader()})
+        task = await beginning_with(found, shard)
+        version = await registry.replace("primaries/main", b"?", version)
+        assert shard.positions is not None
+        for _ in range(100):
+            await asyncio.sleep(1)
+            shard.positions.admit(ALLOWANCE_MIN // 2, 0)
+        assert found.bounds_ms() == {"main": 60_000}
+        assert [record.levelname for record in caplog.records if "primaries/main" in record.message] == ["ERROR"]
+        await replace_primary(registry, "main", replace(ENTRY, policy=LossPolicy.SEMI_SYNC), version)
+        await soon(lambda: found.bounds_ms() == {})
+        task.cancel()
+
+    in_virtual_time(story)
+
+
+def test_shards_that_cannot_be_published_are_tried_once_a_second_and_stop_no_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(registry: Registry) -> None:
+        counting = Counting(registry)
+        await replace_primary(registry, "main", ENTRY, None)
+        await registry.replace("primaries/other", b"?", None)
+        shards = {number: PlainShard(number, 5) for number in (1, 2, 3)}
+        # The shard 2 has no place in the document, and the entry of the shard 3 was never read.
+        found = publisher(counting, shards, {"b": PlainReader()}, {1: "main", 2: "main", 3: "other"})  # type: ignore[arg-type]
+        task = await beginning_with(found, shards[1])
+        before = counting.reads
+        await asyncio.sleep(20)
+        assert counting.reads - before <= 2 * 21
+        for number in (2, 3):
+            positions = shards[number].positions
+            assert positions is not None
+            assert not positions.accepts_items(0)
+        assert "shard 2 accepts no new items: a host publishes at most 1 positions" in caplog.text
+        assert "so its shards accept no new items until you correct it: primaries/other" in caplog.text
+        task.cancel()
+
+    monkeypatch.setattr(position_publisher, "SHARDS_MAX", 1)
+    in_virtual_time(story)
+
+
+def test_damaged_document_of_the_host_itself_is_kept_aside_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(registry: Registry) -> None:
+        await replace_primary(registry, "main", ENTRY, None)
+        await registry.replace("positions/host.3a1", b'{"format":2}', None)
+        shard = PlainShard(1, 5)
+        task = await beginning_with(publisher(registry, {1: shard}, {"b": PlainReader()}), shard)
+        found, problems = await read_all_positions(registry)
+        assert [*found] == [1]
+        assert [problem.partition(": ")[0] for problem in problems] == ["positions/host.3a1..damaged"]
+        copy = await registry.read("positions/host.3a1..damaged")
+        assert copy is not None
+        assert copy.data == b'{"format":2}'
+        [said] = [record.message for record in caplog.records if "cannot be read" in record.message]
+        assert "A copy is kept as positions/host.3a1..damaged: until you remove it" in said
+        task.cancel()
+
+    in_virtual_time(story)
