@@ -60,7 +60,8 @@ class LostRange:
 
     Attributes:
         flushes_min: at least so many flushes.
-        items_min, items_max: so many items that were inserted; without a maximum if an earlier owner's are lost, too.
+        items_min, items_max: so many items that were inserted, whether or not they were delivered and acked since; without a
+            maximum if an earlier owner's are lost, too.
     """
 
     flushes_min: int

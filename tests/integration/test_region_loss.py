@@ -147,7 +147,7 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
             ]
             assert sum(row["flush"] for row in left) > 0
             assert all(begun <= datetime.fromisoformat(row["written"]) <= lost for row in left)
-            least, most = (sum(row[f"lost_items_{end}"] for row in left) for end in ("min", "max"))
+            least, most = (sum(row[f"lost_enqueues_{end}"] for row in left) for end in ("min", "max"))
             await site.served_by("two")
             await producers.wait_for_more()
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
@@ -205,7 +205,7 @@ def test_async_database_accepts_nothing_more_while_no_replica_is_near_and_loses_
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
             left = set(await dequeue_all(client, "t"))
         lost = before.keys() - left - acked
-        least, most = (sum(row[f"lost_items_{end}"] for row in rows) for end in ("min", "max"))
+        least, most = (sum(row[f"lost_enqueues_{end}"] for row in rows) for end in ("min", "max"))
         print(f"{len(lost)} of {len(before)} acknowledged items were lost, {least} to {most} by the report")
         assert lost
         assert len(lost) <= most

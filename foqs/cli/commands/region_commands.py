@@ -41,7 +41,7 @@ _REPORT_COLUMNS: Final[list[Column]] = [
     ("LAST FLUSH", lambda row: str(row["flush"])),
     ("WRITTEN", lambda row: row["written"] or "never"),
     ("LOST FLUSHES", lambda row: _at_least(row["lost_flushes_min"])),
-    ("LOST ITEMS", lambda row: _range(row)),
+    ("LOST ENQUEUES", lambda row: _range(row)),
 ]
 
 
@@ -74,9 +74,10 @@ def region_list(file: Path, form: Format) -> None:
 def report(file: Path, form: Format) -> None:
     """List what the last accepted loss of each database has left, and what was lost, by shard.
 
-    WRITTEN is when the last flush that is left was written. Items that were acknowledged later are lost; their number is within
-    the range, which also counts items whose callers got no answer. A database that is not listed has lost nothing by a
-    promotion.
+    WRITTEN is when the last flush that is left was written. What was acknowledged later is lost. LOST ENQUEUES is how many items
+    were inserted later: also those whose callers got no answer, and those that were delivered and acked already, which nobody
+    misses. Items that were acked later and inserted before are delivered again. A database that is not listed has lost nothing
+    by a promotion.
     """
 
     async def work(session: PrimarySession) -> list[Row]:
@@ -144,8 +145,8 @@ def _left(database: str, found: LossReport, left: LastFlush) -> Row:
         "flush": left.flush,
         "written": written,
         "lost_flushes_min": None if left.lost is None else left.lost.flushes_min,
-        "lost_items_min": None if left.lost is None else left.lost.items_min,
-        "lost_items_max": None if left.lost is None else left.lost.items_max,
+        "lost_enqueues_min": None if left.lost is None else left.lost.items_min,
+        "lost_enqueues_max": None if left.lost is None else left.lost.items_max,
     }
 
 
@@ -154,7 +155,7 @@ def _at_least(count: int | None) -> str:
 
 
 def _range(row: Row) -> str:
-    least, most = row["lost_items_min"], row["lost_items_max"]
+    least, most = row["lost_enqueues_min"], row["lost_enqueues_max"]
     if least is None:
         return "unknown"
     if most is None:

@@ -227,10 +227,10 @@ def test_region_report_says_which_flush_of_each_shard_is_left_and_what_is_lost(
 
     asyncio.run(lose())
     row, *rows = json.loads(in_cluster("region", "report", "-o", "json").stdout)
-    lost = ("lost_flushes_min", "lost_items_min", "lost_items_max")
+    lost = ("lost_flushes_min", "lost_enqueues_min", "lost_enqueues_max")
     assert [[each[name] for name in lost] for each in rows] == [[4, 30, 1_040], [5, 50, None], [0, 0, 0], [2, 20, None]]
     header, *lines = in_cluster("region", "report").stdout.splitlines()
-    assert header.endswith("LOST FLUSHES  LOST ITEMS")
+    assert header.endswith("LOST FLUSHES  LOST ENQUEUES")
     assert (rows[-1]["written"], "never" in lines.pop()) == ("", True)
     shown = [line.partition("+00:00")[2].split(maxsplit=3) for line in lines]
     assert shown == [
@@ -248,6 +248,6 @@ def test_region_report_says_which_flush_of_each_shard_is_left_and_what_is_lost(
         "flush": 19,
         "written": "1970-01-01T00:00:01.500+00:00",
         "lost_flushes_min": None,
-        "lost_items_min": None,
-        "lost_items_max": None,
+        "lost_enqueues_min": None,
+        "lost_enqueues_max": None,
     }
