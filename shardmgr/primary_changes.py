@@ -128,10 +128,12 @@ def remove_acker(entry: Primary, server: str) -> Primary:
     """Return the entry in which a server acknowledges no more; the same if it does not.
 
     Nobody knows what only this server has acknowledged, so all others must catch up once more before they are proven. With
-    the policy semi-sync its account is locked, so it is shut out until it rejoins.
+    the policy semi-sync its account is locked, so it is shut out until it rejoins. With async the last one may be removed: it
+    proves nothing, and while the entry names none, nothing bounds the loss.
 
     Raises:
-        PromotionRefused: it is the primary, the last acker or no server of the database; or the database does not serve.
+        PromotionRefused: it is the primary, no server of the database, or the last acker with semi-sync, where each commit
+            would wait; or the database does not serve.
     """
     if entry.state is not PrimaryState.SERVING:
         raise PromotionRefused(f"the database is {entry.state.value}; wait until it serves")
@@ -141,8 +143,11 @@ def remove_acker(entry: Primary, server: str) -> Primary:
     if server not in entry.ackers:
         return entry
     others = [name for name in entry.ackers if name != server]
-    if not others:
-        raise PromotionRefused(f"{server} is the last acker; let another server rejoin first, or remove the entry")
+    if not others and entry.policy is LossPolicy.SEMI_SYNC:
+        raise PromotionRefused(
+            f"{server} is the last acker, and without one each commit would wait; let another server rejoin first, or remove the "
+            "entry with foqs database forget"
+        )
     shut_out = {*entry.shut_out, server} if entry.policy is LossPolicy.SEMI_SYNC else entry.shut_out
     return replace(entry, ackers=dict.fromkeys(others, ""), shut_out=tuple(sorted(shut_out)))
 

@@ -52,7 +52,7 @@ def _database_samples(promoters: HostPromoters) -> dict[str, Sequence[tuple[tupl
     return {
         "foqs_database_term": [((name,), float(each.entry.term)) for name, each in rounds],
         "foqs_database_serving": [((name,), float(each.is_reached and each.entry.is_serving)) for name, each in rounds],
-        "foqs_database_ackers": [((name,), float(len(each.entry.ackers))) for name, each in synced],
+        "foqs_database_ackers": [((name,), float(len(each.entry.ackers))) for name, each in rounds],
         "foqs_database_proven_ackers": [((name,), float(len(each.proven))) for name, each in synced],
         "foqs_database_replaceable": [
             ((name,), float(not each.lacks_if_lost)) for name, each in synced if each.entry.is_serving

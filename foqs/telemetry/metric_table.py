@@ -272,8 +272,12 @@ CLUSTER_METRICS: Final = (
         "1 while the promoter reaches the primary and hosts may use it; 0 while it is away or is being replaced",
         "database",
     ),
-    _gauge("database_ackers", "Ackers of the primary, with the policy semi-sync", "database"),
-    _gauge("database_proven_ackers", "Those of them that are reached and have all that they acknowledged", "database"),
+    _gauge("database_ackers", "Ackers of the primary; with the policy async its replicas", "database"),
+    _gauge(
+        "database_proven_ackers",
+        "Those of them that are reached and have all that they acknowledged, with the policy semi-sync",
+        "database",
+    ),
     _gauge(
         "database_replaceable",
         "While the primary serves, with the policy semi-sync: 1 if hosts would replace it by themselves if it were lost now",

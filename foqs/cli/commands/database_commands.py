@@ -181,11 +181,28 @@ def remove_acker(name: str, server: str, file: Path, yes: bool) -> None:
     a lost primary by themselves only if another server acknowledges for the next one, so with three servers not before SERVER
     or another one is back: the command says so. Lock the account with which SERVER receives first, at the primary: with the
     policy semi-sync the command is refused before. foqs database rejoin brings SERVER back, once it is unlocked.
+
+    With the policy async no account is locked. The last replica can be removed as well: enqueues that are refused because it is
+    away are accepted again, and nothing bounds what a lost primary costs until a server has rejoined.
     """
-    if not yes:
-        confirm(
-            f"Remove {server} from the ackers of {name}? The others must catch up once more before they are proven."
+
+    async def question(session: PrimarySession) -> str:
+        from shardmgr.primary import LossPolicy
+        from shardmgr.primary_changes import remove_acker as without
+
+        after = without(await session.entry(name), server)
+        if not after.ackers:
+            return (
+                f"Remove {server}, the last replica of {name}? A lost primary is then lost with all its items, until a server has "
+                "rejoined."
+            )
+        others = "The others must catch up once more before they are proven."
+        return f"Remove {server} from the ackers of {name}?" + (
+            f" {others}" if after.policy is LossPolicy.SEMI_SYNC else ""
         )
+
+    if not yes:
+        confirm(run_in_session(file, question))
 
     async def work(session: PrimarySession) -> tuple[Primary, Sequence[str] | None]:
         from shardmgr.acker_removal import remove_acker as remove
@@ -196,6 +213,9 @@ def remove_acker(name: str, server: str, file: Path, yes: bool) -> None:
         return await session.entry(name), lacks
 
     entry, lacks = run_in_session(file, work)
+    if entry.policy.value == "async":
+        print_message(f"{name}: {server} is no replica any more; left are: {', '.join(sorted(entry.ackers)) or 'none'}")
+        return
     proven = [acker for acker, standing in sorted(entry.ackers.items()) if standing]
     print_message(f"{name}: {server} acknowledges no more; proven are: {', '.join(proven) or 'none'}")
     if lacks:

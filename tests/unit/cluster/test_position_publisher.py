@@ -18,7 +18,8 @@ from foqs_contract.errors import Overloaded
 from shardmgr.model import Layout, ShardSpec
 from shardmgr.positions import ShardPosition, read_all_positions, read_positions, write_positions
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
-from shardmgr.primary_document import replace_primary
+from shardmgr.primary_changes import remove_acker
+from shardmgr.primary_document import change_primary, replace_primary
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.poll import eventually, soon
@@ -207,6 +208,26 @@ def test_shard_goes_on_with_the_last_entry_that_could_be_read_and_this_is_logged
         assert [record.levelname for record in caplog.records if "primaries/main" in record.message] == ["ERROR"]
         await replace_primary(registry, "main", replace(ENTRY, policy=LossPolicy.SEMI_SYNC), version)
         await soon(lambda: found.bounds_ms() == {})
+        task.cancel()
+
+    in_virtual_time(story)
+
+
+def test_nothing_is_bounded_once_the_last_replica_of_an_async_database_is_removed() -> None:
+    async def story(registry: Registry) -> None:
+        await replace_primary(registry, "main", replace(ENTRY, ackers={"b": ""}), None)
+        shard = PlainShard(1, 5)
+        found = publisher(registry, {1: shard}, {"b": PlainReader()})
+        task = await beginning_with(found, shard)
+        shard.flush, shard.inserted = 3, 30
+        positions = shard.positions
+        assert positions is not None
+        await asyncio.sleep(100)
+        with pytest.raises(Overloaded, match="max_lag_ms is 60000"):
+            positions.admit(1, 100_000)
+        await change_primary(registry, "main", lambda entry: remove_acker(entry, "b"))
+        await asyncio.sleep(2)
+        positions.admit(1, 102_000)
         task.cancel()
 
     in_virtual_time(story)

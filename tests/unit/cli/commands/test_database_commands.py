@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 from click.testing import Result
@@ -205,6 +206,32 @@ def test_primary_that_may_serve_is_replaced_only_after_a_question(
     assert "The shards of db1 are not served until a replica has taken its place" in result.stderr
     assert "without a question, add --yes" in result.stderr
     assert json.loads(in_cluster("region", "list", "-o", "json").stdout)[0]["state"] == "serving"
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({}, "Remove c from the ackers of db1? The others must catch up once more before they are proven."),
+        ({"policy": LossPolicy.ASYNC}, "Remove c from the ackers of db1? [y/N]"),
+        (
+            {"policy": LossPolicy.ASYNC, "ackers": {"c": ""}},
+            "Remove c, the last replica of db1? A lost primary is then lost with all its items, until a server has rejoined.",
+        ),
+    ],
+)
+def test_removal_of_an_acker_asks_first_and_says_what_it_costs(
+    in_cluster: Callable[..., Result], place: Place, changes: dict[str, Any], asked: str
+) -> None:
+    async def change() -> None:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        await change_primary(registry, "db1", lambda entry: replace(entry, **changes))
+
+    asyncio.run(change())
+    result = in_cluster("database", "remove-acker", "db1", "c")
+    assert asked in result.stderr
+    assert "without a question, add --yes" in result.stderr
+    assert "c" in json.loads(in_cluster("region", "list", "-o", "json").stdout)[0]["ackers"]
 
 
 def test_region_report_says_which_flush_of_each_shard_is_left_and_what_is_lost(
