@@ -16,7 +16,7 @@ from foqs.store.factories import mysql_settings
 from foqs.store.mysql.expected_server import SeenServer, see_server
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
 from foqs.store.mysql.replication_kinds import replication_sql_of
-from foqs.store.mysql.replication_sql import IDENTITY, READ_GRANTS, text
+from foqs.store.mysql.replication_sql import ACCOUNT_LOCKED_CODES, IDENTITY, READ_GRANTS, text
 from foqs.telemetry.findings import Finding
 from shardmgr.primary import Primary
 
@@ -29,11 +29,13 @@ class SeenAccounts:
         hosts: as the account of hosts sees it, or why it does not.
         promoter: why the account of promoters cannot be used; empty: it can.
         replicas: by server, why it cannot receive from this one with its account.
+        locked: those of them whose account is locked.
     """
 
     hosts: SeenServer | str
     promoter: str
     replicas: dict[str, str]
+    locked: frozenset[str] = frozenset()
 
 
 async def check_servers(config: Config, database: str, entry: Primary | None) -> list[Finding]:
@@ -54,6 +56,11 @@ def server_findings(name: str, seen: SeenAccounts, database: str, entry: Primary
     check, key = f"Server {name}", f"databases.{database}"
     hosts = seen.hosts
     if isinstance(hosts, str):
+        if entry is not None and _is_removed(name, entry):
+            remedy = f"start it, and let it rejoin: foqs database rejoin {database} {name}"
+            return [
+                Finding(check, "warning", f"hosts do not reach it; it does not acknowledge any more: {hosts}", remedy)
+            ]
         remedy = f"start it, or correct {key}.servers, or make the account of {key}.url there"
         return [Finding(check, "bad", f"hosts do not reach it: {hosts}", remedy)]
     found: list[Finding] = []
@@ -79,13 +86,26 @@ def server_findings(name: str, seen: SeenAccounts, database: str, entry: Primary
     for replica, problem in sorted(seen.replicas.items()):
         detail = f"{replica} cannot receive from it: {problem}"
         remedy = f"make this account with REPLICATION SLAVE, or correct {key}.replica_password_file"
+        if replica in seen.locked:
+            remedy = "ALTER USER ... ACCOUNT UNLOCK there as root"
+            if entry is not None and _is_removed(replica, entry):
+                continue  # as it must be until it rejoins
         found.append(Finding(check, "bad", detail, remedy))
     if found:
         return found
     role = "the primary" if entry is not None and name == entry.server else "closed" if hosts.is_read_only else "open"
+    locked = ", ".join(sorted(seen.locked))
+    note = f"; locked is the account of {locked}, which does not acknowledge any more" if locked else ""
     return [
-        Finding(check, "ok", f"server_id {hosts.server_id}, {role}; hosts, promoters and replicas have their accounts")
+        Finding(
+            check, "ok", f"server_id {hosts.server_id}, {role}; hosts, promoters and replicas have their accounts{note}"
+        )
     ]
+
+
+def _is_removed(server: str, entry: Primary) -> bool:
+    """Return whether a server neither is the primary nor acknowledges for it, as one that was removed or is lost."""
+    return server in entry.servers and server != entry.server and server not in entry.ackers
 
 
 def shared_numbers(seen: dict[str, SeenAccounts]) -> list[Finding]:
@@ -117,11 +137,14 @@ async def _see(config: Config, database: str, name: str) -> SeenAccounts:
         replace(hosts, user=f"{options.replica_user}_{other}", password=replica_password, database="")
         for other in others
     ]
-    seen, (problem, *problems) = await asyncio.gather(
+    seen, problem, problems = await asyncio.gather(
         _see_as_host(hosts),
-        asyncio.gather(_promoter_problem(promoter), *(_replica_problem(login) for login in logins)),
+        _promoter_problem(promoter),
+        asyncio.gather(*(_replica_problem(login) for login in logins)),
     )
-    return SeenAccounts(seen, problem, {other: text for other, text in zip(others, problems, strict=True) if text})
+    found = {other: each for other, each in zip(others, problems, strict=True) if each is not None}
+    locked = frozenset(other for other, each in found.items() if each.is_locked)
+    return SeenAccounts(seen, problem, {other: each.text for other, each in found.items()}, locked)
 
 
 async def _see_as_host(settings: MysqlSettings) -> SeenServer | str:
@@ -152,17 +175,27 @@ async def _promoter_problem(settings: MysqlSettings) -> str:
     return f"{settings.user} lacks {missing[0]}" if missing else ""
 
 
-async def _replica_problem(settings: MysqlSettings) -> str:
+@dataclass(slots=True, frozen=True)
+class _AccountProblem:
+    text: str
+    is_locked: bool = False
+
+
+async def _replica_problem(settings: MysqlSettings) -> _AccountProblem | None:
+    """Return why a replica cannot receive with this account; None: it can."""
     try:
         link = await MysqlLink.connect(settings)
         try:
             (grants,) = await link.run(READ_GRANTS)
         finally:
             await link.close()
-    except (ServerError, MysqlLinkLost) as error:
-        return str(error)
+    except ServerError as error:
+        return _AccountProblem(str(error), error.code in ACCOUNT_LOCKED_CODES)
+    except MysqlLinkLost as error:
+        return _AccountProblem(str(error))
     names = ("REPLICATION SLAVE", "REPLICATION REPLICA")
-    return "" if any(_has(grants.rows, right) for right in names) else f"{settings.user} lacks REPLICATION SLAVE"
+    is_able = any(_has(grants.rows, right) for right in names)
+    return None if is_able else _AccountProblem(f"{settings.user} lacks REPLICATION SLAVE")
 
 
 def _has(grants: Sequence[Sequence[object]], right: str) -> bool:

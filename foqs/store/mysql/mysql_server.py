@@ -19,6 +19,7 @@ from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSetting
 from foqs.store.mysql.mysql_rows import WAITS_FOR_ACK, decode_processes
 from foqs.store.mysql.replication_kinds import replication_sql_of
 from foqs.store.mysql.replication_sql import (
+    ACCOUNT_LOCKED_CODES,
     HEARTBEATS,
     IDENTITY,
     ReplicationLogin,
@@ -40,8 +41,6 @@ from shardmgr.server_port import ServerFailed
 _NO_SUCH_DATABASE_CODE: Final = 1049
 _NO_SUCH_CONNECTION_CODE: Final = 1094
 _LOCK_WAIT_CODE: Final = 1205
-_ACCOUNT_LOCKED_CODES: Final = frozenset({3118, 4151})
-"""Of MySQL and of MariaDB. Both refuse a wrong password first."""
 _LOCK_WAIT_S: Final = 5
 _SHARDS_PER_READ: Final = 100
 _READ_S: Final = 5.0
@@ -247,7 +246,7 @@ class MysqlServer:
         error = await self._login_error(replica)
         if error is None:
             raise ServerFailed(f"{self._name}: {replica} can still receive from it with its account; {remedy}")
-        if error.code not in _ACCOUNT_LOCKED_CODES:
+        if error.code not in ACCOUNT_LOCKED_CODES:
             raise ServerFailed(
                 f"{self._name}: it is not known whether {replica} could still receive from it: {error}; {remedy}"
             ) from error
@@ -261,7 +260,7 @@ class MysqlServer:
 
     async def refuses(self, replica: str) -> bool:
         error = await self._login_error(replica)
-        return error is not None and error.code in _ACCOUNT_LOCKED_CODES
+        return error is not None and error.code in ACCOUNT_LOCKED_CODES
 
     async def _login_error(self, replica: str) -> ServerError | None:
         """Return why the account of another server is refused here; None: it is not. Raises ServerFailed: no answer."""

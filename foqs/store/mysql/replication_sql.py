@@ -72,6 +72,9 @@ class Reception:
     heard: str = ""
 
 
+ACCOUNT_LOCKED_CODES: Final = frozenset({3118, 4151})
+"""The codes with which a locked account is refused, of MySQL and of MariaDB. Both refuse a wrong password first."""
+
 IDENTITY: Final = b"SELECT VERSION(), @@GLOBAL.server_id"
 """Reads which kind of server this is, and its number. `server_uid` is not unique for servers of one machine."""
 

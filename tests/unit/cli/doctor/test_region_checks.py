@@ -10,9 +10,8 @@ from foqs.cli.doctor.region_checks import SeenAccounts, _has, server_findings, s
 from foqs.store.mysql.expected_server import SeenServer
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 
-ENTRY = Primary(
-    3, "a", LossPolicy.SEMI_SYNC, servers={name: DatabaseServer(f"r-{name}", at) for at, name in enumerate("abc", 1)}
-)
+SERVERS = {name: DatabaseServer(f"r-{name}", at) for at, name in enumerate("abc", 1)}
+ENTRY = Primary(3, "a", LossPolicy.SEMI_SYNC, {"b": "", "c": ""}, servers=SERVERS)
 WELL = SeenServer(2, 3, is_read_only=True, waits_for_acks=False)
 
 
@@ -32,6 +31,29 @@ def test_fault_of_a_server_is_one_bad_finding(seen: SeenAccounts, said: str) -> 
     assert (found.check, found.state) == ("Server b", "bad")
     assert said in found.detail
     assert found.remedy
+
+
+REMOVED = replace(ENTRY, ackers={"b": ""}, shut_out=("c",))
+LOCKED = SeenAccounts(WELL, "", {"c": "account is locked"}, frozenset("c"))
+
+
+def test_account_of_a_removed_server_may_be_locked_and_the_server_away() -> None:
+    [found] = server_findings("b", LOCKED, "main", REMOVED)
+    assert (found.state, "locked is the account of c, which does not acknowledge any more" in found.detail) == (
+        "ok",
+        True,
+    )
+    [found] = server_findings("c", SeenAccounts("no answer", "", {}), "main", REMOVED)
+    assert (found.state, found.remedy) == ("warning", "start it, and let it rejoin: foqs database rejoin main c")
+    other = SeenAccounts(WELL, "", {"c": "Access denied"})
+    assert [found.state for found in server_findings("b", other, "main", REMOVED)] == ["bad"]
+
+
+def test_locked_account_of_an_acker_is_to_be_unlocked() -> None:
+    [found] = server_findings("b", LOCKED, "main", ENTRY)
+    assert (found.state, found.remedy) == ("bad", "ALTER USER ... ACCOUNT UNLOCK there as root")
+    [found] = server_findings("b", LOCKED, "main", None)
+    assert found.state == "bad"
 
 
 def test_server_without_a_fault_is_ok_and_all_faults_are_named() -> None:
