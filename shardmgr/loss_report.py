@@ -22,6 +22,7 @@ from shardmgr.strict_json import Form, Name, parse_document
 FORMAT: Final = 1
 FOLDER: Final = "losses"
 _NUMBER_MAX: Final = (1 << 63) - 1
+_PROBLEM_CHARS_MAX: Final = 300
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +33,7 @@ class LastFlush:
         epoch: 0 if nothing of the shard is left.
         written_ms: when it was written, in milliseconds since 1970 by the clock of the former primary.
         lost: what came after it; None: its owner had published nothing of it.
+        problem: why it was not read; then nothing else is known. Empty: it was read.
     """
 
     shard: int
@@ -39,6 +41,7 @@ class LastFlush:
     flush: int
     written_ms: int
     lost: LostRange | None = None
+    problem: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,6 +67,7 @@ class _FlushForm(Form):
     flushes_min: Annotated[int, Field(ge=0, le=_NUMBER_MAX)] | None = None
     items_min: Annotated[int, Field(ge=0, le=_NUMBER_MAX)] = 0
     items_max: Annotated[int, Field(ge=0, le=_NUMBER_MAX)] | None = None
+    problem: str = ""
 
 
 class _ReportForm(Form):
@@ -94,6 +98,7 @@ def render_loss_report(report: LossReport) -> bytes:
     left = [
         {"shard": each.shard, "epoch": each.epoch, "flush": each.flush, "written_ms": each.written_ms}
         | ({} if each.lost is None else asdict(each.lost))
+        | ({"problem": each.problem[:_PROBLEM_CHARS_MAX]} if each.problem else {})
         for each in report.left
     ]
     fields: dict[str, Any] = {"format": FORMAT, "term": report.term, "server": report.server, "left": left}
@@ -103,7 +108,9 @@ def render_loss_report(report: LossReport) -> bytes:
 def parse_loss_report(text: bytes) -> LossReport:
     """Parse a report. Raises `MalformedDocument`."""
     form = parse_document(_ReportForm, text, FORMAT)
-    left = [LastFlush(each.shard, each.epoch, each.flush, each.written_ms, _lost(each)) for each in form.left]
+    left = [
+        LastFlush(each.shard, each.epoch, each.flush, each.written_ms, _lost(each), each.problem) for each in form.left
+    ]
     return LossReport(form.term, form.server, left)
 
 

@@ -216,6 +216,7 @@ async def _read_all(registry: Registry) -> tuple[dict[str, _HostDocument], Seque
                 found[name] = _HostDocument(parse_positions(document.data), document.version)
             except MalformedDocument as error:
                 problems.append(f"{FOLDER}/{name}: {error}; its shards count as if nothing was published of them")
+            await asyncio.sleep(0)  # a host serves shards meanwhile
     return found, problems
 
 

@@ -31,6 +31,9 @@ _T = TypeVar("_T")
 
 _SHARDS_SHOWN: Final = 5
 """The most shards, or documents, that a sentence names."""
+_REFUSED_MS: Final = 30_000
+"""What the owners published is read again after this time if it refused a promotion: nothing but an administrator ends that, and
+the reads of all documents watch them."""
 
 AreShardsFree: TypeAlias = Callable[[Primary], Awaitable[bool]]
 """Returns whether no owner holds a shard of the database in the entry's term, or could still serve it."""
@@ -153,6 +156,16 @@ class ShardsFree:
         )
 
 
+@dataclass(slots=True, frozen=True)
+class _RefusedPromotion:
+    """Why a server does not become the next primary, for an entry of this version."""
+
+    version: int
+    server: str
+    since_ms: int
+    step: AwaitChange
+
+
 class Promoter:
     """Runs rounds, one at a time.
 
@@ -161,7 +174,7 @@ class Promoter:
         servers: the servers of the database.
         are_shards_free: asked in each round in which the entry does not serve, after it was read.
         suspicion: begins to replace a primary that is lost; None: only an administrator does.
-        boot_ms: the boot-time clock, for the suspicion.
+        boot_ms: the boot-time clock.
     """
 
     def __init__(
@@ -186,6 +199,7 @@ class Promoter:
         """By server, why its last connect, or what it was asked in this round, has failed."""
         self._unreached: set[str] = set()
         """The servers whose last connect has failed."""
+        self._refusal: _RefusedPromotion | None = None
 
     async def run_round(self) -> PromoterRound | None:
         """Carry one step out; return None if the database has no entry.
@@ -204,7 +218,7 @@ class Promoter:
         free = not entry.is_serving and await self._are_shards_free(entry)
         step = self._next_step(entry, reports, shards_free=free)
         if isinstance(step, ReplaceEntry) and self._needs_published(entry, step.entry):
-            step = await self._check_published(entry, step)
+            step = await self._check_published(entry, found.version, step)
         if isinstance(step, ReplaceEntry):
             try:
                 if entry.loss_accepted and step.entry.state is PrimaryState.PROMOTING:
@@ -250,7 +264,10 @@ class Promoter:
         there = {each.shard for each in flushes}
         # The tables of a shard that was added last may not be there.
         flushes = [*flushes, *(LastFlush(number, 0, 0, 0) for number in sorted(published.keys() - there))]
-        left = [replace(each, lost=lost_range(published.get(each.shard), each.epoch, each.flush)) for each in flushes]
+        left = [
+            each if each.problem else replace(each, lost=lost_range(published.get(each.shard), each.epoch, each.flush))
+            for each in flushes
+        ]
         await write_loss_report(self._registry, self._database, LossReport(after.term, after.server, left))
 
     @staticmethod
@@ -259,32 +276,41 @@ class Promoter:
         begins = entry.state is PrimaryState.FENCED and after.state is PrimaryState.PROMOTING
         return begins and entry.has_served and not entry.loss_accepted
 
-    async def _check_published(self, entry: Primary, step: ReplaceEntry) -> PromotionStep:
+    async def _check_published(self, entry: Primary, version: int, step: ReplaceEntry) -> PromotionStep:
         """Return the step, or what the next primary lacks of what owners published.
 
-        Then the position was not all that was acknowledged: somebody has weakened a server.
+        Then the position was not all that was acknowledged: somebody has weakened a server. A row or a document that cannot be
+        read refuses nothing.
         """
-        server = step.entry.server
+        server, now_ms, before = step.entry.server, self._boot_ms(), self._refusal
+        is_judged = before is not None and (before.version, before.server) == (version, server)
+        if before is not None and is_judged and now_ms - before.since_ms < _REFUSED_MS:
+            return before.step
         try:
             flushes, published = await self._read_flushes(server)
         except ServerFailed as error:
             self._problems[server] = str(error)
             return AwaitChange((f"{server} was not asked for its last flushes",))
-        found = {each.shard: (each.epoch, each.flush) for each in flushes}
+        found = {each.shard: (each.epoch, each.flush) for each in flushes if not each.problem}
+        unread = {each.shard: each.problem for each in flushes if each.problem}
+        if unread:
+            self._problems[server] = f"{server}: {_shown(unread)}, so these shards are not compared"
         lacking = [
             f"{each.shard} (flush {each.last[1]} of epoch {each.last[0]}; there: {_flush_text(found.get(each.shard))})"
             for each in published.values()
-            if each.term == entry.term and found.get(each.shard, (0, 0)) < each.last
+            if each.term == entry.term and each.shard not in unread and found.get(each.shard, (0, 0)) < each.last
         ]
         if not lacking:
             return step
         shown = ", ".join(lacking[:_SHARDS_SHOWN]) + (" and others" if len(lacking) > _SHARDS_SHOWN else "")
-        return AwaitChange(
+        refused = AwaitChange(
             (
                 f"{server} lacks what owners of these shards published: {shown}; so commits of {entry.server} returned without "
                 f"an ack. If {entry.server} is there, use foqs database abort; otherwise accept the loss with foqs database promote",
             )
         )
+        self._refusal = _RefusedPromotion(version, server, now_ms, refused)
+        return refused
 
     async def _read_flushes(self, server: str) -> tuple[Sequence[LastFlush], Mapping[int, ShardPosition]]:
         """Return the last flushes of the database's shards at a server, and what was published of them.
@@ -379,6 +405,13 @@ class Promoter:
         except ServerFailed as error:
             self._problems[name] = str(error)
             return None
+
+
+def _shown(problems: Mapping[int, str]) -> str:
+    """Return which shards have problems, and the first of these."""
+    shards = sorted(problems)
+    named = ", ".join(map(str, shards[:_SHARDS_SHOWN])) + (" and others" if len(shards) > _SHARDS_SHOWN else "")
+    return f"the owner rows of shards {named} cannot be read ({problems[shards[0]]})"
 
 
 def _flush_text(found: tuple[int, int] | None) -> str:

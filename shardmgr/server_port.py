@@ -48,7 +48,11 @@ class ServerConnection(Protocol):
         ...
 
     async def last_flushes(self, shards: Collection[int]) -> Sequence[LastFlush]:
-        """Return the last flush of each of these shards that has tables here, by number. Raises ServerFailed."""
+        """Return the last flush of each of these shards that has tables here, by number, or why it cannot be read.
+
+        Raises:
+            ServerFailed: the server does not answer.
+        """
         ...
 
     async def carry_out(self, step: SendCommand) -> None:

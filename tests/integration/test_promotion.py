@@ -264,6 +264,18 @@ def test_last_flushes_are_read_of_the_shards_that_have_tables(servers: RegionSer
             found = await connection.last_flushes(range(7))
             assert found == [LastFlush(shard, shard + 10, shard + 20, shard) for shard in (1, 4, 5)]
             assert await connection.last_flushes([]) == []
+            # A row that cannot be read, and a table that somebody holds, do not hide the others.
+            servers.servers["a"].query(f"CREATE TABLE {SCHEMA}.foqs_2_owner (one TINYINT)")
+            with pymysql.connect(user="root", **servers.servers["a"].connect_arguments) as holder:
+                holder.cursor().execute(f"LOCK TABLES {SCHEMA}.foqs_5_owner WRITE")
+                held = {each.shard: each for each in await connection.last_flushes(range(7))}
+            assert [(number, each.flush, bool(each.problem)) for number, each in sorted(held.items())] == [
+                (1, 21, False),
+                (2, 0, True),
+                (4, 24, False),
+                (5, 0, True),
+            ]
+            assert await connection.last_flushes([5]) == [LastFlush(5, 15, 25, 5)]
             connection.close()
 
     run(story(), timeout=200)

@@ -47,7 +47,13 @@ class PlainConnection:
         await self._turn()
         epoch, flush = self._server.epoch, max(self._server.flushes, default=0)
         there = sorted(set(shards) - self._servers.shards_without_tables)
-        return [LastFlush(shard, epoch, flush, 7_000) for shard in there]
+        unread = self._servers.unread_shards
+        return [
+            LastFlush(shard, 0, 0, 0, problem=unread[shard])
+            if shard in unread
+            else LastFlush(shard, epoch, flush, 7_000)
+            for shard in there
+        ]
 
     async def shut_out(self, replica: str) -> None:
         await self._turn()
@@ -86,6 +92,8 @@ class PlainDatabaseServers:
         self.server_ids = dict(SERVER_IDS)
         self.sent: list[SendCommand] = []
         self.shards_without_tables: set[int] = set()
+        self.unread_shards: dict[int, str] = {}
+        """By shard, why its owner row cannot be read."""
         self.locked = world.locked
         self.shut_out: list[tuple[str, str]] = []
         self.promoter = PlainPromoter(world, region, lambda: True)

@@ -222,7 +222,7 @@ class PrimarySession:
         session_ms, boot_ms = self.config.cluster.session_timeout_ms, SystemClock().monotonic_ms
         registry, nonce, progress = self.registry, secrets.token_hex(8), _Progress(database, boot_ms)
         free = ShardsFree(registry, database, session_ms, boot_ms)
-        promoter = Promoter(registry, database, self.servers(database), free)
+        promoter = Promoter(registry, database, self.servers(database), free, None, boot_ms)
 
         async def run(is_done: Callable[[PromoterRound], bool]) -> None:
             def after(done: PromoterRound) -> bool:

@@ -37,9 +37,9 @@ _REPORT_COLUMNS: Final[list[Column]] = [
     ("TERM", lambda row: str(row["term"])),
     ("SERVER", lambda row: row["server"]),
     ("SHARD", lambda row: str(row["shard"])),
-    ("EPOCH", lambda row: str(row["epoch"])),
-    ("LAST FLUSH", lambda row: str(row["flush"])),
-    ("WRITTEN", lambda row: row["written"] or "never"),
+    ("EPOCH", lambda row: "-" if row["problem"] else str(row["epoch"])),
+    ("LAST FLUSH", lambda row: "-" if row["problem"] else str(row["flush"])),
+    ("WRITTEN", lambda row: "not read" if row["problem"] else row["written"] or "never"),
     ("LOST FLUSHES", lambda row: _at_least(row["lost_flushes_min"])),
     ("LOST ENQUEUES", lambda row: _range(row)),
 ]
@@ -92,6 +92,9 @@ def report(file: Path, form: Format) -> None:
 
     rows = run_in_session(file, work)
     show_rows(rows, _REPORT_COLUMNS, form)
+    for row in rows:
+        if row["problem"]:
+            print_message(f"shard {row['shard']}: its owner row could not be read at {row['server']}: {row['problem']}")
     if not rows:
         print_message("No loss was accepted: nothing that was acknowledged is lost by a promotion.")
 
@@ -144,6 +147,7 @@ def _left(database: str, found: LossReport, left: LastFlush) -> Row:
         "epoch": left.epoch,
         "flush": left.flush,
         "written": written,
+        "problem": left.problem,
         "lost_flushes_min": None if left.lost is None else left.lost.flushes_min,
         "lost_enqueues_min": None if left.lost is None else left.lost.items_min,
         "lost_enqueues_max": None if left.lost is None else left.lost.items_max,

@@ -22,6 +22,8 @@ from foqs.store.mysql.replication_sql import (
     ACCOUNT_LOCKED_CODES,
     HEARTBEATS,
     IDENTITY,
+    LIMIT_TABLE_WAIT,
+    RESET_TABLE_WAIT,
     ReplicationLogin,
     ReplicationSql,
     ReplicationTls,
@@ -200,19 +202,21 @@ class MysqlServer:
     async def last_flushes(self, shards: Collection[int]) -> Sequence[LastFlush]:
         self._link.timeout_s = min(_READ_S, self._command_s)
         numbers, found = sorted(shards), list[LastFlush]()
+        # A table that somebody holds must not end the connection.
+        await self._run(LIMIT_TABLE_WAIT)
         for start in range(0, len(numbers), _SHARDS_PER_READ):
             found += await self._read_flushes(numbers[start : start + _SHARDS_PER_READ])
+        await self._run(RESET_TABLE_WAIT)
         return found
 
     async def _read_flushes(self, shards: Sequence[int]) -> list[LastFlush]:
-        """Read the last flushes of some shards with one statement, or of each half if one of them has no tables."""
+        """Read the last flushes of some shards with one statement, or of each half if one of them cannot be read."""
         try:
             (result,) = await self._link.run(last_flushes(self._database, shards))
         except ServerError as error:
-            if error.code not in (NO_SUCH_TABLE_CODE, _NO_SUCH_DATABASE_CODE):
-                raise ServerFailed(f"{self._name}: {error}") from error
             if len(shards) == 1:
-                return []
+                is_there = error.code not in (NO_SUCH_TABLE_CODE, _NO_SUCH_DATABASE_CODE)
+                return [LastFlush(shards[0], 0, 0, 0, problem=str(error))] if is_there else []
             half = len(shards) // 2
             return [*await self._read_flushes(shards[:half]), *await self._read_flushes(shards[half:])]
         except MysqlLinkLost as error:

@@ -83,6 +83,13 @@ READ_GRANTS: Final = b"SHOW GRANTS"
 """Reads the rights of this connection's account and of its role."""
 
 
+LIMIT_TABLE_WAIT: Final = b"SET SESSION lock_wait_timeout = 1"
+"""Lets a statement end with an error if somebody holds one of its tables for a second."""
+
+RESET_TABLE_WAIT: Final = b"SET SESSION lock_wait_timeout = DEFAULT"
+"""Takes that back."""
+
+
 def write_nothing(database: str) -> bytes:
     """Write to a table that never exists: a server that is read-only for this account refuses it before it looks for the table."""
     return b"DELETE FROM %s.foqs_no_such_table WHERE 1 = 0" % _name(database)
