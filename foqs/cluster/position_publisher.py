@@ -2,7 +2,7 @@
 
 Always true: a shard accepts no item before its first publication is written, and no more than the last one that was written
 allows; what was published of a shard stays in the document when another host owns it. A replica that is silent delays neither
-other replicas nor publications. An entry or a document that cannot be read stops no shard. Knows neither SQL nor the rules of a
+other replicas nor publications, and a registry that is silent delays no samples. An entry or a document that cannot be read stops no shard. Knows neither SQL nor the rules of a
 shard's positions.
 """
 
@@ -103,6 +103,7 @@ class PositionPublisher:
             await asyncio.Event().wait()
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._run_samples())
                 group.create_task(self._run_publications())
                 group.create_task(self._run_cleaning())
                 for database, readers in self._readers.items():
@@ -132,14 +133,19 @@ class PositionPublisher:
 
     # ------------------------------------------------------------- publications
 
+    async def _run_samples(self) -> None:
+        """Sample all positions: a shard counts as far from its replicas for as long as it is not sampled."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_ms = self._clock.monotonic_ms()
+            for number in self._owned():
+                self._shards[number].sample_positions(now_ms)
+
     async def _run_publications(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             owned = self._owned()
-            now_ms = self._clock.monotonic_ms()
-            for number in owned:
-                self._shards[number].sample_positions(now_ms)
-            is_due = now_ms - self._published_ms >= _PUBLISH_MS
+            is_due = self._clock.monotonic_ms() - self._published_ms >= _PUBLISH_MS
             if owned and (is_due or self._is_needed(owned)):
                 try:
                     await self._publish()

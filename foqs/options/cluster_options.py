@@ -183,7 +183,7 @@ class DatabaseOptions(Options):
         MS,
         "With servers and the policy async: if no replica has what was enqueued this long ago, shards accept no new items "
         "until one has. Acks go on. So a lost primary costs at most the enqueues of this time.",
-        1_000,
+        3_000,
         86_400_000,
         change="Lower it if less may be lost. Raise it if enqueues fail with OVERLOADED when foqs_replica_lag_seconds reaches it "
         "and more may be lost.",

@@ -160,17 +160,19 @@ def test_document_of_a_host_that_is_gone_is_removed_once_its_shards_are_publishe
 
 
 class Counting:
-    """A registry that counts the reads of entries."""
+    """A registry that counts the reads of entries, and may be slow."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self.reads = 0
+        self.delay_s = 0.0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._registry, name)
 
     async def read(self, name: str) -> object:
         self.reads += name.startswith("primaries/")
+        await asyncio.sleep(self.delay_s)
         return await self._registry.read(name)
 
 
@@ -228,6 +230,23 @@ def test_nothing_is_bounded_once_the_last_replica_of_an_async_database_is_remove
         await change_primary(registry, "main", lambda entry: remove_acker(entry, "b"))
         await asyncio.sleep(2)
         positions.admit(1, 102_000)
+        task.cancel()
+
+    in_virtual_time(story)
+
+
+def test_idle_shard_accepts_items_although_the_registry_is_silent_for_longer_than_the_bound() -> None:
+    async def story(registry: Registry) -> None:
+        slow = Counting(registry)
+        await replace_primary(registry, "main", ENTRY, None)
+        shard = PlainShard(1, 5)
+        found = publisher(slow, {1: shard}, {"b": PlainReader()})  # type: ignore[arg-type]
+        task = await beginning_with(found, shard)
+        slow.delay_s = 300
+        for _ in range(10):
+            await asyncio.sleep(20)
+            assert shard.positions is not None
+            shard.positions.admit(1, int(asyncio.get_running_loop().time() * 1_000))
         task.cancel()
 
     in_virtual_time(story)

@@ -82,6 +82,7 @@ def test_single_host_needs_no_cluster_options() -> None:
             "databases.main.replica_tls_ca_file",
             "the servers check no certificate",
         ),
+        (f"{MAIN}max_lag_ms = 2_999", "databases.main.max_lag_ms", "3000"),
         ("[databases.main]\nurll = 1", "databases.main.urll", "did you mean databases.main.url?"),
         ("[databases]\nmain = 1", "databases.main", "section"),
         ("databases = 1", "databases", "section"),
