@@ -16,10 +16,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from shardmgr.documents import DATABASE_BYTES_MAX
 from shardmgr.model import TERM_MAX, MalformedDocument
 from shardmgr.primary_document import name_part
 from shardmgr.registry.port import Registry, RegistryConflict
-from shardmgr.strict_json import Form, parse_document
+from shardmgr.strict_json import Form, parse_document, printable
 
 FORMAT: Final = 1
 FOLDER: Final = "positions"
@@ -37,12 +38,14 @@ class ShardPosition:
     """What an owner has published of one shard in its epoch.
 
     Attributes:
+        database: that of the shard then. A shard that is removed may be added in another one, which has nothing of it.
         term: of the primary at which it owns the shard.
         points: (flush, items inserted in this epoch up to it), ascending. The last one is the last flush that was known.
         most: this epoch inserts no more items before another publication is written.
     """
 
     shard: int
+    database: str
     epoch: int
     term: int
     points: Sequence[tuple[int, int]]
@@ -69,23 +72,29 @@ class LostRange:
     items_max: int | None
 
 
-def lost_range(published: ShardPosition | None, epoch: int, flush: int) -> LostRange | None:
-    """Return what a shard has lost whose owner row at the next primary has this epoch and flush; None: nothing was published.
+def lost_range(
+    published: ShardPosition | None, epoch: int, flush: int, *, is_complete: bool = True
+) -> LostRange | None:
+    """Return what a shard has lost whose owner row at the next primary has this epoch and flush; None: it is not known.
 
     Items that were inserted and whose callers have no answer yet count as well.
+
+    Args:
+        published: None: nothing was published.
+        is_complete: all that was published could be read; otherwise a later epoch may have been published.
     """
     if published is None:
         return None
     last_flush, inserted = published.points[-1]
     if epoch > published.epoch:
         # The later owner inserts nothing before it publishes, and its takeover is behind all of the earlier epoch.
-        return LostRange(0, 0, 0)
+        return LostRange(0, 0, 0) if is_complete else None
     if epoch < published.epoch:
         return LostRange(last_flush, inserted, None)
     left_min = max((count for at, count in published.points if at <= flush), default=0)
     left_max = min((count for at, count in published.points if at >= flush), default=None)
     items_min = 0 if left_max is None else inserted - left_max
-    return LostRange(max(0, last_flush - flush), items_min, published.most - left_min)
+    return LostRange(max(0, last_flush - flush), items_min, published.most - left_min if is_complete else None)
 
 
 def newest(positions: Iterable[ShardPosition]) -> dict[int, ShardPosition]:
@@ -106,41 +115,40 @@ class _PositionForm(Form):
 
 
 class _HostForm(Form):
-    shards: list[_PositionForm]
+    databases: dict[Annotated[str, printable(DATABASE_BYTES_MAX)], list[_PositionForm]]
 
 
 def render_positions(positions: Iterable[ShardPosition]) -> bytes:
     """Return the JSON text of one host's positions, at most `SHARDS_MAX`; `parse_positions` reads it."""
-    shards: list[dict[str, Any]] = [
-        {
+    databases: dict[str, list[dict[str, Any]]] = {}
+    for each in sorted(positions, key=lambda each: (each.database, each.shard)):
+        fields = {
             "shard": each.shard,
             "epoch": each.epoch,
             "term": each.term,
             "points": [list(point) for point in each.points],
             "most": each.most,
         }
-        for each in sorted(positions, key=lambda each: each.shard)
-    ]
-    return json.dumps({"format": FORMAT, "shards": shards}, separators=(",", ":")).encode()
+        databases.setdefault(each.database, []).append(fields)
+    return json.dumps({"format": FORMAT, "databases": databases}, separators=(",", ":")).encode()
 
 
 def parse_positions(text: bytes) -> list[ShardPosition]:
     """Parse the positions of one host. Raises `MalformedDocument`."""
     form = parse_document(_HostForm, text, FORMAT)
     return [
-        ShardPosition(each.shard, each.epoch, each.term, [(flush, count) for flush, count in each.points], each.most)
-        for each in form.shards
+        ShardPosition(each.shard, name, each.epoch, each.term, [(at, count) for at, count in each.points], each.most)
+        for name, shards in form.databases.items()
+        for each in shards
     ]
 
 
 # Each function below also raises `RegistryError`.
 
 
-async def write_positions(
-    registry: Registry, host: str, positions: Iterable[ShardPosition], version: int | None
-) -> int:
-    """Replace a host's document, and return its new version. Raises `RegistryConflict`."""
-    return await registry.replace(_name(host), render_positions(positions), version)
+async def write_positions(registry: Registry, host: str, text: bytes, version: int | None) -> int:
+    """Replace a host's document by a text of `render_positions`, and return its new version. Raises `RegistryConflict`."""
+    return await registry.replace(_name(host), text, version)
 
 
 async def read_positions(registry: Registry, host: str) -> tuple[Sequence[ShardPosition], int | None]:
@@ -215,7 +223,7 @@ async def _read_all(registry: Registry) -> tuple[dict[str, _HostDocument], Seque
             try:
                 found[name] = _HostDocument(parse_positions(document.data), document.version)
             except MalformedDocument as error:
-                problems.append(f"{FOLDER}/{name}: {error}; its shards count as if nothing was published of them")
+                problems.append(f"{FOLDER}/{name}: {error}; so the maximum of what was lost is not known")
             await asyncio.sleep(0)  # a host serves shards meanwhile
     return found, problems
 

@@ -260,14 +260,14 @@ class Promoter:
 
     async def _report_loss(self, after: Primary) -> None:
         """Write what an accepted loss has left, before the next term begins: its first owners change the owner rows."""
-        flushes, published = await self._read_flushes(after.server)
+        flushes, published, is_complete = await self._read_flushes(after.server)
         there = {each.shard for each in flushes}
         # The tables of a shard that was added last may not be there.
         flushes = [*flushes, *(LastFlush(number, 0, 0, 0) for number in sorted(published.keys() - there))]
-        left = [
-            each if each.problem else replace(each, lost=lost_range(published.get(each.shard), each.epoch, each.flush))
-            for each in flushes
-        ]
+        left: list[LastFlush] = []
+        for each in flushes:
+            lost = lost_range(published.get(each.shard), each.epoch, each.flush, is_complete=is_complete)
+            left.append(each if each.problem else replace(each, lost=lost))
         await write_loss_report(self._registry, self._database, LossReport(after.term, after.server, left))
 
     @staticmethod
@@ -287,7 +287,7 @@ class Promoter:
         if before is not None and is_judged and now_ms - before.since_ms < _REFUSED_MS:
             return before.step
         try:
-            flushes, published = await self._read_flushes(server)
+            flushes, published, _ = await self._read_flushes(server)
         except ServerFailed as error:
             self._problems[server] = str(error)
             return AwaitChange((f"{server} was not asked for its last flushes",))
@@ -312,8 +312,8 @@ class Promoter:
         self._refusal = _RefusedPromotion(version, server, now_ms, refused)
         return refused
 
-    async def _read_flushes(self, server: str) -> tuple[Sequence[LastFlush], Mapping[int, ShardPosition]]:
-        """Return the last flushes of the database's shards at a server, and what was published of them.
+    async def _read_flushes(self, server: str) -> tuple[Sequence[LastFlush], Mapping[int, ShardPosition], bool]:
+        """Return the last flushes of the database's shards at a server, what was published of them, and whether all of it was read.
 
         Raises `ServerFailed`, `RegistryError`, `MalformedDocument`.
         """
@@ -324,7 +324,8 @@ class Promoter:
         published, problems = await read_all_positions(self._registry)
         if problems:
             self._problems["registry"] = "; ".join(problems[:_SHARDS_SHOWN])
-        return flushes, {number: published[number] for number in numbers if number in published}
+        own = {number: published[number] for number in numbers if number in published}
+        return flushes, {n: each for n, each in own.items() if each.database == self._database}, not problems
 
     async def close(self) -> None:
         """End all connections. Safe to repeat."""

@@ -188,13 +188,13 @@ class PositionPublisher:
             shard.positions.set_bound(self._bound(database))
             shard.positions.keep_servers(replicas)
             points, most = shard.publication(now_ms, replicas)
-            self._kept[number] = ShardPosition(number, shard.epoch, shard.term, points, most)
+            self._kept[number] = ShardPosition(number, database, shard.epoch, shard.term, points, most)
             published.append(shard.positions)
         self._skipped = frozenset(skipped)
         text = render_positions(self._kept.values())
         if text != self._stored:
             try:
-                self._version = await write_positions(self._registry, self._host, self._kept.values(), self._version)
+                self._version = await write_positions(self._registry, self._host, text, self._version)
             except BaseException:
                 self._stored = None
                 raise
@@ -216,7 +216,10 @@ class PositionPublisher:
         except MalformedDocument as error:
             found = ()
             await self._set_own_aside(str(error))
-        self._kept = newest([*self._kept.values(), *found])
+        # Of its own shards this host knows most. Of others the document counts: two hosts of one name may write it by mistake.
+        owned = self._owned()
+        own = [each for number, each in self._kept.items() if number in owned]
+        self._kept = newest([*own, *found, *self._kept.values()])
         self._stored = render_positions(found)
 
     async def _set_own_aside(self, problem: str) -> None:

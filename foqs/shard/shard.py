@@ -402,6 +402,8 @@ class OwnedShard:
             is_whole=is_whole,
         )
         self._writer.submit(operation)
+        if self.positions is not None:
+            self.positions.on_accepted(len(items))
         numbers.assign(operation)
         if in_flight is not None:
             operation.in_flight = in_flight
@@ -423,10 +425,13 @@ class OwnedShard:
         Raises `TemporaryRefusal`: nothing was queued.
         """
         self._check_serving()
-        self._check_new_items(sum([len(entry.items) for entry in entries]))
+        new_items = sum([len(entry.items) for entry in entries])
+        self._check_new_items(new_items)
         operation = Completions(namespace, entries, self._database_clock.arrival_ms(), caller)
         self._check_numbers_left(operation.number_count(0, len(operation)))
         self._writer.submit(operation)
+        if self.positions is not None:
+            self.positions.on_accepted(new_items)
         if in_flight is not None:
             sizes = [self.cached_payload_bytes(namespace, entry.number) for entry in entries]
             operation.count_in_flight(in_flight, sizes)
@@ -448,7 +453,7 @@ class OwnedShard:
         """Raise `TemporaryRefusal` if new items are not accepted now."""
         self._breaker.check()
         if self.positions is not None and count:
-            self.positions.admit(count, self._boot_ms())
+            self.positions.check(count, self._boot_ms())
 
     def sample_positions(self, now_ms: int) -> None:
         """Record the present position. Only if it has `positions`."""

@@ -71,8 +71,8 @@ class ShardPositions:
 
     # ---------------------------------------------------------------- new items
 
-    def admit(self, count: int, now_ms: int) -> None:
-        """Accept new items. Raises Overloaded: no item is accepted now."""
+    def check(self, count: int, now_ms: int) -> None:
+        """Raise Overloaded if so many new items are not accepted now."""
         if not self.is_near(now_ms):
             raise self.lag_error(now_ms)
         if self._admitted + count > self._admitted_max:
@@ -81,6 +81,9 @@ class ShardPositions:
                 f"shard {self._shard} publishes its position before it accepts more new items; try again, or try another shard",
                 retry_after_ms=_RETRY_MS,
             )
+
+    def on_accepted(self, count: int) -> None:
+        """Note that new items were accepted, right after they were checked."""
         self._admitted += count
 
     def is_near(self, now_ms: int) -> bool:
@@ -96,7 +99,8 @@ class ShardPositions:
         return Overloaded(
             f"shard {self._shard} accepts no new items, because no replica of its database has had what was enqueued for "
             f"{now_ms - self._nearest.until_ms} ms, and max_lag_ms is {self._max_lag_ms}; acks go on; try again, or try another "
-            "shard; start the replicas, or raise databases.NAME.max_lag_ms if more may be lost",
+            "shard; start the replicas, look into the log of this host if it cannot read them, or raise databases.NAME.max_lag_ms if "
+            "more may be lost",
             retry_after_ms=_RATE_OVER_MS,
         )
 

@@ -16,7 +16,7 @@ from foqs.core.limits.shard_positions import ALLOWANCE_MIN, ShardPositions
 from foqs.store.mysql.replica_rows import ReplicaUnread
 from foqs_contract.errors import Overloaded
 from shardmgr.model import Layout, ShardSpec
-from shardmgr.positions import ShardPosition, read_all_positions, read_positions, write_positions
+from shardmgr.positions import ShardPosition, read_all_positions, read_positions, render_positions, write_positions
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 from shardmgr.primary_changes import remove_acker
 from shardmgr.primary_document import change_primary, replace_primary
@@ -24,6 +24,7 @@ from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.poll import eventually, soon
 from tests.support.virtual_time import run_virtual
+from tests.unit.core.limits.test_shard_positions import admit
 
 ENTRY = Primary(
     3,
@@ -92,8 +93,10 @@ def test_shard_accepts_items_once_its_position_is_published_and_replicas_are_rea
     async def story() -> None:
         registry = LocalEnsemble(None, lambda: 0).registry(6_000)
         await registry.open()
-        earlier = ShardPosition(2, 4, 2, [(9, 90)], 1_090)
-        await write_positions(registry, "host:1", [earlier, ShardPosition(1, 4, 2, [(0, 0)], 1_000)], None)
+        earlier = ShardPosition(2, "main", 4, 2, [(9, 90)], 1_090)
+        await write_positions(
+            registry, "host:1", render_positions([earlier, ShardPosition(1, "main", 4, 2, [(0, 0)], 1_000)]), None
+        )
         shard = PlainShard(1, 5)
         shards = {1: shard}
         readers = {name: PlainReader() for name in "abc"}
@@ -102,11 +105,11 @@ def test_shard_accepts_items_once_its_position_is_published_and_replicas_are_rea
         assert shard.positions is not None
         positions = shard.positions
         with pytest.raises(Overloaded):
-            positions.admit(1, 0)
+            admit(positions, 1, 0)
         await replace_primary(registry, "main", ENTRY, None)
         await soon(lambda: positions.accepts_items(0))
         assert (await read_all_positions(registry))[0] == {
-            1: ShardPosition(1, 5, 3, [(0, 0)], ALLOWANCE_MIN),
+            1: ShardPosition(1, "main", 5, 3, [(0, 0)], ALLOWANCE_MIN),
             2: earlier,
         }
         shard.flush, shard.inserted = 3, 30
@@ -143,7 +146,9 @@ def test_document_of_a_host_that_is_gone_is_removed_once_its_shards_are_publishe
         registry = LocalEnsemble(None, lambda: 0).registry(6_000)
         await registry.open()
         await replace_primary(registry, "main", ENTRY, None)
-        await write_positions(registry, "gone", [ShardPosition(1, 4, 2, [(9, 90)], 1_090)], None)
+        await write_positions(
+            registry, "gone", render_positions([ShardPosition(1, "main", 4, 2, [(9, 90)], 1_090)]), None
+        )
         found = publisher(registry, {1: PlainShard(1, 5)}, {"a": PlainReader()})
         task = asyncio.ensure_future(found.run())
 
@@ -205,7 +210,7 @@ def test_shard_goes_on_with_the_last_entry_that_could_be_read_and_this_is_logged
         assert shard.positions is not None
         for _ in range(100):
             await asyncio.sleep(1)
-            shard.positions.admit(ALLOWANCE_MIN // 2, 0)
+            admit(shard.positions, ALLOWANCE_MIN // 2, 0)
         assert found.bounds_ms() == {"main": 60_000}
         assert [record.levelname for record in caplog.records if "primaries/main" in record.message] == ["ERROR"]
         await replace_primary(registry, "main", replace(ENTRY, policy=LossPolicy.SEMI_SYNC), version)
@@ -226,10 +231,10 @@ def test_nothing_is_bounded_once_the_last_replica_of_an_async_database_is_remove
         assert positions is not None
         await asyncio.sleep(100)
         with pytest.raises(Overloaded, match="max_lag_ms is 60000"):
-            positions.admit(1, 100_000)
+            admit(positions, 1, 100_000)
         await change_primary(registry, "main", lambda entry: remove_acker(entry, "b"))
         await asyncio.sleep(2)
-        positions.admit(1, 102_000)
+        admit(positions, 1, 102_000)
         task.cancel()
 
     in_virtual_time(story)
@@ -246,7 +251,7 @@ def test_idle_shard_accepts_items_although_the_registry_is_silent_for_longer_tha
         for _ in range(10):
             await asyncio.sleep(20)
             assert shard.positions is not None
-            shard.positions.admit(1, int(asyncio.get_running_loop().time() * 1_000))
+            admit(shard.positions, 1, int(asyncio.get_running_loop().time() * 1_000))
         task.cancel()
 
     in_virtual_time(story)
@@ -293,5 +298,28 @@ def test_damaged_document_of_the_host_itself_is_kept_aside_and_stops_nothing(cap
         [said] = [record.message for record in caplog.records if "cannot be read" in record.message]
         assert "A copy is kept as positions/host.3a1..damaged: until you remove it" in said
         task.cancel()
+
+    in_virtual_time(story)
+
+
+def test_two_hosts_of_one_name_do_not_put_back_what_the_other_one_has_published() -> None:
+    async def story(registry: Registry) -> None:
+        await replace_primary(registry, "main", ENTRY, None)
+        shards = {number: PlainShard(number, 5) for number in (1, 2)}
+        tasks = [
+            await beginning_with(publisher(registry, {number: shard}, {"b": PlainReader()}), shard)
+            for number, shard in shards.items()
+        ]
+        before: dict[int, tuple[int, int]] = {}
+        for second in range(1, 20):
+            for shard in shards.values():
+                shard.flush = shard.inserted = second
+            await asyncio.sleep(1.7)
+            now = {number: each.last for number, each in (await read_all_positions(registry))[0].items()}
+            assert all(now[number] >= before.get(number, (0, 0)) for number in (1, 2))
+            before = now
+        assert min(before.values()) >= (5, 15)
+        for task in tasks:
+            task.cancel()
 
     in_virtual_time(story)

@@ -9,6 +9,7 @@ import pytest
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import DeliveryPolicy, State, parse_id
 from foqs.core.items.life import Event, EventKind
+from foqs.core.limits.shard_positions import ALLOWANCE_MIN, ShardPositions
 from foqs.queue.placement import ROTATION_S
 from foqs.queue.port import ALREADY_GONE
 from foqs.shard.supervisor import ShardTakenOver
@@ -503,6 +504,29 @@ def test_full_queue_is_overloaded_and_writes_nothing_of_the_call() -> None:
         world.resume()
         await asyncio.gather(first, second)
         assert len(world.rows()) == 40
+
+    run_in_world(story)
+
+
+def test_items_that_a_full_queue_refuses_do_not_count_as_accepted_since_the_last_publication() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, queue_items_max=50))
+        caller = Caller(world, engine)
+        [shard] = engine.shards.values()
+        shard.positions = positions = ShardPositions(1, 0)
+        positions.publication(0, 0, [])
+        positions.on_published()
+        world.stall()
+        calls: list[asyncio.Future[list[str]]] = []
+        for _ in range(2):
+            calls.append(asyncio.ensure_future(caller.put(count=20)))
+            await world.pass_s(0.1)
+        for _ in range(ALLOWANCE_MIN // 20):
+            with pytest.raises(Overloaded):
+                await caller.put(count=20)
+        positions.check(ALLOWANCE_MIN - 40, 0)
+        world.resume()
+        await asyncio.gather(*calls)
 
     run_in_world(story)
 

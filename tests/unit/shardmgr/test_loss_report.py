@@ -18,7 +18,7 @@ from shardmgr.loss_report import (
     write_loss_report,
 )
 from shardmgr.model import MalformedDocument, ShardSpec
-from shardmgr.positions import LostRange, ShardPosition, write_positions
+from shardmgr.positions import LostRange, ShardPosition, render_positions, write_positions
 from shardmgr.primary import LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import abort, accept_loss, start_revoking
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
@@ -116,7 +116,7 @@ class Site:
             servers[name].log = list(servers["r1"].log)
         standings = {name: servers[name].standing for name in ("r2", "r3")}
         await replace_primary(self.registry, "main", replace(self.world.entry, ackers=standings), None)
-        await write_positions(self.registry, "one", self.published, None)
+        await write_positions(self.registry, "one", render_positions(self.published), None)
         servers["r1"].kill9()
         await change_primary(self.registry, "main", start_revoking)
 
@@ -149,10 +149,10 @@ def on_site(story: Callable[[Site], Awaitable[None]], published: Sequence[ShardP
 
 LACKING = [
     # Its owner was told that flush 6 is committed, so somebody had switched semi-sync off.
-    ShardPosition(1, 9, 3, [(0, 0), (6, 60)], 1_060),
-    ShardPosition(2, 12, 2, [(0, 0), (40, 400)], 1_400),
-    ShardPosition(3, 99, 3, [(7, 70)], 1_070),
-    ShardPosition(4, 1, 3, [(1, 10)], 1_010),
+    ShardPosition(1, "main", 9, 3, [(0, 0), (6, 60)], 1_060),
+    ShardPosition(2, "main", 12, 2, [(0, 0), (40, 400)], 1_400),
+    ShardPosition(3, "else", 99, 3, [(7, 70)], 1_070),
+    ShardPosition(4, "main", 1, 3, [(1, 10)], 1_010),
 ]
 
 
@@ -194,6 +194,29 @@ def test_refusal_by_what_owners_published_is_looked_at_again_after_a_while_only(
         await change_primary(site.registry, "main", start_revoking)
         await site.rounds(9)
         assert site.reads == 3
+
+    on_site(story, LACKING)
+
+
+def test_shard_that_was_added_in_another_database_is_not_compared_with_what_was_published_before() -> None:
+    async def story(site: Site) -> None:
+        assert (await site.rounds(9)).entry.state is PrimaryState.PROMOTING
+
+    on_site(story, [ShardPosition(4, "former", 77, 3, [(1, 10)], 1_010)])
+
+
+def test_report_names_no_maximum_while_a_published_document_cannot_be_read() -> None:
+    async def story(site: Site) -> None:
+        await site.registry.replace("positions/two", b"?", None)
+        await change_primary(site.registry, "main", accept_loss)
+        done = await site.rounds(9)
+        assert done.entry.state is PrimaryState.PROMOTING
+        assert [(each.shard, each.lost) for each in (await site.report()).left] == [
+            (1, LostRange(2, 0, None)),
+            (2, LostRange(40, 400, None)),
+            # The row has a later epoch than what is published: its owner may have published in the other document.
+            (4, None),
+        ]
 
     on_site(story, LACKING)
 

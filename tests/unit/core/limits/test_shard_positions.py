@@ -16,6 +16,12 @@ EPOCH = 7
 SERVERS = ("b", "c")
 
 
+def admit(positions: ShardPositions, count: int, now_ms: int) -> None:
+    """Accept new items as a shard does. Raises Overloaded."""
+    positions.check(count, now_ms)
+    positions.on_accepted(count)
+
+
 class Owner:
     """One ownership that accepts items, flushes and publishes, with two replicas, until it dies."""
 
@@ -47,7 +53,7 @@ class Owner:
     def enqueue(self) -> None:
         count = self.rng.choice((0, 1, 10, 300, 900))
         try:
-            self.positions.admit(count, self.now_ms)
+            admit(self.positions, count, self.now_ms)
         except Overloaded:
             return
         self.waiting.append((count, self.now_ms))
@@ -81,7 +87,7 @@ class Owner:
             self.positions.sample(self.now_ms, len(self.inserted) - 1, self.inserted[-1])
             pending = sum(count for count, _ in self.waiting)
             points, most = self.positions.publication(self.now_ms, pending, SERVERS)
-            self.in_flight = ShardPosition(1, EPOCH, 3, points, most)
+            self.in_flight = ShardPosition(1, "main", EPOCH, 3, points, most)
 
     def answer(self) -> None:
         if self.in_flight is not None:
@@ -164,13 +170,13 @@ def test_smaller_maximum_counts_as_soon_as_it_may_be_read() -> None:
     positions.publication(0, 0, SERVERS)
     positions.on_published()
     with pytest.raises(Overloaded):
-        positions.admit(ALLOWANCE_MIN * 5, 0)
+        admit(positions, ALLOWANCE_MIN * 5, 0)
     positions.publication(10, 0, SERVERS)
     positions.on_published()
     positions.publication(9_000, 0, SERVERS)
     with pytest.raises(Overloaded):
-        positions.admit(ALLOWANCE_MIN * 5, 9_000)
-    positions.admit(ALLOWANCE_MIN, 9_000)
+        admit(positions, ALLOWANCE_MIN * 5, 9_000)
+    admit(positions, ALLOWANCE_MIN, 9_000)
 
 
 def test_items_that_wait_and_are_not_counted_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,19 +214,19 @@ def test_owner_accepts_again_when_a_replica_is_near() -> None:
     positions = ShardPositions(1, 0)
     positions.set_bound(1_000)
     with pytest.raises(Overloaded, match="publishes its position"):
-        positions.admit(1, 0)
+        admit(positions, 1, 0)
     positions.publication(0, 0, SERVERS)
     positions.on_published()
-    positions.admit(10, 0)
+    admit(positions, 10, 0)
     positions.sample(100, 1, 10)
     positions.sample(600, 1, 10)
     assert positions.lag_ms("b", 700) == 700
     with pytest.raises(Overloaded, match=r"max_lag_ms is 1000; acks go on"):
-        positions.admit(1, 1_000)
+        admit(positions, 1, 1_000)
     assert not positions.accepts_items(1_000)
     positions.confirm("b", 1)
     assert positions.lag_ms("b", 1_000) == 0
-    positions.admit(1, 1_000)
+    admit(positions, 1, 1_000)
 
 
 def test_idle_shard_accepts_although_its_replicas_are_away() -> None:
@@ -229,7 +235,7 @@ def test_idle_shard_accepts_although_its_replicas_are_away() -> None:
     positions.publication(0, 0, SERVERS)
     positions.on_published()
     positions.sample(60_000, 40, 0)
-    positions.admit(1, 60_900)
+    admit(positions, 1, 60_900)
 
 
 def test_call_with_more_items_than_the_allowance_is_accepted_after_the_next_publication() -> None:
@@ -237,11 +243,11 @@ def test_call_with_more_items_than_the_allowance_is_accepted_after_the_next_publ
     positions.publication(0, 0, SERVERS)
     positions.on_published()
     with pytest.raises(Overloaded):
-        positions.admit(ALLOWANCE_MIN * 5, 0)
+        admit(positions, ALLOWANCE_MIN * 5, 0)
     assert positions.needs_publication
     positions.publication(10, 0, SERVERS)
     positions.on_published()
-    positions.admit(ALLOWANCE_MIN * 5, 10)
+    admit(positions, ALLOWANCE_MIN * 5, 10)
 
 
 def test_samples_and_points_are_bounded() -> None:
@@ -276,10 +282,12 @@ def test_bound_of_a_minute_holds_for_replicas_that_are_always_half_a_minute_behi
 
 
 def test_range_by_the_epoch_of_the_row() -> None:
-    published = ShardPosition(1, EPOCH, 3, [(0, 0), (5, 50), (9, 90)], 1_090)
+    published = ShardPosition(1, "main", EPOCH, 3, [(0, 0), (5, 50), (9, 90)], 1_090)
     assert lost_range(None, EPOCH, 3) is None
     assert lost_range(published, EPOCH + 1, 0) == LostRange(0, 0, 0)
     assert lost_range(published, EPOCH - 1, 99) == LostRange(9, 90, None)
     assert lost_range(published, EPOCH, 5) == LostRange(4, 40, 1_040)
     assert lost_range(published, EPOCH, 6) == LostRange(3, 0, 1_040)
     assert lost_range(published, EPOCH, 12) == LostRange(0, 0, 1_000)
+    assert lost_range(published, EPOCH + 1, 0, is_complete=False) is None
+    assert lost_range(published, EPOCH, 5, is_complete=False) == LostRange(4, 40, None)
