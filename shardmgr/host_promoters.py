@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from shardmgr.model import MalformedDocument
+from shardmgr.primary import LossPolicy
 from shardmgr.primary_document import name_part, read_primary
 from shardmgr.primary_moves import ELECTION_FOLDER, progress_text, run_promoter
 from shardmgr.promoter import Promoter, PromoterRound, ShardsFree
@@ -79,10 +80,19 @@ class HostPromoters:
         """The last rounds of the databases for which this host has the elected promoter."""
         self.weakened = dict.fromkeys(servers, 0)
         """By database, in how many rounds of this host the primary did not wait for acks as it must."""
+        self.unacknowledged = dict.fromkeys(servers, 0)
+        """By database, how many commits returned without an ack between two rounds of this host."""
+        self._counted: dict[str, tuple[str, int]] = {}
+        """By database, the primary of the last round, and what it counted; none before the first look at it."""
         self._texts = {database: StepTexts(_LOG_PAUSE_MS) for database in servers}
         self._patience_ms = dict.fromkeys(servers, _PATIENCE_GRACES * pace.grace_ms)
         """By database, how long this host's elected promoter may lack a server that it needs."""
         registry.subscribe(self._on_registry_change)
+
+    @property
+    def databases(self) -> Collection[str]:
+        """The databases whose promoters this host runs: those that its configuration gives several servers."""
+        return self._servers.keys()
 
     async def run(self) -> None:
         """Run the promoters of all databases until cancelled."""
@@ -122,10 +132,11 @@ class HostPromoters:
             nonlocal lacking_since_ms
             if done.elected is not None:
                 lacking_since_ms = None
-                self.rounds.pop(database, None)
+                self._forget(database)
                 return False
             self.rounds[database] = done
             self.weakened[database] += done.is_weakened
+            self._count_unacknowledged(database, done)
             self._say(database, progress_text(done), done.version)
             if done.can_go_on:
                 lacking_since_ms = None
@@ -137,7 +148,7 @@ class HostPromoters:
 
         async def pause(done: PromoterRound | None) -> None:
             if done is None:
-                self.rounds.pop(database, None)
+                self._forget(database)
             if done is not None and done.elected is not None:
                 await promoter.close()
                 await self._wait(database)
@@ -149,10 +160,25 @@ class HostPromoters:
         try:
             await run_promoter(self._registry, database, self._nonce, promoter, after, pause, self._boot_ms)
         finally:
-            self.rounds.pop(database, None)
+            self._forget(database)
             await promoter.close()
         if lacking_since_ms is not None:
             await self._give_way(database)
+
+    def _count_unacknowledged(self, database: str, done: PromoterRound) -> None:
+        """Count what the primary counts more than in the round before: another primary, or promoter, has counted the rest."""
+        if not done.is_reached or done.entry.policy is not LossPolicy.SEMI_SYNC:
+            return
+        server, before = self._counted.get(database, ("", 0))
+        self._counted[database] = done.entry.server, done.unacknowledged
+        if server == done.entry.server:
+            was_restarted = done.unacknowledged < before
+            self.unacknowledged[database] += done.unacknowledged - (0 if was_restarted else before)
+
+    def _forget(self, database: str) -> None:
+        """Forget the last round: another promoter may be elected."""
+        self.rounds.pop(database, None)
+        self._counted.pop(database, None)
 
     async def _give_way(self, database: str) -> None:
         """Let another host be elected: it may reach the server that this one does not."""

@@ -46,7 +46,7 @@ def cluster_samples(membership: Membership, tier: str) -> Samples:
 
 
 def _database_samples(promoters: HostPromoters) -> dict[str, Sequence[tuple[tuple[str, ...], float]]]:
-    """Return the samples of the databases for which this host has the elected promoter."""
+    """Return the samples of the databases for which this host has the elected promoter, and its counters of all."""
     rounds = promoters.rounds.items()
     synced = [(name, each) for name, each in rounds if each.entry.policy is LossPolicy.SEMI_SYNC]
     return {
@@ -57,10 +57,9 @@ def _database_samples(promoters: HostPromoters) -> dict[str, Sequence[tuple[tupl
         "foqs_database_replaceable": [
             ((name,), float(not each.lacks_if_lost)) for name, each in synced if each.entry.is_serving
         ],
-        "foqs_semisync_weakened": [((name,), float(promoters.weakened[name])) for name, _ in synced],
-        "foqs_semisync_unacknowledged": [
-            ((name,), float(each.unacknowledged)) for name, each in synced if each.is_reached
-        ],
+        # Also at hosts whose promoter is not elected: a counter that begins above 0 has no increase.
+        "foqs_semisync_weakened": [((name,), float(count)) for name, count in promoters.weakened.items()],
+        "foqs_semisync_unacknowledged": [((name,), float(count)) for name, count in promoters.unacknowledged.items()],
     }
 
 

@@ -285,12 +285,14 @@ CLUSTER_METRICS: Final = (
     ),
     _counter(
         "semisync_weakened",
-        "Looks of this promoter at which the primary did not wait for acks as it must, with the policy semi-sync",
+        "Looks of this host's promoter, while it was elected, at which the primary did not wait for acks as it must, with the policy "
+        "semi-sync",
         "database",
     ),
     _counter(
         "semisync_unacknowledged",
-        "Commits of the primary since it was started that returned because a wait for an ack had ended, with the policy semi-sync",
+        "Commits that returned because a wait for an ack had ended, between two looks of this host's promoter at the same primary "
+        "while it was elected, with the policy semi-sync",
         "database",
     ),
     _gauge(

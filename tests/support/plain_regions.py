@@ -76,6 +76,7 @@ class PlainServer:
         self.acknowledges = False
         self.starts = 0
         self.knows_received = True
+        self.unacknowledged = 0
 
     @property
     def term(self) -> int:
@@ -461,4 +462,5 @@ class PlainPromoter:
             complaint=self.complaint(server),
             heard=self.world.heard(server),
             acknowledgers=self.world.acknowledgers(server),
+            unacknowledged=server.unacknowledged,
         )

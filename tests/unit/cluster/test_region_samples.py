@@ -16,19 +16,19 @@ from tests.unit.cluster.test_position_publisher import ENTRY
 NAMES = {metric.name for metric in CLUSTER_METRICS}
 
 
-def test_promoter_shows_what_commits_returned_without_an_ack_only_of_a_primary_that_it_reaches() -> None:
+def test_promoter_shows_the_entries_of_its_databases_and_a_host_its_counters_of_all() -> None:
     entry = replace(ENTRY, policy=LossPolicy.SEMI_SYNC)
-    done = PromoterRound(entry, AwaitChange(), is_reached=True, proven=["b"], unacknowledged=4)
+    done = PromoterRound(entry, AwaitChange(), is_reached=True, proven=["b"])
     rounds = {
         "main": done,
         "away": replace(done, is_reached=False, lacks_if_lost=["b is not reached"]),
         "moved": replace(done, entry=replace(entry, state=PrimaryState.DRAINING)),
         "later": replace(done, entry=ENTRY),
     }
-    weakened = {"main": 2, "away": 0, "moved": 0, "later": 0}
-    found = _database_samples(cast(Any, SimpleNamespace(rounds=rounds, weakened=weakened)))
-    assert found["foqs_semisync_weakened"] == [(("main",), 2.0), (("away",), 0.0), (("moved",), 0.0)]
-    assert found["foqs_semisync_unacknowledged"] == [(("main",), 4.0), (("moved",), 4.0)]
+    counters = {"weakened": {"main": 2, "not elected": 0}, "unacknowledged": {"main": 4, "not elected": 0}}
+    found = _database_samples(cast(Any, SimpleNamespace(rounds=rounds, **counters)))
+    assert found["foqs_semisync_weakened"] == [(("main",), 2.0), (("not elected",), 0.0)]
+    assert found["foqs_semisync_unacknowledged"] == [(("main",), 4.0), (("not elected",), 0.0)]
     assert found["foqs_database_ackers"] == [((name,), 2.0) for name in rounds]
     assert found["foqs_database_proven_ackers"] == [((name,), 1.0) for name in ("main", "away", "moved")]
     assert found["foqs_database_replaceable"] == [(("main",), 1.0), (("away",), 0.0)]

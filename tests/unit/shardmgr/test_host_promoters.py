@@ -127,6 +127,33 @@ def test_primary_that_somebody_weakens_is_counted_and_waits_for_acks_again() -> 
     on_site(story)
 
 
+def test_commits_without_an_ack_are_counted_once_whichever_server_is_the_primary_then() -> None:
+    async def story(site: Site) -> None:
+        async def counted(server: str, unacknowledged: int) -> int:
+            site.world.servers[server].unacknowledged = unacknowledged
+            await asyncio.sleep(3)
+            return site.promoters[await site.elected()].unacknowledged["main"]
+
+        async def move(target: str) -> None:
+            term = (await change_primary(site.registry, "main", partial(start_drain, target=target))).term
+            await site.until(partial(is_proven_after, term))
+
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        assert await counted("r1", 0) == 0
+        assert await counted("r1", 7) == 7
+        await move("r2")
+        assert await counted("r2", 2) == 9
+        await move("r1")
+        assert await counted("r1", 7) == 9
+        assert await counted("r1", 8) == 10
+        site.world.servers["r1"].kill9()
+        site.world.servers["r1"].start()
+        assert await counted("r1", 1) == 11
+
+    on_site(story)
+
+
 def test_lost_primary_is_replaced_by_the_hosts_and_a_lost_host_by_another_one() -> None:
     async def story(site: Site) -> None:
         await replace_primary(site.registry, "main", FIRST, None)
