@@ -20,6 +20,8 @@ from shardmgr.registry.port import RegistryError
 
 async def database_states(membership: Membership) -> Sequence[DatabaseState]:
     """Return the databases that have an entry, by name. Raises `Unavailable`: the registry does not answer."""
+    if not membership.promoters.databases:
+        return []  # as in most clusters: then ZooKeeper is not asked
     view, positions = membership.agent.view, membership.positions
     names = [] if view is None else sorted({spec.database for spec in view.layout.shards.values()})
     try:

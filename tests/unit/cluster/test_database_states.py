@@ -36,7 +36,12 @@ def test_databases_with_an_entry_are_shown_with_the_lags_of_this_host() -> None:
             lags_ms=lambda: {("main", "b"): 70, ("else", "b"): 900}, bounds_ms=lambda: {"main": 10_000}
         )
         layout = Layout({1: ShardSpec(1, "main"), 2: ShardSpec(2, "plain"), 3: ShardSpec(3, "main")})
-        membership = SimpleNamespace(registry=registry, agent=SimpleNamespace(view=None), positions=None)
+        membership = SimpleNamespace(
+            registry=registry,
+            agent=SimpleNamespace(view=None),
+            positions=None,
+            promoters=SimpleNamespace(databases=["main"]),
+        )
 
         async def found() -> object:
             return await database_states(cast(Any, membership))
@@ -52,6 +57,8 @@ def test_databases_with_an_entry_are_shown_with_the_lags_of_this_host() -> None:
         await registry.close()
         with pytest.raises(Unavailable, match="the servers of databases are not known"):
             await found()
+        membership.promoters.databases = []
+        assert await found() == []  # ZooKeeper is not asked
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
@@ -80,7 +87,10 @@ def test_acker_that_has_died_is_not_shown_as_proven_although_its_standing_is_in_
         async def run_until(is_done: Callable[[PromoterRound], bool]) -> DatabaseState:
             await run_promoter(registry, "main", "n1", promoter, is_done, pause, lambda: time.monotonic_ns() // 1_000)
             view = SimpleNamespace(layout=Layout({1: ShardSpec(1, "main")}))
-            membership = SimpleNamespace(registry=registry, agent=SimpleNamespace(view=view), positions=None)
+            promoters = SimpleNamespace(databases=["main"])
+            membership = SimpleNamespace(
+                registry=registry, agent=SimpleNamespace(view=view), positions=None, promoters=promoters
+            )
             [state] = await database_states(cast(Any, membership))
             return state
 
