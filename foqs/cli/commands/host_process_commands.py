@@ -83,7 +83,7 @@ HTTP_PORT: Final = 7412
     "--program",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     default=None,
-    help="With --cluster, the foqs of another version that the hosts run; see foqs upgrade.",
+    help="With --cluster or --regions, the foqs of another version that the hosts run; see foqs upgrade.",
 )
 def dev(
     data: str | None,
@@ -124,7 +124,7 @@ def dev(
         run_cluster(count, data, shards, port, program, with_sqs, with_regions=regions is not None)
         return
     if program is not None:
-        raise click.UsageError("--program is for a cluster: give --cluster too, or omit it.")
+        raise click.UsageError("--program is for a cluster: give --cluster or --regions too, or omit it.")
     if data is not None and store is not None:
         raise click.UsageError("Give --data or --store, not both.")
     from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING

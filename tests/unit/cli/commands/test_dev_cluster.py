@@ -398,7 +398,7 @@ def test_hosts_run_the_named_program(started: Sequence[Started], tmp_path: Path)
     assert run("dev", "--cluster", "1", "--port", "0", "--program", str(program)).exit_code == 0
     assert started[0].programs.foqs == [str(program)]
     alone = run("dev", "--program", str(program))
-    assert (alone.exit_code, "--program is for a cluster" in alone.stderr) == (2, True)
+    assert (alone.exit_code, "give --cluster or --regions too" in alone.stderr) == (2, True)
 
 
 class Restarted(HostProcess):
