@@ -23,7 +23,7 @@ from shardmgr.documents import DATABASE_BYTES_MAX
 from shardmgr.model import TERM_MAX, MalformedDocument
 from shardmgr.primary import DatabaseServer, LossPolicy, Primaries, Primary, PrimaryState, ReplicationPosition
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
-from shardmgr.strict_json import DistinctNames, Form, Name, abbreviate, build_with_unknown, parse_document, printable
+from shardmgr.strict_json import DistinctNames, Form, Name, build_with_unknown, parse_document, printable
 
 FORMAT: Final = 1
 FOLDER: Final = "primaries"
@@ -210,7 +210,9 @@ def parse_primary(text: bytes) -> Primary:
     """
     form = parse_document(_PrimaryForm, text, FORMAT)
     position = None if form.position is None else ReplicationPosition(form.position)
-    changed = {"position": position, "shut_out": tuple(form.shut_out)}
+    # The version before keeps this field, does not know it, and may admit such a server: an acker is not shut out.
+    shut_out = tuple(name for name in form.shut_out if name != form.server and name not in form.ackers)
+    changed = {"position": position, "shut_out": shut_out}
     entry = Primary(**vars(form) | changed, unknown=form.unknown)
     _check_servers(entry)
     if entry.state in (PrimaryState.FENCED, PrimaryState.PROMOTING) and position is None:
@@ -229,9 +231,6 @@ def _check_servers(entry: Primary) -> None:
             raise MalformedDocument(place, "this must be the name of one of the servers")
     if entry.server in entry.ackers:
         raise MalformedDocument(f"ackers.{entry.server}", "this is the primary, which is no acker")
-    for name in (entry.server, *entry.ackers):
-        if name in entry.shut_out:
-            raise MalformedDocument("shut_out", f"{abbreviate(name)} is the primary or an acker, which is not shut out")
     numbers: dict[int, str] = {}
     for name, server in entry.servers.items():
         if (other := numbers.setdefault(server.server_id, name)) != name:

@@ -89,8 +89,6 @@ def test_changed_entry_keeps_the_fields_of_a_newer_version() -> None:
         ({"ackers": {"d": ""}}, "ackers.d"),
         ({"ackers": {"a": ""}}, "ackers.a"),
         ({"shut_out": ["d"]}, "shut_out[0]"),
-        ({"shut_out": ["b"]}, "shut_out"),
-        ({"shut_out": ["a"]}, "shut_out"),
         ({"shut_out": "b"}, "shut_out"),
         ({"state": "fenced", "target": "b"}, "position"),
         ({"position": {"0-1": 0}}, "position.0-1"),
@@ -102,6 +100,23 @@ def test_error_names_the_malformed_place(changes: dict[str, Any], place: str) ->
     with pytest.raises(MalformedDocument) as raised:
         parse_primary(json.dumps(raw(**changes)).encode())
     assert raised.value.path == place
+
+
+@pytest.mark.parametrize(
+    ("changes", "shut_out"),
+    [
+        ({"ackers": {"b": "", "c": ""}}, ()),
+        ({"server": "c", "ackers": {"a": "", "b": ""}}, ()),
+        ({"server": "a", "ackers": {"b": ""}}, ("c",)),
+    ],
+)
+def test_server_is_not_shut_out_that_the_version_before_has_admitted(
+    changes: dict[str, Any], shut_out: tuple[str, ...]
+) -> None:
+    """It keeps the field and does not know it, so the entry must stay readable."""
+    entry = parse_primary(json.dumps(raw(shut_out=["c"], **changes)).encode())
+    assert entry.shut_out == shut_out
+    assert parse_primary(render_primary(entry)) == entry
 
 
 def with_registries(story: Callable[[Registry, Registry], Awaitable[None]]) -> None:
