@@ -7,19 +7,26 @@ nothing of SQL.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shardmgr.primary import Primary, ReplicationPosition, ServerReport
 from shardmgr.primary_changes import PromotionRefused, admit_acker
 from shardmgr.primary_document import change_primary, read_primary
 from shardmgr.registry.port import Registry, RegistryFailed
-from shardmgr.server_port import DatabaseServers, ServerConnection
+from shardmgr.server_port import DatabaseServers, ServerConnection, ServerFailed
 
 
-async def rejoin(registry: Registry, database: str, servers: DatabaseServers, name: str) -> Primary:
+async def rejoin(
+    registry: Registry, database: str, servers: DatabaseServers, name: str, say: Callable[[str], None] = lambda _: None
+) -> Primary:
     """Let a server acknowledge for the primary again; the promoter lets it follow. Return the entry. Safe to repeat.
 
+    Args:
+        say: gets what could not be checked, a sentence each.
+
     Raises:
-        PromotionRefused: the server is the primary, is open, has diverged, or its account is still locked; or the next primary
-            is not chosen yet.
+        PromotionRefused: the server is the primary, is open, has diverged, or its account is still locked somewhere; or the
+            next primary is not chosen yet.
         ServerFailed: it or the primary is not reached.
         RegistryFailed, RegistryOutcomeUnknown, MalformedDocument
     """
@@ -36,7 +43,7 @@ async def rejoin(registry: Registry, database: str, servers: DatabaseServers, na
         reports[each] = await _report(servers, each, entry)
     _check_is_contained(name, reports[name], entry.server, reports[entry.server])
     if name in entry.shut_out:
-        await _check_is_let_in(servers, name, entry)
+        await _check_is_let_in(servers, name, entry, say)
 
     def admit(now: Primary) -> Primary:
         if (now.term, now.server) != (entry.term, entry.server):
@@ -68,15 +75,35 @@ async def _report(servers: DatabaseServers, name: str, entry: Primary) -> Server
         connection.close()
 
 
-async def _check_is_let_in(servers: DatabaseServers, name: str, entry: Primary) -> None:
-    """Raise `PromotionRefused` if a server that was shut out still is: it would be an acker that nobody can prove."""
-    connection = await connect_to(servers, entry.server, entry)
-    try:
-        if await connection.refuses(name):
-            raise PromotionRefused(
-                f"the replication account of {name} is still locked at {entry.server}, since it was removed; as root there use "
-                "ALTER USER ... ACCOUNT UNLOCK, and repeat this"
+async def _check_is_let_in(servers: DatabaseServers, name: str, entry: Primary, say: Callable[[str], None]) -> None:
+    """Raise `PromotionRefused` if a server that was shut out still is somewhere: it would be an acker that nobody can prove.
+
+    Each server may have accounts of its own, and each acker may be the next primary. One that is not reached stops nothing: if
+    it is lost for good, this server is the one that can acknowledge in its place.
+    """
+    locked = []
+    for each in (entry.server, *entry.ackers):
+        try:
+            if await _refuses(servers, each, name, entry):
+                locked.append(each)
+        except ServerFailed as error:
+            if each == entry.server:
+                raise
+            say(
+                f"{each} was not asked whether the replication account of {name} is unlocked there ({error}); when it is back, see "
+                "that it is: foqs doctor says so"
             )
+    if locked:
+        raise PromotionRefused(
+            f"the replication account of {name} is still locked at {', '.join(locked)}, since it was removed; as root there "
+            "use ALTER USER ... ACCOUNT UNLOCK, and repeat this"
+        )
+
+
+async def _refuses(servers: DatabaseServers, server: str, name: str, entry: Primary) -> bool:
+    connection = await connect_to(servers, server, entry)
+    try:
+        return await connection.refuses(name)
     finally:
         connection.close()
 

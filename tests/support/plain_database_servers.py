@@ -63,7 +63,7 @@ class PlainConnection:
 
     async def refuses(self, replica: str) -> bool:
         await self._turn()
-        return replica in self._servers.locked
+        return replica in self._servers.locked or (self._server.name, replica) in self._servers.locked_at
 
     async def carry_out(self, step: SendCommand) -> None:
         await self._turn()
@@ -95,6 +95,8 @@ class PlainDatabaseServers:
         self.unread_shards: dict[int, str] = {}
         """By shard, why its owner row cannot be read."""
         self.locked = world.locked
+        self.locked_at: set[tuple[str, str]] = set()
+        """The servers, and the replicas whose accounts are locked only there."""
         self.shut_out: list[tuple[str, str]] = []
         self.promoter = PlainPromoter(world, region, lambda: True)
         self._world = world

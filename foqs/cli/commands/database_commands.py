@@ -152,14 +152,17 @@ def promote(name: str, file: Path, lost: str, accepts_loss: bool, region: str, y
 def rejoin(name: str, server: str, file: Path) -> None:
     """Let SERVER follow the primary of DATABASE and acknowledge for it again, as a former primary that is back. Safe to repeat.
 
-    Refused if it accepts commits, or has transactions that the primary lacks; they are listed.
+    Refused if it accepts commits, or has transactions that the primary lacks; they are listed. A server that was removed is also
+    refused while its replication account is locked at the primary or at another replica.
     """
 
     async def work(session: PrimarySession) -> Primary:
         from shardmgr.rejoin import rejoin as let_rejoin
 
         await session.entry(name)
-        await let_rejoin(session.registry, name, session.servers(name), server)
+        await let_rejoin(
+            session.registry, name, session.servers(name), server, lambda text: print_message(f"{name}: {text}")
+        )
         await session.run_until_proven(name, server)
         return await session.entry(name)
 

@@ -36,9 +36,10 @@ class Site:
         self.primary.append(term=2)
         self.primary.is_read_only = False
         self.servers = PlainDatabaseServers(self.world, "r2")
+        self.said: list[str] = []
 
     async def rejoin(self, name: str = "r1") -> Primary:
-        return await rejoin(self.registry, "main", self.servers, name)
+        return await rejoin(self.registry, "main", self.servers, name, self.said.append)
 
     async def is_refused(self, reason: str, name: str = "r1") -> None:
         with pytest.raises((PromotionRefused, ServerFailed, RegistryFailed), match=reason):
@@ -98,11 +99,38 @@ def test_server_that_was_removed_rejoins_once_its_account_is_unlocked() -> None:
         await change_primary(site.registry, "main", lambda entry: replace(entry, shut_out=("r1",)))
         site.servers.locked.add("r1")
         await site.is_refused(
-            "the replication account of r1 is still locked at r2, since it was removed; as root there use"
+            "the replication account of r1 is still locked at r2, r3, since it was removed; as root there use"
         )
         site.servers.locked.clear()
         entry = await site.rejoin()
         assert (entry.ackers, entry.shut_out) == ({"r1": "", "r3": "1.1"}, ())
+
+    on_site(story)
+
+
+def test_server_that_was_removed_rejoins_only_if_each_server_lets_it_receive() -> None:
+    """Accounts may be locked and unlocked at each server by itself, and an acker may be the next primary."""
+
+    async def story(site: Site) -> None:
+        await change_primary(site.registry, "main", lambda entry: replace(entry, shut_out=("r1",)))
+        site.servers.locked_at = {("r3", "r1")}
+        await site.is_refused("the replication account of r1 is still locked at r3, since it was removed")
+        site.servers.locked_at = {("r2", "r1"), ("r3", "r1")}
+        await site.is_refused("is still locked at r2, r3, since")
+        site.servers.locked_at.clear()
+        assert (await site.rejoin()).shut_out == ()
+        assert site.said == []
+
+    on_site(story)
+
+
+def test_server_that_was_removed_rejoins_in_the_place_of_an_acker_that_is_lost_for_good() -> None:
+    async def story(site: Site) -> None:
+        await change_primary(site.registry, "main", lambda entry: replace(entry, shut_out=("r1",)))
+        site.world.servers["r3"].kill9()
+        assert (await site.rejoin()).ackers == {"r1": "", "r3": "1.1"}
+        [text] = site.said
+        assert text.startswith("r3 was not asked whether the replication account of r1 is unlocked there")
 
     on_site(story)
 
