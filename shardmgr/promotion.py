@@ -460,7 +460,12 @@ class Promotion:
 
     def _unlock_hint(self) -> str:
         names = ", ".join(self._entry.shut_out)
-        return f"; unlock the replication account of {names} before foqs database rejoin" if names else ""
+        # What is written into the log waits for an ack, as everything there.
+        return (
+            f"; unlock the replication account of {names}, after SET SESSION sql_log_bin = 0, before foqs database rejoin"
+            if names
+            else ""
+        )
 
     def _may_go_on(self) -> bool:
         """Return whether a primary that was believed lost is there with all of its term, and no loss was accepted."""

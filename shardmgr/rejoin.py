@@ -96,7 +96,7 @@ async def _check_is_let_in(servers: DatabaseServers, name: str, entry: Primary, 
     if locked:
         raise PromotionRefused(
             f"the replication account of {name} is still locked at {', '.join(locked)}, since it was removed; as root there "
-            "use ALTER USER ... ACCOUNT UNLOCK, and repeat this"
+            "use SET SESSION sql_log_bin = 0, then ALTER USER ... ACCOUNT UNLOCK, and repeat this"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from foqs_client import Client, FoqsError, Item
 from tests.integration.test_region_drain import Load, Site, load
 from tests.support.aio import run
 from tests.support.dequeue_all import dequeue_all
+from tests.support.poll import eventually
 from tests.support.region_servers import RegionServers
 from tests.support.zookeeper import ZooKeeper
 
@@ -268,6 +270,47 @@ def test_acker_that_is_away_is_removed_once_its_account_is_locked_and_hosts_repl
         assert producers.enqueued <= set(taken) <= producers.tried
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["mariadb", "mysql9"])
+def test_server_that_was_removed_acknowledges_for_the_last_acker_after_the_primary_is_lost_for_good(
+    tmp_path: Path, kind: str
+) -> None:
+    """Each step is one that docs/regions.md names for three servers."""
+
+    async def story(site: Site, servers: RegionServers) -> None:
+        async def is_locked() -> bool:
+            return servers.is_locked("b", "c")
+
+        await adopt(site, "semi-sync")
+        async with Client(site.address) as client:
+            async with load(client) as producers:
+                await producers.wait_for_more()
+                servers.servers["c"].kill9()
+                await asyncio.to_thread(servers.lock_account_everywhere, "a", "c")
+                await eventually(is_locked, "the lock is replicated", 60)
+                said = await site.foqs("database", "remove-acker", "main", "c", "--yes")
+                assert "main: c acknowledges no more; proven are: b" in said
+                await producers.wait_for_more()
+                servers.servers["a"].kill9()
+                # It begins the promotion and waits: nobody acknowledges for b. The hosts go on.
+                await site.foqs_killed(
+                    "no acker is connected to b", "database", "promote", "main", "--lost", "a", "--yes"
+                )
+                servers.servers["c"].start()
+                said = await site.foqs_refused("database", "rejoin", "main", "c")
+                assert "the replication account of c is still locked at b" in said
+                await asyncio.to_thread(servers.lock_accounts, "b", ["c"], "UNLOCK")
+                assert "main: c has all that it has" in await site.foqs("database", "rejoin", "main", "c")
+                await producers.wait_for_more()
+                assert row_of_main(await site.foqs("region", "list"))[2:5] == ["b", "2", "serving"]
+            taken = await dequeue_all(client, "t")
+        assert len(taken) == len(set(taken))
+        assert producers.enqueued <= set(taken) <= producers.tried
+
+    with ZooKeeper() as zookeeper, RegionServers(kind, 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
 
 

@@ -118,10 +118,23 @@ class RegionServers:
     def lock_accounts(self, source: str, replicas: Iterable[str], word: str = "LOCK") -> None:
         """Let replicas not log in any more at a server, or again with the word UNLOCK."""
         names = ", ".join(f"replica_{name}@'127.0.0.1'" for name in replicas)
+        statements = ["SET SESSION sql_log_bin = 0", f"ALTER USER {names} ACCOUNT {word}"]
+        if self.kind == "mysql9":
+            [(is_closed,)] = self.servers[source].query("SELECT @@GLOBAL.super_read_only")
+            if is_closed:
+                statements = ["SET GLOBAL super_read_only = 0", *statements, "SET GLOBAL super_read_only = 1"]
         connection = pymysql.connect(user="root", autocommit=True, **self.servers[source].connect_arguments)
         with connection, connection.cursor() as cursor:
-            for statement in ("SET SESSION sql_log_bin = 0", f"ALTER USER {names} ACCOUNT {word}"):
+            for statement in statements:
                 cursor.execute(statement)
+
+    def lock_account_everywhere(self, primary: str, replica: str) -> None:
+        """Lock the account of a replica at the primary, which replicates this."""
+        self.servers[primary].query(f"ALTER USER replica_{replica}@'127.0.0.1' ACCOUNT LOCK")
+
+    def is_locked(self, source: str, replica: str) -> bool:
+        [(text,)] = self.servers[source].query(f"SHOW CREATE USER replica_{replica}@'127.0.0.1'")
+        return "ACCOUNT LOCK" in text
 
     def stop_waiting_for_acks(self, name: str) -> None:
         """Weaken a primary by hand: its commits wait for no acker."""

@@ -452,7 +452,7 @@ def test_server_whose_account_is_locked_does_not_become_the_acker_that_is_missin
     entry = replace(PROMOTING, ackers={}, shut_out=("r3",))
     assert missing(entry, r2=r2, r3=removed) == (
         "no acker is connected to r2, so its term cannot be acknowledged; let one rejoin; unlock the replication account of "
-        "r3 before foqs database rejoin",
+        "r3, after SET SESSION sql_log_bin = 0, before foqs database rejoin",
     )
     assert next_entry(entry, r1=removed, r2=r2, r3=removed).ackers == {"r1": ""}
 
