@@ -299,8 +299,8 @@ class Promotion:
         for server in sorted(entry.servers.keys() - {entry.server, *entry.ackers}):
             report = self._reports.get(server)
             if report is not None and report.acknowledges and report.source == entry.server:
-                # It is stopped only when nobody is proven: it may have what the primary loses before an acker gets it, also
-                # if its reception has ended since.
+                # It is stopped only when nobody is proven: it may have what the primary loses before an acker gets it. One that
+                # receives no more may have acknowledged before.
                 return (
                     ReplaceEntry(self._without_standings()) if is_proof else SendCommand(server, ServerCommand.REVOKE)
                 )
