@@ -158,7 +158,7 @@ class Promotion:
         entry = self._entry
         if not entry.has_served and not entry.loss_accepted:
             return entry.position
-        if not entry.loss_accepted and not all(self.is_proven(server) for server in entry.ackers):
+        if not entry.loss_accepted and not all(map(self.is_proven, entry.ackers)):
             return None
         if entry.loss_accepted and entry.target:
             return self._held_by(entry.target) if entry.target in self._candidates() else None
@@ -170,6 +170,8 @@ class Promotion:
         """Serving: open a primary that was restarted, let its ackers follow it, and record their standings."""
         entry, primary = self._entry, self._reports.get(self._entry.server)
         if primary is None:
+            if self._is_proof() and self._strangers():
+                return ReplaceEntry(self._without_standings())
             return AwaitChange((f"{entry.server} is not reached",))
         if self.is_weakened() and any(entry.ackers.values()):
             # Somebody weakened its settings, so an acker can lack acknowledged commits. Each must catch up again.
@@ -221,6 +223,9 @@ class Promotion:
             report = self._reports.get(server)
             if report is not None and (report.is_receiving or report.acknowledges):
                 return SendCommand(server, ServerCommand.REVOKE)
+        if entry.policy is LossPolicy.SEMI_SYNC and not entry.loss_accepted:
+            for server in self._strangers():
+                return self._stop_stranger(server)
         if entry.loss_accepted and not self._shards_free:
             return AwaitChange(("a host may still acknowledge: its session is not over",))
         if entry.policy is LossPolicy.ASYNC and entry.has_served and not entry.loss_accepted:
@@ -289,25 +294,34 @@ class Promotion:
 
     # ----------------------------------------------------------------- helpers
 
+    def _strangers(self) -> list[str]:
+        """Return the servers that are reached, acknowledge to the primary, or did so until their reception ended, and are no ackers."""
+        others = self._reports.keys() - {self._entry.server, *self._entry.ackers}
+        reports = {server: self._reports[server] for server in sorted(others)}
+        return [name for name, each in reports.items() if each.acknowledges and each.source == self._entry.server]
+
+    def _is_proof(self) -> bool:
+        """Return whether an acker has a standing that counts."""
+        return self._entry.policy is LossPolicy.SEMI_SYNC and any(self._entry.ackers.values())
+
+    def _stop_stranger(self, server: str) -> PromotionStep:
+        """Return how a stranger is stopped: only when nobody is proven, as it may have what the primary loses before an acker gets it."""
+        return (
+            ReplaceEntry(self._without_standings()) if self._is_proof() else SendCommand(server, ServerCommand.REVOKE)
+        )
+
     def _stop_strangers(self, primary: ServerReport) -> PromotionStep | None:
         """Return what is done about a server that acknowledges and is no acker of the entry; None if there is none.
 
         A commit that only such a server has was acknowledged, and no acker has it. So no acker is proven meanwhile.
         """
         entry = self._entry
-        is_proof = entry.policy is LossPolicy.SEMI_SYNC and any(entry.ackers.values())
-        for server in sorted(entry.servers.keys() - {entry.server, *entry.ackers}):
-            report = self._reports.get(server)
-            if report is not None and report.acknowledges and report.source == entry.server:
-                # It is stopped only when nobody is proven: it may have what the primary loses before an acker gets it. One that
-                # receives no more may have acknowledged before.
-                return (
-                    ReplaceEntry(self._without_standings()) if is_proof else SendCommand(server, ServerCommand.REVOKE)
-                )
+        for server in self._strangers():
+            return self._stop_stranger(server)
         known = sum(map(self._may_acknowledge, entry.ackers))
         if entry.policy is LossPolicy.ASYNC or primary.acknowledgers <= known:
             return None
-        if is_proof:
+        if self._is_proof():
             return ReplaceEntry(self._without_standings())
         stranger = (
             f"{primary.acknowledgers} replicas acknowledge to {entry.server}, of which the entry names {known}: switch semi-sync "
@@ -431,12 +445,16 @@ class Promotion:
             return (
                 (f"{entry.target} is not reached, or not closed; wait, or name another server",) if is_awaited else ()
             )
-        return tuple(
+        unproven = tuple(
             f"{server} may have lost what it acknowledged: its reception was started again"
             if server in self._reports
             else f"{server} is not reached"
             for server in entry.ackers
             if not self.is_proven(server)
+        )
+        return unproven or tuple(
+            f"{server} acknowledges and is no acker, so it may have what no acker has; bring {entry.server} back, or accept the loss"
+            for server in self._strangers()
         )
 
     def unacknowledged(self) -> tuple[str, ...]:

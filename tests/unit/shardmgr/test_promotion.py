@@ -160,6 +160,27 @@ def test_server_that_left_the_entry_is_stopped_when_it_acknowledges_and_nobody_i
     assert missing(ENTRY, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=replace(ACKER, acknowledges=False)) == ()
 
 
+def test_nobody_is_proven_beside_a_stranger_although_the_primary_is_not_reached() -> None:
+    reports = {"r2": ACKER, "r3": ACKER, "r4": ACKER}
+    [reason] = Promotion(ENTRY, reports, shards_free=False).unproven()
+    assert reason.startswith("r4 acknowledges and is no acker, so it may have what no acker has; bring r1 back")
+    void = replace(ENTRY, ackers={"r2": "", "r3": ""})
+    assert next_entry(ENTRY, **reports) == void
+    assert missing(void, **reports) == ("r1 is not reached",)
+
+
+def test_stranger_is_stopped_while_the_primary_is_revoked_and_nobody_is_proven_after_that() -> None:
+    reports = {"r2": STOPPED, "r3": STOPPED}
+    void = next_entry(REVOKING, **reports, r4=ACKER)
+    assert void == replace(REVOKING, ackers={"r2": "", "r3": ""})
+    assert step(void, **reports, r4=ACKER) == SendCommand("r4", ServerCommand.REVOKE)
+    assert len(missing(void, **reports, r4=STOPPED)) == 2
+    assert next_entry(void, **reports, r1=PRIMARY, r4=STOPPED).is_serving  # it goes on
+    # A server that left the entry in an earlier term receives nothing, and may have what nobody needs.
+    assert next_entry(REVOKING, **reports, r4=replace(STOPPED, received=position(12))).state is PrimaryState.FENCED
+    assert next_entry(replace(REVOKING, loss_accepted=True), **reports, r4=ACKER).state is PrimaryState.FENCED
+
+
 def test_primary_that_was_weakened_waits_for_acks_again_although_its_ackers_received_more_since_it_was_read() -> None:
     void, weak = replace(ENTRY, ackers={"r2": "", "r3": ""}), replace(PRIMARY, waits_for_acks=False)
     ahead = replace(ACKER, received=position(12))

@@ -184,6 +184,9 @@ class IgnoresStrangers(Promotion):
     def _stop_strangers(self, primary: ServerReport) -> None:
         return None
 
+    def _strangers(self) -> list[str]:
+        return []
+
 
 class StopsStrangersOnly(Promotion):
     """A server that acknowledges and is no acker is stopped, and the others stay proven."""
