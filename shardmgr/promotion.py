@@ -128,7 +128,8 @@ class Promotion:
     def is_weakened(self) -> bool:
         """Return whether hosts commit at a primary that does not wait for acks as it must."""
         primary = self._reports.get(self._entry.server)
-        return self._entry.is_serving and primary is not None and not primary.is_read_only and self._lacks_acks(primary)
+        in_use = self._entry.is_serving or (self._entry.state is PrimaryState.DRAINING and self._entry.has_served)
+        return in_use and primary is not None and not primary.is_read_only and self._lacks_acks(primary)
 
     def has_position(self, report: ServerReport) -> bool:
         """Return whether a server may become the primary: it has applied all that the term acknowledged."""
@@ -191,6 +192,8 @@ class Promotion:
     def _drain(self) -> PromotionStep:
         """Draining: make the primary read-only when its shards are free, and take its position."""
         entry, primary = self._entry, self._reports.get(self._entry.server)
+        if primary is not None and not primary.is_read_only and self._loses_proof(primary):
+            return ReplaceEntry(self._without_standings())
         if not self._shards_free:
             return AwaitChange(("shards of the database are still owned",))
         if primary is None:
@@ -328,6 +331,11 @@ class Promotion:
             "off at the others, and start their reception again; until then no acker is proven"
         )
         return self._follow() or AwaitChange((stranger,))
+
+    def _loses_proof(self, primary: ServerReport) -> bool:
+        """Return whether the ackers of a primary that is drained are proven no more: hosts commit there until their shards are free."""
+        stops = self._stop_strangers(primary)
+        return any(self._entry.ackers.values()) and (self.is_weakened() or isinstance(stops, ReplaceEntry))
 
     def _without_standings(self) -> Primary:
         return replace(self._entry, ackers=dict.fromkeys(self._entry.ackers, ""))

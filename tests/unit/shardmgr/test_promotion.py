@@ -122,6 +122,8 @@ def test_primary_that_was_weakened_proves_nothing_until_its_ackers_have_caught_u
         (ENTRY, replace(PRIMARY, waits_for_acks=False, is_read_only=True), False),
         (replace(ENTRY, policy=LossPolicy.ASYNC), replace(PRIMARY, waits_for_acks=False), False),
         (replace(ENTRY, state=PrimaryState.PROMOTING), replace(PRIMARY, waits_for_acks=False), False),
+        (start_drain(ENTRY, "r2"), replace(PRIMARY, waits_for_acks=False), True),
+        (replace(start_drain(ENTRY, "r2"), has_served=False), replace(PRIMARY, waits_for_acks=False), False),
     ],
 )
 def test_primary_is_weakened_if_hosts_commit_there_without_acks(
@@ -158,6 +160,18 @@ def test_server_that_left_the_entry_is_stopped_when_it_acknowledges_and_nobody_i
     assert step(void, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=ended) == revoked
     assert step(replace(ENTRY, policy=LossPolicy.ASYNC), r1=busy, r2=ACKER, r3=ACKER, r4=ACKER) == revoked
     assert missing(ENTRY, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=replace(ACKER, acknowledges=False)) == ()
+
+
+def test_ackers_of_a_primary_that_is_drained_prove_nothing_if_it_is_weakened_or_somebody_else_acknowledges() -> None:
+    draining = start_drain(ENTRY, "r2")
+    weak, busy = replace(PRIMARY, waits_for_acks=False), replace(PRIMARY, acknowledgers=3)
+    for primary, others in ((weak, {}), (busy, {}), (PRIMARY, {"r4": ACKER})):
+        reports = {"r1": primary, "r2": ACKER, "r3": ACKER, **others}
+        void = next_entry(draining, False, **reports)
+        assert void == replace(draining, ackers={"r2": "", "r3": ""})
+        assert missing(void, False, **reports) == ("shards of the database are still owned",)
+        assert step(void, **reports) == SendCommand("r1", ServerCommand.MAKE_READ_ONLY)
+    assert next_entry(draining, r1=replace(weak, is_read_only=True), r2=ACKER, r3=ACKER).state is PrimaryState.FENCED
 
 
 def test_nobody_is_proven_beside_a_stranger_although_the_primary_is_not_reached() -> None:
