@@ -320,7 +320,9 @@ class Promotion:
         """
         entry = self._entry
         for server in self._strangers():
-            return self._stop_stranger(server)
+            step = self._stop_stranger(server)
+            # One that cannot be stopped must not keep the ackers from following: commits wait for these.
+            return step if isinstance(step, ReplaceEntry) else self._follow_if_needed() or step
         known = sum(map(self._may_acknowledge, entry.ackers))
         if entry.policy is LossPolicy.ASYNC or primary.acknowledgers <= known:
             return None

@@ -158,6 +158,8 @@ def test_server_that_left_the_entry_is_stopped_when_it_acknowledges_and_nobody_i
     ended = replace(ACKER, is_receiving=False)
     assert next_entry(ENTRY, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=ended).ackers == void.ackers
     assert step(void, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=ended) == revoked
+    follows = SendCommand("r2", ServerCommand.FOLLOW, "r1")
+    assert step(void, r1=busy, r2=replace(STOPPED, source=""), r3=ACKER, r4=ACKER) == follows
     assert step(replace(ENTRY, policy=LossPolicy.ASYNC), r1=busy, r2=ACKER, r3=ACKER, r4=ACKER) == revoked
     assert missing(ENTRY, r1=PRIMARY, r2=ACKER, r3=ACKER, r4=replace(ACKER, acknowledges=False)) == ()
 
