@@ -78,6 +78,8 @@ class HostPromoters:
         self._changed = {database: asyncio.Event() for database in servers}
         self.rounds: dict[str, PromoterRound] = {}
         """The last rounds of the databases for which this host has the elected promoter."""
+        self.unserved: set[str] = set()
+        """The databases whose entry, as this host has read it last, does not serve, or could not be read."""
         self.weakened = dict.fromkeys(servers, 0)
         """By database, in how many rounds of this host the primary did not wait for acks as it must."""
         self.unacknowledged = dict.fromkeys(servers, 0)
@@ -107,7 +109,11 @@ class HostPromoters:
             try:
                 if await read_primary(self._registry, database) is not None:
                     await self._promote(database)
+                else:
+                    self.unserved.discard(database)
             except (RegistryError, MalformedDocument) as error:
+                if isinstance(error, MalformedDocument):
+                    self.unserved.add(database)
                 self._say(database, f"the promoter waits: {error}")
             except Exception:
                 # A host serves shards, whatever its promoter meets at a server of one database.
@@ -130,6 +136,10 @@ class HostPromoters:
 
         def after(done: PromoterRound) -> bool:
             nonlocal lacking_since_ms
+            if done.entry.is_serving:
+                self.unserved.discard(database)
+            else:
+                self.unserved.add(database)
             if done.elected is not None:
                 lacking_since_ms = None
                 self._forget(database)

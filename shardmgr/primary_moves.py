@@ -107,6 +107,8 @@ async def run_promoter(
     is_done: Callable[[PromoterRound], bool],
     pause: Callable[[PromoterRound | None], Awaitable[None]],
     boot_ms: Callable[[], int],
+    *,
+    vacant_ms: int = 0,
 ) -> None:
     """Run rounds of a promoter while it is elected, until one is done, or the database has no entry.
 
@@ -117,6 +119,7 @@ async def run_promoter(
         pause: waits before a round that would do the same as one before, as when its step had no effect. It gets that
             round; None: the registry has failed.
         boot_ms: the boot-time clock.
+        vacant_ms: it stands for election only after nobody was elected for this time.
 
     Raises:
         MalformedDocument: nothing is done until the entry is corrected.
@@ -125,10 +128,13 @@ async def run_promoter(
     asked: set[PromotionStep] = set()  # since the entry has its version, or since there was nothing to do
     version = 0
     published_ms = boot_ms() - _TEXT_PAUSE_MS
+    seen_ms = boot_ms()  # somebody was elected then, or this run began
     while True:
         done: PromoterRound | None = None
         try:
-            elected = await _elected(registry, database, nonce)
+            elected = await _elected(registry, database, nonce, stands=boot_ms() - seen_ms >= vacant_ms)
+            if elected.nonce:
+                seen_ms = boot_ms()
             if elected.nonce != nonce:
                 done = await _watched_round(registry, database, elected)
             else:
@@ -152,13 +158,15 @@ async def run_promoter(
         await pause(done)
 
 
-async def _elected(registry: Registry, database: str, nonce: str) -> ElectedPromoter:
-    """Stand for election if nobody is elected. Return the promoter that is. Raises RegistryFailed."""
+async def _elected(registry: Registry, database: str, nonce: str, *, stands: bool) -> ElectedPromoter:
+    """Return the elected promoter; if nobody is, stand for election, or return one without a nonce. Raises RegistryFailed."""
     name = name_part(database)
     found = (await registry.members(ELECTION_FOLDER)).get(name)
     if found is not None:
         return _parse_elected(found)
-    own = ElectedPromoter(nonce)
+    own = ElectedPromoter(nonce if stands else "")
+    if not stands:
+        return own
     try:
         await registry.announce(ELECTION_FOLDER, name, _render_elected(own))
     except RegistryConflict:
@@ -231,7 +239,10 @@ async def _watched_round(registry: Registry, database: str, elected: ElectedProm
     if found is None:
         return None
     return PromoterRound(
-        found.entry, AwaitChange(("another process promotes it",)), version=found.version, elected=elected
+        found.entry,
+        AwaitChange(("another process promotes it, or is to be elected",)),
+        version=found.version,
+        elected=elected,
     )
 
 

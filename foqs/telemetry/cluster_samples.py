@@ -46,12 +46,17 @@ def cluster_samples(membership: Membership, tier: str) -> Samples:
 
 
 def _database_samples(promoters: HostPromoters) -> dict[str, Sequence[tuple[tuple[str, ...], float]]]:
-    """Return the samples of the databases for which this host has the elected promoter, and its counters of all."""
+    """Return the samples of the databases for which this host has the elected promoter, and its counters of all.
+
+    A command may be elected, or nobody if the entry cannot be read: then each host shows that the database does not serve.
+    """
     rounds = promoters.rounds.items()
+    serving = [((name,), float(each.is_reached and each.entry.is_serving)) for name, each in rounds]
+    serving += [((name,), 0.0) for name in sorted(promoters.unserved - promoters.rounds.keys())]
     synced = [(name, each) for name, each in rounds if each.entry.policy is LossPolicy.SEMI_SYNC]
     return {
         "foqs_database_term": [((name,), float(each.entry.term)) for name, each in rounds],
-        "foqs_database_serving": [((name,), float(each.is_reached and each.entry.is_serving)) for name, each in rounds],
+        "foqs_database_serving": serving,
         "foqs_database_ackers": [((name,), float(len(each.entry.ackers))) for name, each in rounds],
         "foqs_database_proven_ackers": [((name,), float(len(each.proven))) for name, each in synced],
         "foqs_database_replaceable": [

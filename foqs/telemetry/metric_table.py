@@ -269,7 +269,7 @@ CLUSTER_METRICS: Final = (
     ),
     _gauge(
         "database_serving",
-        "1 while the promoter reaches the primary and hosts may use it; 0 while it is away or is being replaced",
+        "1 while the promoter reaches the primary and hosts may use it; 0 while it is away or is being replaced, or the entry cannot be read",
         "database",
     ),
     _gauge("database_ackers", "Ackers of the primary; with the policy async its replicas", "database"),

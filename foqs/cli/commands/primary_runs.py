@@ -35,6 +35,9 @@ _SHOW_PAUSE_MS: Final = 1_000
 """A text that differs from an earlier one by its numbers only is shown again after this time."""
 _PROOF_WAIT_S: Final = 30.0
 """How long a command waits for an acker that cannot follow, or has much to receive, before it says so."""
+_VACANT_MS: Final = 8_000
+"""A command is the promoter only if no host was for this time: its rounds show no metrics, so alerts would be quiet. A host that
+may be elected looks at the election every five seconds or sooner, and one that has withdrawn rests for ten."""
 T = TypeVar("T")
 RunUntil: TypeAlias = "Callable[[Callable[[PromoterRound], bool]], Awaitable[None]]"
 """Runs rounds of a promoter until one is done."""
@@ -218,18 +221,21 @@ class PrimarySession:
         from foqs.runtime.clock import SystemClock
         from shardmgr.primary_moves import run_promoter
         from shardmgr.promoter import Promoter, ShardsFree
+        from shardmgr.suspicion import Suspicion
 
         session_ms, boot_ms = self.config.cluster.session_timeout_ms, SystemClock().monotonic_ms
         registry, nonce, progress = self.registry, secrets.token_hex(8), _Progress(database, boot_ms)
         free = ShardsFree(registry, database, session_ms, boot_ms)
-        promoter = Promoter(registry, database, self.servers(database), free, None, boot_ms)
+        # It is elected for as long as it runs, and a server may be lost meanwhile.
+        suspicion = Suspicion(self.config.cluster.lost_primary_ms)
+        promoter = Promoter(registry, database, self.servers(database), free, suspicion, boot_ms)
 
         async def run(is_done: Callable[[PromoterRound], bool]) -> None:
             def after(done: PromoterRound) -> bool:
                 progress.show(done)
                 return is_done(done)
 
-            await run_promoter(registry, database, nonce, promoter, after, _pause, boot_ms)
+            await run_promoter(registry, database, nonce, promoter, after, _pause, boot_ms, vacant_ms=_VACANT_MS)
 
         try:
             yield run

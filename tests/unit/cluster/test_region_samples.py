@@ -26,14 +26,19 @@ def test_promoter_shows_the_entries_of_its_databases_and_a_host_its_counters_of_
         "later": replace(done, entry=ENTRY),
     }
     counters = {"weakened": {"main": 2, "not elected": 0}, "unacknowledged": {"main": 4, "not elected": 0}}
-    found = _database_samples(cast(Any, SimpleNamespace(rounds=rounds, **counters)))
+    unserved = {"moved", "steered by a command"}
+    found = _database_samples(cast(Any, SimpleNamespace(rounds=rounds, unserved=unserved, **counters)))
     assert found["foqs_semisync_weakened"] == [(("main",), 2.0), (("not elected",), 0.0)]
     assert found["foqs_semisync_unacknowledged"] == [(("main",), 4.0), (("not elected",), 0.0)]
     assert found["foqs_database_ackers"] == [((name,), 2.0) for name in rounds]
     assert found["foqs_database_proven_ackers"] == [((name,), 1.0) for name in ("main", "away", "moved")]
     assert found["foqs_database_replaceable"] == [(("main",), 1.0), (("away",), 0.0)]
     assert found["foqs_database_serving"] == [
-        ((name,), shown) for name, shown in (("main", 1.0), ("away", 0.0), ("moved", 0.0), ("later", 1.0))
+        (("main",), 1.0),
+        (("away",), 0.0),
+        (("moved",), 0.0),
+        (("later",), 1.0),
+        (("steered by a command",), 0.0),
     ]
     assert found.keys() <= NAMES
 

@@ -274,6 +274,20 @@ def test_servers_that_nobody_reaches_are_watched_by_one_host_for_longer_than_an_
     on_site(story)
 
 
+def test_hosts_show_that_a_database_does_not_serve_while_a_command_is_elected() -> None:
+    async def story(site: Site) -> None:
+        await site.registry.announce(ELECTION_FOLDER, "main", b'{"nonce":"command"}')
+        await replace_primary(site.registry, "main", FIRST, None)
+        await asyncio.sleep(10)
+        assert all((each.rounds, each.unserved) == ({}, {"main"}) for each in site.promoters.values())
+        await site.registry.withdraw(ELECTION_FOLDER, "main")
+        await site.until(is_proven)
+        await asyncio.sleep(10)
+        assert not any(each.unserved for each in site.promoters.values())
+
+    on_site(story)
+
+
 def test_malformed_entry_is_logged_and_the_promoter_goes_on_when_it_is_corrected(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -283,8 +297,11 @@ def test_malformed_entry_is_logged_and_the_promoter_goes_on_when_it_is_corrected
         version = await site.registry.replace(f"{FOLDER}/main", b"{}", None)
         await asyncio.sleep(60)
         assert site.connects == []
+        assert all(each.unserved == {"main"} for each in site.promoters.values())
         await replace_primary(site.registry, "main", FIRST, version)
         await site.until(is_proven)
+        await asyncio.sleep(10)
+        assert not any(each.unserved for each in site.promoters.values())
 
     on_site(story)
     assert any("primaries/main" in str(vars(record).get("step")) for record in caplog.records)

@@ -187,7 +187,7 @@ def test_promoter_that_is_not_elected_does_nothing_until_the_other_one_has_ended
         waiting = asyncio.ensure_future(site.run(site.one, "n1", is_at_rest))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert set(site.lines) == {"draining: waits: another process promotes it"}
+        assert set(site.lines) == {"draining: waits: another process promotes it, or is to be elected"}
         await site.two.withdraw(ELECTION_FOLDER, "main")
         await waiting
         assert has_moved(await site.entry(), "region-r1")
@@ -300,6 +300,33 @@ def test_promoter_that_is_not_elected_says_what_the_other_one_does_and_when_that
     on_site(story)
 
 
+def test_command_is_the_promoter_only_after_nobody_else_was_for_a_time() -> None:
+    async def story(site: Site) -> None:
+        now_ms = 0
+        elected: list[tuple[int, bool]] = []
+
+        def after(done: PromoterRound) -> bool:
+            elected.append((now_ms, done.elected is None))
+            return done.elected is None
+
+        async def pause(_: PromoterRound | None) -> None:
+            nonlocal now_ms
+            now_ms += 1_000
+            if now_ms == 3_000:
+                await site.two.announce(
+                    ELECTION_FOLDER, "main", b'{"nonce":"n2","version":0,"at_rest":false,"text":""}'
+                )
+            if now_ms == 20_000:
+                await site.two.withdraw(ELECTION_FOLDER, "main")
+
+        promoter = site.promoter(site.one)
+        await run_promoter(site.one, "main", "n1", promoter, after, pause, lambda: now_ms, vacant_ms=8_000)
+        await promoter.close()
+        assert elected == [*((ms, False) for ms in range(0, 27_000, 1_000)), (27_000, True)]
+
+    on_site(story)
+
+
 def test_publication_of_another_form_says_only_that_somebody_is_elected() -> None:
     async def story(site: Site) -> None:
         await site.two.announce(ELECTION_FOLDER, "main", b'{"nonce":7}')
@@ -309,7 +336,7 @@ def test_publication_of_another_form_says_only_that_somebody_is_elected() -> Non
             nonlocal waits
             waits += 1
             assert done is not None
-            assert progress_text(done) == "draining: waits: another process promotes it"
+            assert progress_text(done) == "draining: waits: another process promotes it, or is to be elected"
             assert not is_at_rest(done)
 
         promoter = site.promoter(site.one)

@@ -27,6 +27,9 @@ from shardmgr.primary_moves import ELECTION_FOLDER
 from shardmgr.promoter import PromoterRound
 from shardmgr.promotion import AwaitChange
 from shardmgr.registry.port import Registry
+from shardmgr.suspicion import Suspicion
+from tests.support.plain_database_servers import PlainDatabaseServers
+from tests.support.plain_regions import World
 from tests.unit.cli.commands.test_cluster_init import Place, place
 from tests.unit.cli.commands.test_item_commands import client, run
 
@@ -171,6 +174,27 @@ def test_move_that_is_aborted_ends_with_a_sentence(place: Place, monkeypatch: py
 
     monkeypatch.setattr(PrimarySession, "_promoter", promoter)
     asyncio.run(story())
+
+
+def test_command_watches_the_primary_too_and_stands_for_election_after_the_hosts(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts look at the election at least every five seconds, and rest for ten when they have withdrawn."""
+    found: list[tuple[object, int]] = []
+
+    async def run_promoter(*arguments: Any, vacant_ms: int) -> None:
+        found.append((arguments[3]._suspicion, vacant_ms))
+
+    async def story() -> None:
+        async with PrimarySession(Config(), place.ensemble.registry(6_000))._promoter("db1") as run:
+            await run(lambda done: True)
+
+    monkeypatch.setattr("shardmgr.primary_moves.run_promoter", run_promoter)
+    monkeypatch.setattr(PrimarySession, "servers", lambda *_: PlainDatabaseServers(World(ENTRY), "r2"))
+    asyncio.run(story())
+    [(suspicion, vacant_ms)] = found
+    assert isinstance(suspicion, Suspicion)
+    assert 5_000 < vacant_ms < 10_000
 
 
 def test_entry_that_cannot_be_read_is_left_out_and_named(in_cluster: Callable[..., Result], place: Place) -> None:
