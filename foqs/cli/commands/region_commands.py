@@ -5,6 +5,7 @@ Always true: a drain moves one database after the other, and can be started agai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +29,7 @@ _COLUMNS: Final[list[Column]] = [
     ("STATE", lambda row: row["state"]),
     ("TARGET", lambda row: row["target"] or "-"),
     ("POLICY", lambda row: row["policy"]),
-    ("PROVEN", lambda row: f"{len(row['proven'])} of {len(row['ackers'])} ackers"),
+    ("PROVEN", lambda row: f"{_count(row['proven'])} of {len(row['ackers'])} ackers"),
     ("IF LOST NOW", lambda row: _if_lost(row)),
 ]
 
@@ -167,6 +168,10 @@ def _range(row: Row) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
+def _count(names: Sequence[str] | None) -> str:
+    return "unknown" if names is None else str(len(names))
+
+
 def _if_lost(row: Row) -> str:
     if row["state"] != "serving":
         return "-"
@@ -176,9 +181,8 @@ def _if_lost(row: Row) -> str:
 
 
 def _row(database: str, entry: Primary, elected: ElectedPromoter | None) -> Row:
+    # The standings of the entry do not say it: they stay when an acker dies.
     proven = None if elected is None else elected.proven
-    if proven is None:
-        proven = tuple(name for name, standing in entry.ackers.items() if standing)
     return {
         "database": database,
         "region": entry.servers[entry.server].region,
@@ -188,6 +192,6 @@ def _row(database: str, entry: Primary, elected: ElectedPromoter | None) -> Row:
         "target": entry.target,
         "policy": entry.policy.value,
         "ackers": sorted(entry.ackers),
-        "proven": sorted(set(proven) & entry.ackers.keys()),
+        "proven": None if proven is None else sorted(set(proven) & entry.ackers.keys()),
         "lacks_if_lost": None if elected is None or elected.lacks_if_lost is None else list(elected.lacks_if_lost),
     }

@@ -77,7 +77,7 @@ def test_region_list_names_the_primary_of_each_database_with_an_entry(in_cluster
 @pytest.mark.parametrize(
     ("lacks", "shown"),
     [
-        (None, ["2", "of", "2", "ackers", "unknown"]),
+        (None, ["unknown", "of", "2", "ackers", "unknown"]),
         ([], ["1", "of", "2", "ackers", "replaced"]),
         (["c is away", "d"], ["1", "of", "2", "ackers", "not replaced: c is away; d"]),
     ],
