@@ -6,19 +6,26 @@ it acknowledges nothing where nobody looks for it. Nothing of a server is change
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from shardmgr.primary import LossPolicy, Primary
 from shardmgr.primary_changes import PromotionRefused
 from shardmgr.primary_changes import remove_acker as without_acker
 from shardmgr.primary_document import change_primary, read_primary
 from shardmgr.registry.port import Registry, RegistryFailed
 from shardmgr.rejoin import connect_to
-from shardmgr.server_port import DatabaseServers
+from shardmgr.server_port import DatabaseServers, ServerFailed
 
 
-async def remove_acker(registry: Registry, database: str, servers: DatabaseServers, name: str) -> Primary:
+async def remove_acker(
+    registry: Registry, database: str, servers: DatabaseServers, name: str, left: Collection[str] | None = None
+) -> Primary:
     """Remove an acker from the entry. Return the entry. Safe to repeat.
 
     The primary and all other ackers must be reached: one that was passed over might become the primary later.
+
+    Args:
+        left: the ackers that an administrator was asked to keep; None: any.
 
     Raises:
         PromotionRefused: it may not be removed, its account is not known, or the entry has changed meanwhile.
@@ -38,17 +45,32 @@ async def remove_acker(registry: Registry, database: str, servers: DatabaseServe
                 f"the configuration does not name {name}, so its account is not known; add it to the servers of the database"
             )
         for each in (*after.ackers, entry.server):
-            connection = await connect_to(servers, each, entry)
             try:
-                await connection.shut_out(name)
-            finally:
-                connection.close()
+                await _shut_out(servers, each, name, entry)
+            except ServerFailed as error:
+                raise ServerFailed(
+                    f"{error}. {name} is still an acker: repeat this, or unlock its account where it is locked, as a promotion "
+                    "would wait for its login"
+                ) from error
 
     def remove(now: Primary) -> Primary:
         if (now.term, now.server) != (entry.term, entry.server):
             raise PromotionRefused(f"{now.server} is the primary now; start this again")
         if not set(now.ackers) <= set(entry.ackers):
             raise PromotionRefused("another server was admitted meanwhile; start this again")
-        return without_acker(now, name)
+        after = without_acker(now, name)
+        if left is not None and after != now and set(after.ackers) != set(left):
+            raise PromotionRefused(
+                f"other ackers were removed meanwhile; left are {', '.join(now.ackers)}; start this again"
+            )
+        return after
 
     return await change_primary(registry, database, remove)
+
+
+async def _shut_out(servers: DatabaseServers, server: str, name: str, entry: Primary) -> None:
+    connection = await connect_to(servers, server, entry)
+    try:
+        await connection.shut_out(name)
+    finally:
+        connection.close()

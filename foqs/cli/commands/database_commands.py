@@ -189,11 +189,15 @@ def remove_acker(name: str, server: str, file: Path, yes: bool) -> None:
     away are accepted again, and nothing bounds what a lost primary costs until a server has rejoined.
     """
 
+    left: Sequence[str] | None = None
+
     async def question(session: PrimarySession) -> str:
+        nonlocal left
         from shardmgr.primary import LossPolicy
         from shardmgr.primary_changes import remove_acker as without
 
         after = without(await session.entry(name), server)
+        left = list(after.ackers)
         if not after.ackers:
             return (
                 f"Remove {server}, the last replica of {name}? A lost primary is then lost with all its items, until a server has "
@@ -211,7 +215,7 @@ def remove_acker(name: str, server: str, file: Path, yes: bool) -> None:
         from shardmgr.acker_removal import remove_acker as remove
 
         await session.entry(name)
-        await remove(session.registry, name, session.servers(name), server)
+        await remove(session.registry, name, session.servers(name), server, left)
         lacks = await session.run_until_serving(name)
         return await session.entry(name), lacks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -29,8 +29,8 @@ class Site:
         self.world = World(entry)
         self.servers = PlainDatabaseServers(self.world, "r2")
 
-    async def remove(self, name: str) -> Primary:
-        return await remove_acker(self.registry, "main", self.servers, name)
+    async def remove(self, name: str, left: Collection[str] | None = None) -> Primary:
+        return await remove_acker(self.registry, "main", self.servers, name, left)
 
     async def entry(self) -> Primary:
         found = await read_primary(self.registry, "main")
@@ -51,7 +51,9 @@ def on_site(story: Callable[[Site], Awaitable[None]], entry: Primary = ENTRY) ->
 
 def test_acker_is_removed_once_no_server_lets_it_receive_and_the_others_lose_their_standings() -> None:
     async def story(site: Site) -> None:
-        with pytest.raises(ServerFailed, match="r3 can still receive from it"):
+        with pytest.raises(
+            ServerFailed, match=r"r3 can still receive from it.*r3 is still an acker: repeat this, or unlock"
+        ):
             await site.remove("r3")
         assert await site.entry() == ENTRY
         site.servers.locked.add("r3")
@@ -108,6 +110,21 @@ def test_acker_of_an_async_primary_needs_no_lock_and_may_be_the_last_one() -> No
         removed = await site.remove("r1")
         assert (removed.ackers, removed.shut_out, site.servers.shut_out) == ({}, (), [])
         assert admit_acker(removed, "r1").ackers == {"r1": ""}
+
+    on_site(story, replace(ENTRY, policy=LossPolicy.ASYNC, ackers={"r1": "", "r3": ""}))
+
+
+def test_replica_is_removed_only_if_those_are_left_of_which_the_administrator_was_asked() -> None:
+    """Without --yes the question comes first, and is milder if another replica is left."""
+
+    async def story(site: Site) -> None:
+        await site.remove("r1")
+        with pytest.raises(
+            PromotionRefused, match="other ackers were removed meanwhile; left are r3; start this again"
+        ):
+            await site.remove("r3", ["r1"])
+        assert (await site.remove("r3", [])).ackers == {}
+        assert (await site.remove("r3", ["r1"])).ackers == {}
 
     on_site(story, replace(ENTRY, policy=LossPolicy.ASYNC, ackers={"r1": "", "r3": ""}))
 
