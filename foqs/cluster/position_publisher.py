@@ -152,10 +152,12 @@ class PositionPublisher:
                 except RegistryError as error:
                     self._stored = None
                     self._say(self._host, f"positions are not published, so few new items are accepted: {error}")
+                    await asyncio.sleep(_PUBLISH_MS / 1_000)  # a registry that refuses is not asked ten times a second
                 except Exception:
                     # A shard without a publication accepts nothing more; the host and its other databases go on.
                     self._stored = None
                     log.exception("positions are not published; trying again")
+                    await asyncio.sleep(_PUBLISH_MS / 1_000)
 
     def _is_needed(self, owned: Mapping[int, ShardPositions]) -> bool:
         """Return whether a shard needs a publication before the next one is due. One that was skipped would get none."""

@@ -47,6 +47,8 @@ _LOCK_WAIT_S: Final = 5
 _SHARDS_PER_READ: Final = 100
 _READ_S: Final = 5.0
 """The time limit of a read: a server that is silent for longer counts as not reached."""
+_FLUSHES_S: Final = 10.0
+"""How long the last flushes of all shards are read: each table that somebody holds takes a second or two, and the promoter waits."""
 _ENDING_S: Final = 0.01
 """The pause between two looks at connections that are ending."""
 _ENDING_COUNT_MAX: Final = 200
@@ -202,15 +204,18 @@ class MysqlServer:
     async def last_flushes(self, shards: Collection[int]) -> Sequence[LastFlush]:
         self._link.timeout_s = min(_READ_S, self._command_s)
         numbers, found = sorted(shards), list[LastFlush]()
+        until_s = asyncio.get_running_loop().time() + _FLUSHES_S
         # A table that somebody holds must not end the connection.
         await self._run(LIMIT_TABLE_WAIT)
         for start in range(0, len(numbers), _SHARDS_PER_READ):
-            found += await self._read_flushes(numbers[start : start + _SHARDS_PER_READ])
+            found += await self._read_flushes(numbers[start : start + _SHARDS_PER_READ], until_s)
         await self._run(RESET_TABLE_WAIT)
         return found
 
-    async def _read_flushes(self, shards: Sequence[int]) -> list[LastFlush]:
+    async def _read_flushes(self, shards: Sequence[int], until_s: float) -> list[LastFlush]:
         """Read the last flushes of some shards with one statement, or of each half if one of them cannot be read."""
+        if asyncio.get_running_loop().time() >= until_s:
+            return [LastFlush(shard, 0, 0, 0, problem=f"not read within {_FLUSHES_S:.0f} s") for shard in shards]
         try:
             (result,) = await self._link.run(last_flushes(self._database, shards))
         except ServerError as error:
@@ -218,7 +223,8 @@ class MysqlServer:
                 is_there = error.code not in (NO_SUCH_TABLE_CODE, _NO_SUCH_DATABASE_CODE)
                 return [LastFlush(shards[0], 0, 0, 0, problem=str(error))] if is_there else []
             half = len(shards) // 2
-            return [*await self._read_flushes(shards[:half]), *await self._read_flushes(shards[half:])]
+            halves = shards[:half], shards[half:]
+            return [each for part in halves for each in await self._read_flushes(part, until_s)]
         except MysqlLinkLost as error:
             raise self._lost(error) from error
         return [

@@ -75,17 +75,13 @@ class ReplicaRows:
 
 
 async def _read(link: MysqlLink, shards: Sequence[int]) -> list[Result]:
-    """Read the rows of these shards at once, or one by one if a table is not there yet."""
+    """Read the rows of these shards at once, or of each half if a table is not there yet: each read is a round trip."""
     try:
-        return await link.run(owner_positions(shards))
+        return list(await link.run(owner_positions(shards)))
     except ServerError as error:
         if error.code != NO_SUCH_TABLE_CODE:
             raise
-    found: list[Result] = []
-    for shard in shards:
-        try:
-            found += await link.run(owner_positions([shard]))
-        except ServerError as error:
-            if error.code != NO_SUCH_TABLE_CODE:
-                raise
-    return found
+    if len(shards) == 1:
+        return []
+    half = len(shards) // 2
+    return [*await _read(link, shards[:half]), *await _read(link, shards[half:])]

@@ -20,7 +20,7 @@ from shardmgr.positions import ShardPosition, read_all_positions, read_positions
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 from shardmgr.primary_changes import remove_acker
 from shardmgr.primary_document import change_primary, replace_primary
-from shardmgr.registry.port import Registry
+from shardmgr.registry.port import Registry, RegistryFailed
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.poll import eventually, soon
 from tests.support.virtual_time import run_virtual
@@ -252,6 +252,26 @@ def test_idle_shard_accepts_items_although_the_registry_is_silent_for_longer_tha
             await asyncio.sleep(20)
             assert shard.positions is not None
             admit(shard.positions, 1, int(asyncio.get_running_loop().time() * 1_000))
+        task.cancel()
+
+    in_virtual_time(story)
+
+
+def test_registry_that_refuses_a_publication_is_asked_once_a_second() -> None:
+    class Refusing(Counting):
+        tries = 0
+
+        async def replace(self, name: str, data: bytes, version: int | None) -> int:
+            self.tries += name.startswith("positions/")
+            raise RegistryFailed("the document is too large")
+
+    async def story(registry: Registry) -> None:
+        await replace_primary(registry, "main", ENTRY, None)
+        refusing = Refusing(registry)
+        found = publisher(refusing, {1: PlainShard(1, 5)}, {"b": PlainReader()})  # type: ignore[arg-type]
+        task = asyncio.ensure_future(found.run())
+        await asyncio.sleep(20)
+        assert 15 <= refusing.tries <= 20
         task.cancel()
 
     in_virtual_time(story)
