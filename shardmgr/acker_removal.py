@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from shardmgr.primary import LossPolicy, Primary
-from shardmgr.primary_changes import PromotionRefused
-from shardmgr.primary_changes import remove_acker as without_acker
+from shardmgr.primary_changes import PromotionRefused, without_acker
 from shardmgr.primary_document import change_primary, read_primary
 from shardmgr.registry.port import Registry, RegistryFailed
 from shardmgr.rejoin import connect_to
@@ -46,7 +45,7 @@ async def remove_acker(
             )
         for each in (*after.ackers, entry.server):
             try:
-                await _shut_out(servers, each, name, entry)
+                await _end_reception(servers, each, name, entry)
             except ServerFailed as error:
                 raise ServerFailed(
                     f"{error}. {name} is still an acker: repeat this, or unlock its account where it is locked, as a promotion "
@@ -68,9 +67,9 @@ async def remove_acker(
     return await change_primary(registry, database, remove)
 
 
-async def _shut_out(servers: DatabaseServers, server: str, name: str, entry: Primary) -> None:
+async def _end_reception(servers: DatabaseServers, server: str, name: str, entry: Primary) -> None:
     connection = await connect_to(servers, server, entry)
     try:
-        await connection.shut_out(name)
+        await connection.end_reception(name)
     finally:
         connection.close()

@@ -1,8 +1,9 @@
-"""The promoters of a host: for each of its databases it stands for election, and while it is elected it keeps the primary or replaces it.
+"""The promoters of a host: for each of its databases it stands for election, and while elected it keeps or replaces the primary.
 
 Always true: no server is connected as long as a database has no entry or another promoter is
-elected. A promoter that does not reach a server which it needs gives its place to another host. A failure of one database does not stop the promoters of others. Knows neither SQL
-nor the rules of a promotion.
+elected. A promoter that does not reach a server which it needs gives its place to another host.
+A failure of one database does not stop the promoters of others. Knows neither SQL nor the rules
+of a promotion.
 """
 
 from __future__ import annotations

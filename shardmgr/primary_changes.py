@@ -124,7 +124,7 @@ def admit_acker(entry: Primary, server: str) -> Primary:
     return replace(entry, ackers={**entry.ackers, server: ""}, shut_out=shut_out)
 
 
-def remove_acker(entry: Primary, server: str) -> Primary:
+def without_acker(entry: Primary, server: str) -> Primary:
     """Return the entry in which a server acknowledges no more; the same if it does not.
 
     Nobody knows what only this server has acknowledged, so all others must catch up once more before they are proven. With

@@ -71,8 +71,8 @@ class PromoterRound:
         is_reached: the primary was reached.
         reached: the servers that were reached.
         proven: the ackers that were reached and have all that they acknowledged. With the policy async none.
-        lacks_if_lost: why hosts would not replace the primary by themselves if it were lost now, one sentence each; empty:
-            they would.
+        lacks_if_lost: while the database serves, why hosts would not replace the primary by themselves if it were lost now, one
+            sentence each; empty: they would.
         unacknowledged: see `ServerReport`, of the primary; 0 if it was not reached.
         is_weakened: see `Promotion`.
         elected: what the elected promoter has published; None: this one is elected.

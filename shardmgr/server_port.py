@@ -63,7 +63,7 @@ class ServerConnection(Protocol):
         """
         ...
 
-    async def shut_out(self, replica: str) -> None:
+    async def end_reception(self, replica: str) -> None:
         """Check that another server cannot receive from this one, and end the connections over which it does.
 
         Raises:

@@ -2,8 +2,8 @@
 
 Always true: a shard accepts no item before its first publication is written, and no more than the last one that was written
 allows; what was published of a shard stays in the document when another host owns it. A replica that is silent delays neither
-other replicas nor publications, and a registry that is silent delays no samples. An entry or a document that cannot be read stops no shard. Knows neither SQL nor the rules of a
-shard's positions.
+other replicas nor publications, and a registry that is silent delays no samples. An entry or a document that cannot be read
+stops no shard. Knows neither SQL nor the rules of a shard's positions.
 """
 
 from __future__ import annotations

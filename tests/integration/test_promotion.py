@@ -286,11 +286,11 @@ def test_replica_is_shut_out_once_its_account_is_locked(servers: RegionServers) 
         async with serving(servers):
             connection = await servers.for_promoter().connect("a")
             with pytest.raises(ServerFailed, match="a: b can still receive from it with its account; as root at a"):
-                await connection.shut_out("b")
+                await connection.end_reception("b")
             assert not await connection.refuses("b")
             servers.lock_accounts("a", "b")
             assert await connection.refuses("b")
-            await connection.shut_out("b")
+            await connection.end_reception("b")
             processes = [str(column) for row in servers.servers["a"].query("SHOW PROCESSLIST") for column in row]
             assert "replica_b" not in processes
             connection.close()

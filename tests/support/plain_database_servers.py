@@ -55,11 +55,11 @@ class PlainConnection:
             for shard in there
         ]
 
-    async def shut_out(self, replica: str) -> None:
+    async def end_reception(self, replica: str) -> None:
         await self._turn()
         if replica not in self._servers.locked:
             raise ServerFailed(f"{self._server.name}: {replica} can still receive from it")
-        self._servers.shut_out.append((self._server.name, replica))
+        self._servers.ended_receptions.append((self._server.name, replica))
 
     async def refuses(self, replica: str) -> bool:
         await self._turn()
@@ -97,7 +97,7 @@ class PlainDatabaseServers:
         self.locked = world.locked
         self.locked_at: set[tuple[str, str]] = set()
         """The servers, and the replicas whose accounts are locked only there."""
-        self.shut_out: list[tuple[str, str]] = []
+        self.ended_receptions: list[tuple[str, str]] = []
         self.promoter = PlainPromoter(world, region, lambda: True)
         self._world = world
         self._region = region

@@ -194,9 +194,9 @@ def remove_acker(name: str, server: str, file: Path, yes: bool) -> None:
     async def question(session: PrimarySession) -> str:
         nonlocal left
         from shardmgr.primary import LossPolicy
-        from shardmgr.primary_changes import remove_acker as without
+        from shardmgr.primary_changes import without_acker
 
-        after = without(await session.entry(name), server)
+        after = without_acker(await session.entry(name), server)
         left = list(after.ackers)
         if not after.ackers:
             return (
@@ -212,10 +212,10 @@ def remove_acker(name: str, server: str, file: Path, yes: bool) -> None:
         confirm(run_in_session(file, question))
 
     async def work(session: PrimarySession) -> tuple[Primary, Sequence[str] | None]:
-        from shardmgr.acker_removal import remove_acker as remove
+        from shardmgr import acker_removal
 
         await session.entry(name)
-        await remove(session.registry, name, session.servers(name), server, left)
+        await acker_removal.remove_acker(session.registry, name, session.servers(name), server, left)
         lacks = await session.run_until_serving(name)
         return await session.entry(name), lacks
 

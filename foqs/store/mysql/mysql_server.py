@@ -248,7 +248,7 @@ class MysqlServer:
         for statement in statements:
             await self._run(statement)
 
-    async def shut_out(self, replica: str) -> None:
+    async def end_reception(self, replica: str) -> None:
         account = self._accesses[replica]
         remedy = (
             f"as root at {self._name}, for each host name of this account: ALTER USER {account.user}@'...' ACCOUNT LOCK"

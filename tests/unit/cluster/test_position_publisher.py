@@ -18,7 +18,7 @@ from foqs_contract.errors import Overloaded
 from shardmgr.model import Layout, ShardSpec
 from shardmgr.positions import ShardPosition, read_all_positions, read_positions, render_positions, write_positions
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
-from shardmgr.primary_changes import remove_acker
+from shardmgr.primary_changes import without_acker
 from shardmgr.primary_document import change_primary, replace_primary
 from shardmgr.registry.port import Registry, RegistryFailed
 from tests.support.local_ensemble import LocalEnsemble
@@ -232,7 +232,7 @@ def test_nothing_is_bounded_once_the_last_replica_of_an_async_database_is_remove
         await asyncio.sleep(100)
         with pytest.raises(Overloaded, match="max_lag_ms is 60000"):
             admit(positions, 1, 100_000)
-        await change_primary(registry, "main", lambda entry: remove_acker(entry, "b"))
+        await change_primary(registry, "main", lambda entry: without_acker(entry, "b"))
         await asyncio.sleep(2)
         admit(positions, 1, 102_000)
         task.cancel()

@@ -60,7 +60,7 @@ def test_acker_is_removed_once_no_server_lets_it_receive_and_the_others_lose_the
         site.world.servers["r3"].kill9()
         removed = await site.remove("r3")
         assert (removed.ackers, removed.shut_out) == ({"r1": ""}, ("r3",))
-        assert site.servers.shut_out == [("r1", "r3"), ("r2", "r3")]
+        assert site.servers.ended_receptions == [("r1", "r3"), ("r2", "r3")]
         assert await site.remove("r3") == removed
 
     on_site(story)
@@ -108,7 +108,7 @@ def test_acker_of_an_async_primary_needs_no_lock_and_may_be_the_last_one() -> No
         assert (await site.remove("r3")).ackers == {"r1": ""}
         site.world.servers["r1"].kill9()
         removed = await site.remove("r1")
-        assert (removed.ackers, removed.shut_out, site.servers.shut_out) == ({}, (), [])
+        assert (removed.ackers, removed.shut_out, site.servers.ended_receptions) == ({}, (), [])
         assert admit_acker(removed, "r1").ackers == {"r1": ""}
 
     on_site(story, replace(ENTRY, policy=LossPolicy.ASYNC, ackers={"r1": "", "r3": ""}))

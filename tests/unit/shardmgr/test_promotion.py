@@ -23,11 +23,11 @@ from shardmgr.primary_changes import (
     accept_loss,
     admit_acker,
     first_entry,
-    remove_acker,
     replace_lost,
     start_drain,
     start_release,
     start_revoking,
+    without_acker,
 )
 from shardmgr.promotion import (
     AwaitChange,
@@ -581,7 +581,7 @@ def test_removed_acker_is_shut_out_until_it_rejoins_if_its_account_is_locked(
     policy: LossPolicy, shut_out: tuple[str, ...]
 ) -> None:
     entry = replace(ENTRY, policy=policy, ackers={"r3": STANDING, "r4": STANDING}, shut_out=("r2",))
-    removed = remove_acker(entry, "r3")
+    removed = without_acker(entry, "r3")
     assert (removed.ackers, removed.shut_out) == ({"r4": ""}, shut_out)
     back = admit_acker(removed, "r3")
     assert (back.ackers, back.shut_out) == ({"r3": "", "r4": ""}, ("r2",))

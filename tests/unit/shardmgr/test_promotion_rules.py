@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
-from shardmgr.primary_changes import remove_acker, start_drain, start_revoking
+from shardmgr.primary_changes import start_drain, start_revoking, without_acker
 from shardmgr.promotion import Promotion, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
 from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
 from tests.support.region_histories import ExistingDatabase, PromiseBroken, RegionHistory, play
@@ -396,7 +396,7 @@ def test_drain_loses_nothing_of_a_primary_whose_second_start_hides_a_cut() -> No
 
 def test_removed_acker_takes_no_proof_with_it_that_the_others_lack() -> None:
     history = history_with()(0)
-    lose_primary_after_removal(history, remove_acker)
+    lose_primary_after_removal(history, without_acker)
     assert history.world.entry.state is PrimaryState.REVOKING
     with pytest.raises(PromiseBroken):
         lose_primary_after_removal(
