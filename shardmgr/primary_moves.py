@@ -57,6 +57,19 @@ def move_to(entry: Primary, region: str) -> Primary:
     raise PromotionRefused(f"the database is {entry.state.value} already; wait until it serves, or abort that first")
 
 
+def check_reached(entry: Primary, region: str, done: PromoterRound) -> None:
+    """Raise `PromotionRefused` if the primary would move to a server that the elected promoter did not reach last.
+
+    Its standing does not say it, which stays when a server dies. A move that has begun goes on.
+    """
+    reached = done.reached if done.elected is None else done.elected.reached
+    target = server_in(entry, region)
+    if entry.state is PrimaryState.SERVING and target != entry.server and reached is not None and target not in reached:
+        raise PromotionRefused(
+            f"{target} is not reached, so the database would wait for it; bring it back, and try again"
+        )
+
+
 def serves_outside(entry: Primary, region: str) -> bool:
     """Return whether the primary serves in another region."""
     return entry.state is PrimaryState.SERVING and entry.servers[entry.server].region != region
@@ -186,8 +199,11 @@ async def _publish(
     """
     text = progress_text(done)[:_TEXT_CHARS_MAX]
     proven, lacks_if_lost = tuple(sorted(done.proven)), tuple(each[:_TEXT_CHARS_MAX] for each in done.lacks_if_lost)
-    found = ElectedPromoter(before.nonce, done.version, is_at_rest(done), text, proven, lacks_if_lost)
-    but_texts = replace(found, text=before.text, proven=before.proven, lacks_if_lost=before.lacks_if_lost)
+    reached = tuple(sorted(done.reached))
+    found = ElectedPromoter(before.nonce, done.version, is_at_rest(done), text, proven, lacks_if_lost, reached)
+    but_texts = replace(
+        found, text=before.text, proven=before.proven, lacks_if_lost=before.lacks_if_lost, reached=before.reached
+    )
     if found == before or (but_texts == before and not is_text_due):
         return False
     with suppress(RegistryConflict):  # another one is elected meanwhile
@@ -210,6 +226,7 @@ def _render_elected(elected: ElectedPromoter) -> bytes:
         "text": elected.text,
         "proven": elected.proven,
         "lacks_if_lost": elected.lacks_if_lost,
+        "reached": elected.reached,
     }
     return json.dumps(fields).encode()
 
@@ -225,6 +242,7 @@ def _parse_elected(data: bytes) -> ElectedPromoter:
             str(fields["text"]),
             _texts(fields.get("proven")),
             _texts(fields.get("lacks_if_lost")),
+            _texts(fields.get("reached")),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return ElectedPromoter("")

@@ -48,7 +48,7 @@ class ElectedPromoter:
         version: the entry's, as it was read in the last round.
         is_at_rest: further rounds change nothing while the entry has this version.
         text: what it did in the last round, and what it waits for.
-        proven, lacks_if_lost: see `PromoterRound`; None: it has run no round yet, or its version does not publish this.
+        proven, lacks_if_lost, reached: see `PromoterRound`; None: it has run no round yet, or its version does not publish this.
     """
 
     nonce: str
@@ -57,6 +57,7 @@ class ElectedPromoter:
     text: str = ""
     proven: tuple[str, ...] | None = None
     lacks_if_lost: tuple[str, ...] | None = None
+    reached: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -110,12 +110,21 @@ class PrimarySession:
             CommandFailed: the move has ended, and the primary is in another region: somebody has aborted it, for example.
         """
         from shardmgr.primary import PrimaryState
-        from shardmgr.primary_moves import has_moved, is_at_rest, serves_outside, start_move
+        from shardmgr.primary_moves import check_reached, has_moved, is_at_rest, serves_outside, start_move
 
         async with self._promoter(database) as run:
-            # The standings of ackers are recorded first: a target without one is refused.
-            await run(lambda done: done.entry.state is not PrimaryState.SERVING or is_at_rest(done))
-            region = choose(await self.entry(database))
+            rounds: list[PromoterRound] = []
+
+            def is_ready(done: PromoterRound) -> bool:
+                # The standings of ackers are recorded first: a target without one is refused.
+                rounds[:] = [done]
+                return done.entry.state is not PrimaryState.SERVING or is_at_rest(done)
+
+            await run(is_ready)
+            entry = await self.entry(database)
+            region = choose(entry)
+            for done in rounds:
+                check_reached(entry, region, done)
             await start_move(self.registry, database, region)
             await run(
                 lambda done: serves_outside(done.entry, region) or (has_moved(done.entry, region) and is_at_rest(done))

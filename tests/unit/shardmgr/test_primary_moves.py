@@ -10,10 +10,11 @@ from typing import Any, Final
 import pytest
 
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState, ReplicationPosition
-from shardmgr.primary_changes import PromotionRefused, first_entry, start_revoking
+from shardmgr.primary_changes import PromotionRefused, first_entry, start_drain, start_revoking
 from shardmgr.primary_document import read_primary, replace_primary
 from shardmgr.primary_moves import (
     ELECTION_FOLDER,
+    check_reached,
     drained_to,
     has_moved,
     is_at_rest,
@@ -24,7 +25,7 @@ from shardmgr.primary_moves import (
     serves_outside,
     start_move,
 )
-from shardmgr.promoter import Promoter, PromoterRound
+from shardmgr.promoter import ElectedPromoter, Promoter, PromoterRound
 from shardmgr.promotion import AwaitChange, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
@@ -325,6 +326,20 @@ def test_command_is_the_promoter_only_after_nobody_else_was_for_a_time() -> None
         assert elected == [*((ms, False) for ms in range(0, 27_000, 1_000)), (27_000, True)]
 
     on_site(story)
+
+
+def test_primary_does_not_move_to_a_server_that_is_not_reached() -> None:
+    """Its shards would be taken away, and nobody could have them until it is back."""
+    entry = Primary(2, "r1", LossPolicy.ASYNC, {"r2": "1.1", "r3": "1.1"}, servers=SERVERS)
+    own = PromoterRound(entry, AwaitChange(), reached=["r1", "r3"])
+    watched = replace(own, reached=[], elected=ElectedPromoter("n", reached=("r1", "r3")))
+    for done in (own, watched):
+        with pytest.raises(PromotionRefused, match="r2 is not reached, so the database would wait for it"):
+            check_reached(entry, "region-r2", done)
+        check_reached(entry, "region-r3", done)
+        check_reached(entry, "region-r1", done)
+        check_reached(start_drain(entry, "r2"), "region-r2", done)
+    check_reached(entry, "region-r2", replace(own, elected=ElectedPromoter("n")))
 
 
 def test_publication_of_another_form_says_only_that_somebody_is_elected() -> None:
