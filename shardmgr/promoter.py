@@ -35,6 +35,9 @@ _REFUSED_MS: Final = 30_000
 """What the owners published is read again after this time if it refused a promotion: nothing but an administrator ends that, and
 the reads of all documents watch them."""
 
+_UNREAD_MS: Final = 10_000
+"""An accepted loss waits this long for owner rows that cannot be read: the next owners change them, so the report lacks them for good."""
+
 AreShardsFree: TypeAlias = Callable[[Primary], Awaitable[bool]]
 """Returns whether no owner holds a shard of the database in the entry's term, or could still serve it."""
 
@@ -201,6 +204,8 @@ class Promoter:
         self._unreached: set[str] = set()
         """The servers whose last connect has failed."""
         self._refusal: _RefusedPromotion | None = None
+        self._unread_since_ms: int | None = None
+        """Since when owner rows for the report of a loss cannot be read; None: they can."""
 
     async def run_round(self) -> PromoterRound | None:
         """Carry one step out; return None if the database has no entry.
@@ -222,9 +227,11 @@ class Promoter:
             step = await self._check_published(entry, found.version, step)
         if isinstance(step, ReplaceEntry):
             try:
-                if entry.loss_accepted and step.entry.state is PrimaryState.PROMOTING:
-                    await self._report_loss(step.entry)
-                await replace_primary(self._registry, self._database, step.entry, found.version)
+                begins = entry.loss_accepted and step.entry.state is PrimaryState.PROMOTING
+                if begins and (unread := await self._report_loss(step.entry)):
+                    step = AwaitChange((f"{step.entry.server}: {unread}; this is tried again for a while",))
+                else:
+                    await replace_primary(self._registry, self._database, step.entry, found.version)
             except RegistryConflict:
                 self._problems["registry"] = "the entry was changed meanwhile; it is read again"
             except ServerFailed as error:
@@ -259,9 +266,17 @@ class Promoter:
             return AwaitChange((*step.missing, *missing_to_promote(entry, reports)))
         return step
 
-    async def _report_loss(self, after: Primary) -> None:
-        """Write what an accepted loss has left, before the next term begins: its first owners change the owner rows."""
+    async def _report_loss(self, after: Primary) -> str:
+        """Write what an accepted loss has left, before the next term begins: its first owners change the owner rows.
+
+        Return which rows cannot be read and may be soon, as those of a table that somebody holds; then nothing was written.
+        """
         flushes, published, is_complete = await self._read_flushes(after.server)
+        unread, now_ms = {each.shard: each.problem for each in flushes if each.problem}, self._boot_ms()
+        if not unread or self._unread_since_ms is None:
+            self._unread_since_ms = now_ms if unread else None
+        if self._unread_since_ms is not None and now_ms - self._unread_since_ms < _UNREAD_MS:
+            return _shown(unread)
         there = {each.shard for each in flushes}
         # The tables of a shard that was added last may not be there.
         flushes = [*flushes, *(LastFlush(number, 0, 0, 0) for number in sorted(published.keys() - there))]
@@ -270,6 +285,8 @@ class Promoter:
             lost = lost_range(published.get(each.shard), each.epoch, each.flush, is_complete=is_complete)
             left.append(each if each.problem else replace(each, lost=lost))
         await write_loss_report(self._registry, self._database, LossReport(after.term, after.server, left))
+        self._unread_since_ms = None
+        return ""
 
     @staticmethod
     def _needs_published(entry: Primary, after: Primary) -> bool:

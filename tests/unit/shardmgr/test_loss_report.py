@@ -22,6 +22,7 @@ from shardmgr.positions import LostRange, ShardPosition, render_positions, write
 from shardmgr.primary import LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import abort, accept_loss, start_revoking
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
+from shardmgr.primary_moves import progress_text
 from shardmgr.promoter import Promoter, PromoterRound
 from shardmgr.promotion import AwaitChange
 from shardmgr.registry.port import Registry
@@ -234,11 +235,29 @@ def test_owner_row_that_cannot_be_read_stops_no_promotion_and_is_named() -> None
     on_site(story, LACKING[:2])
 
 
+def test_row_that_is_held_for_a_moment_is_in_the_report_of_an_accepted_loss() -> None:
+    """The next owner changes it, so it cannot be read later."""
+
+    async def story(site: Site) -> None:
+        site.servers.unread_shards[2] = "somebody holds the table"
+        await change_primary(site.registry, "main", accept_loss)
+        assert (await site.rounds(9)).entry.state is PrimaryState.FENCED
+        site.servers.unread_shards.clear()
+        assert (await site.rounds(2)).entry.state is PrimaryState.PROMOTING
+        assert [(each.shard, each.problem) for each in (await site.report()).left] == [(1, ""), (2, ""), (4, "")]
+
+    on_site(story, LACKING)
+
+
 def test_report_of_an_accepted_loss_names_the_shards_whose_owner_rows_cannot_be_read() -> None:
     async def story(site: Site) -> None:
         site.servers.unread_shards[2] = "table is marked as crashed"
         await change_primary(site.registry, "main", accept_loss)
-        assert (await site.rounds(9)).entry.state is PrimaryState.PROMOTING
+        waiting = await site.rounds(9)
+        assert waiting.entry.state is PrimaryState.FENCED
+        assert "the owner rows of shards 2 cannot be read (table is marked as crashed)" in progress_text(waiting)
+        site.now_ms += 10_000
+        assert (await site.rounds(2)).entry.state is PrimaryState.PROMOTING
         report = await site.report()
         assert [(each.shard, each.flush, each.lost, each.problem) for each in report.left] == [
             (1, 4, LostRange(2, 0, 1_060), ""),
