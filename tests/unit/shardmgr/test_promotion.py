@@ -167,8 +167,8 @@ def test_server_that_left_the_entry_is_stopped_when_it_acknowledges_and_nobody_i
 def test_ackers_of_a_primary_that_is_drained_prove_nothing_if_it_is_weakened_or_somebody_else_acknowledges() -> None:
     draining = start_drain(ENTRY, "r2")
     weak, busy = replace(PRIMARY, waits_for_acks=False), replace(PRIMARY, acknowledgers=3)
-    for primary, others in ((weak, {}), (busy, {}), (PRIMARY, {"r4": ACKER})):
-        reports = {"r1": primary, "r2": ACKER, "r3": ACKER, **others}
+    ackers = {"r2": ACKER, "r3": ACKER}
+    for reports in ({**ackers, "r1": weak}, {**ackers, "r1": busy}, {**ackers, "r1": PRIMARY, "r4": ACKER}):
         void = next_entry(draining, False, **reports)
         assert void == replace(draining, ackers={"r2": "", "r3": ""})
         assert missing(void, False, **reports) == ("shards of the database are still owned",)
