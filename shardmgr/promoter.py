@@ -226,16 +226,17 @@ class Promoter:
         if isinstance(step, ReplaceEntry) and self._needs_published(entry, step.entry):
             step = await self._check_published(entry, found.version, step)
         if isinstance(step, ReplaceEntry):
+            after = step.entry
             try:
-                begins = entry.loss_accepted and step.entry.state is PrimaryState.PROMOTING
-                if begins and (unread := await self._report_loss(step.entry)):
-                    step = AwaitChange((f"{step.entry.server}: {unread}; this is tried again for a while",))
+                begins = entry.loss_accepted and after.state is PrimaryState.PROMOTING
+                if begins and (unread := await self._report_loss(after)):
+                    step = AwaitChange((f"{after.server}: {unread}; this is tried again for a while",))
                 else:
-                    await replace_primary(self._registry, self._database, step.entry, found.version)
+                    await replace_primary(self._registry, self._database, after, found.version)
             except RegistryConflict:
                 self._problems["registry"] = "the entry was changed meanwhile; it is read again"
             except ServerFailed as error:
-                self._problems[step.entry.server] = str(error)
+                self._problems[after.server] = str(error)
         elif isinstance(step, SendCommand):
             await self._guarded(step.server, self._connections[step.server].carry_out(step))
         judged = Promotion(entry, reports, shards_free=free)

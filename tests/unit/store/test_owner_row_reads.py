@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from foqs.store.mysql.mysql_driver import Result, ServerError
@@ -20,7 +20,7 @@ _LOCK_WAIT_CODE = 1205
 class PlainLink:
     """A server with the owner rows of all shards. A statement that names one of these fails."""
 
-    def __init__(self, failing: Collection[int], code: int, delay_s: float = 0.0) -> None:
+    def __init__(self, failing: frozenset[int], code: int, delay_s: float = 0.0) -> None:
         self.timeout_s = 30.0
         self.reads = 0
         self._failing = failing
