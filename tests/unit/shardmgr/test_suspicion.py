@@ -22,6 +22,7 @@ SILENT: Final = {"r2": ACKER, "r3": ACKER}
 
 ALONE: Final = replace(ENTRY, ackers={"r2": ENTRY.ackers["r2"]})
 """As after a first loss, while the former primary has not rejoined."""
+CONTAINED: Final = replace(ACKER, acknowledges=False)
 AHEAD: Final = ReplicationPosition({"r1": 10})
 
 
@@ -70,10 +71,11 @@ def test_next_primary_gets_its_own_grace_period() -> None:
         (replace(ENTRY, ackers={}), SILENT, "the entry has no acker"),
         (ALONE, {"r2": ACKER}, "no other server that is reached could acknowledge for r2"),
         (ALONE, {"r2": ACKER, "r3": PRIMARY}, "no other server"),
-        (ALONE, {"r2": ACKER, "r3": replace(ACKER, received=AHEAD, applied=AHEAD)}, "no other server"),
+        (ALONE, {"r2": ACKER, "r3": replace(CONTAINED, received=AHEAD, applied=AHEAD)}, "no other server"),
+        (ALONE, SILENT, "r3 acknowledges and is no acker"),
         (
             replace(ALONE, shut_out=("r3",)),
-            SILENT,
+            {"r2": ACKER, "r3": CONTAINED},
             "no other server that is reached could acknowledge for r2; bring one back that has nothing of its own; unlock the "
             "replication account of r3",
         ),
@@ -99,4 +101,5 @@ def test_primary_that_is_drained_or_was_never_used_is_replaced_too(entry: Primar
 
 
 def test_primary_with_one_acker_is_replaced_if_another_server_could_acknowledge_for_the_next_one() -> None:
-    assert verdicts(ALONE, dict.fromkeys((0, 9_000), SILENT)) == [9_000]
+    reached = {"r2": ACKER, "r3": CONTAINED}
+    assert verdicts(ALONE, dict.fromkeys((0, 9_000), reached)) == [9_000]
