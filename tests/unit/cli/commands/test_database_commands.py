@@ -69,7 +69,7 @@ def test_region_list_names_the_primary_of_each_database_with_an_entry(in_cluster
         "target": "",
         "policy": "semi-sync",
         "ackers": ["b", "c"],
-        "proven": ["b", "c"],
+        "proven": None,
         "lacks_if_lost": None,
     }
 
