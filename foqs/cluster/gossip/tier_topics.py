@@ -66,16 +66,16 @@ class TierTopics:
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
-        """List topics as `queue.port.Queue.list_topics` does. Raises `Unavailable` if no shard is known to be served."""
+        """List topics as `queue.port.Queue.list_topics` does. Raises `Unavailable` if no topic is known, and some may be missing."""
         wanted = tuple(states) if states else ACTIVE_STATES
         self._local_topics.refresh(_REFRESHED_TOPICS_MAX)
         page: list[TopicStats] = []
         start, is_exclusive = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
         while True:
             shards = list(self._local_topics.serving_shards().values())
-            if not shards and not len(self._view):
-                raise Unavailable("no shard of this tier is known to be served now; try again", retry_after_ms=500)
             is_partial = self.is_partial()
+            if is_partial and not shards and not len(self._view):
+                raise Unavailable("no shard of this tier is known to be served now; try again", retry_after_ms=500)
             names, is_last = self._next_names(namespace, start, is_exclusive=is_exclusive)
             for name in names:
                 if not name.startswith(prefix):

@@ -448,6 +448,20 @@ def test_host_without_shards_lists_reported_topics_and_fails_without_reports() -
     run_gossip_world(story, shards=1)
 
 
+def test_host_without_shards_lists_no_topics_when_the_last_item_of_the_tier_is_gone() -> None:
+    async def story(world: GossipWorld) -> None:
+        one = await world.host("one")
+        await world.wait_until_settled(one)
+        await one.caller.put("a")
+        two = await world.host("two")
+        await world.wait_until_settled(one, two)
+        await one.caller.do(EventKind.ACK, (await one.caller.get("a")).items)
+        await world.pass_s(BOUND_S)
+        assert await two.listed() == {}
+
+    run_gossip_world(story, shards=1)
+
+
 def test_a_list_of_topics_counts_the_shards_of_all_hosts_that_are_unavailable() -> None:
     async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
