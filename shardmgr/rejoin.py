@@ -25,8 +25,8 @@ async def rejoin(
         say: gets what could not be checked, a sentence each.
 
     Raises:
-        PromotionRefused: the server is the primary, is open, has diverged, or its account is still locked somewhere; or the
-            next primary is not chosen yet.
+        PromotionRefused: the server is the primary, is open, has diverged, has locked accounts of the others, or its own is still
+            locked somewhere; or the next primary is not chosen yet.
         ServerFailed: it or the primary is not reached.
         RegistryFailed, RegistryOutcomeUnknown, MalformedDocument
     """
@@ -37,11 +37,16 @@ async def rejoin(
     if name in entry.ackers:
         return entry
     admit_acker(entry, name)  # refused before any server is reached
-    reports: dict[str, ServerReport] = {}
     # The primary comes last: what the server has received from it meanwhile is not its own.
-    for each in (name, entry.server):
-        reports[each] = await _report(servers, each, entry)
-    _check_is_contained(name, reports[name], entry.server, reports[entry.server])
+    report, shut_out = await _ask_returning(servers, name, entry)
+    of_primary = await _report(servers, entry.server, entry)
+    _check_is_contained(name, report, entry.server, of_primary)
+    if shut_out:
+        raise PromotionRefused(
+            f"the replication accounts of {', '.join(shut_out)} are locked at {name}, so nobody could acknowledge for it if it "
+            f"became the primary; as root at {name} use SET SESSION sql_log_bin = 0, then ALTER USER ... ACCOUNT UNLOCK, and "
+            "repeat this"
+        )
     if name in entry.shut_out:
         await _check_is_let_in(servers, name, entry, say)
 
@@ -71,6 +76,20 @@ async def _report(servers: DatabaseServers, name: str, entry: Primary) -> Server
     connection = await connect_to(servers, name, entry)
     try:
         return await connection.report(await connection.standing())
+    finally:
+        connection.close()
+
+
+async def _ask_returning(servers: DatabaseServers, name: str, entry: Primary) -> tuple[ServerReport, list[str]]:
+    """Return the report of a server, and which others it would not let receive as the next primary.
+
+    A lock that is replicated is in its copy, and one that was lifted outside of the log is there for good.
+    """
+    connection = await connect_to(servers, name, entry)
+    try:
+        report = await connection.report(await connection.standing())
+        others = [each for each in (entry.server, *entry.ackers) if await connection.refuses(each)]
+        return report, others
     finally:
         connection.close()
 

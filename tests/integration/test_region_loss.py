@@ -306,6 +306,17 @@ def test_server_that_was_removed_acknowledges_for_the_last_acker_after_the_prima
                 assert "main: c has all that it has" in await site.foqs("database", "rejoin", "main", "c")
                 await producers.wait_for_more()
                 assert row_of_main(await site.foqs("region", "list"))[2:5] == ["b", "2", "serving"]
+                if kind == "mariadb":
+                    # The lost server comes back after all, and has the lock in its copy.
+                    servers.servers["a"].start("--init-rpl-role=SLAVE")
+                    said = await site.foqs_refused("database", "rejoin", "main", "a")
+                    assert "the replication accounts of c are locked at a" in said
+                    await asyncio.to_thread(servers.lock_accounts, "a", ["c"], "UNLOCK")
+                    assert "main: a has all that it has" in await site.foqs("database", "rejoin", "main", "a")
+                    await producers.wait_for_more()
+                    servers.servers["b"].kill9()
+                    await producers.wait_for_more()
+                    assert row_of_main(await site.foqs("region", "list"))[3:5] == ["3", "serving"]
             taken = await dequeue_all(client, "t")
         assert len(taken) == len(set(taken))
         assert producers.enqueued <= set(taken) <= producers.tried

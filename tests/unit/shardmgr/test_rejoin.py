@@ -135,6 +135,22 @@ def test_server_that_was_removed_rejoins_in_the_place_of_an_acker_that_is_lost_f
     on_site(story)
 
 
+def test_server_rejoins_only_if_it_would_let_the_others_receive_as_the_next_primary() -> None:
+    """The lock of a removed server was replicated to it, and lifted at the other servers outside of the log."""
+
+    async def story(site: Site) -> None:
+        site.servers.locked_at = {("r1", "r3")}
+        await site.is_refused("the replication accounts of r3 are locked at r1, so nobody could acknowledge for it")
+        site.servers.locked_at = {("r1", "r2"), ("r1", "r3")}
+        await site.is_refused("the replication accounts of r2, r3 are locked at r1")
+        # One that was removed, and has not rejoined, is locked there as everywhere.
+        await change_primary(site.registry, "main", lambda entry: replace(entry, ackers={}, shut_out=("r3",)))
+        site.servers.locked_at = {("r1", "r3")}
+        assert (await site.rejoin()).ackers == {"r1": ""}
+
+    on_site(story)
+
+
 def test_server_acknowledges_for_the_next_primary_before_that_serves() -> None:
     async def story(site: Site) -> None:
         promoting = replace(ENTRY, state=PrimaryState.PROMOTING, position=ReplicationPosition({"r1": 2}))
