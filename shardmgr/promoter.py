@@ -38,6 +38,10 @@ the reads of all documents watch them."""
 _UNREAD_MS: Final = 10_000
 """An accepted loss waits this long for owner rows that cannot be read: the next owners change them, so the report lacks them for good."""
 
+_FAILING_MS: Final = 30_000
+"""For how long a server that did not do what it was asked comes last: a statement there that goes on, as a change of tables does,
+costs each round seconds."""
+
 AreShardsFree: TypeAlias = Callable[[Primary], Awaitable[bool]]
 """Returns whether no owner holds a shard of the database in the entry's term, or could still serve it."""
 
@@ -201,6 +205,8 @@ class Promoter:
         """The connects in progress."""
         self._problems: dict[str, str] = {}
         """By server, why its last connect, or what it was asked in this round, has failed."""
+        self._failed_ms: dict[str, int] = {}
+        """When servers did not carry out their last command."""
         self._unreached: set[str] = set()
         """The servers whose last connect has failed."""
         self._refusal: _RefusedPromotion | None = None
@@ -238,7 +244,7 @@ class Promoter:
             except ServerFailed as error:
                 self._problems[after.server] = str(error)
         elif isinstance(step, SendCommand):
-            await self._guarded(step.server, self._connections[step.server].carry_out(step))
+            await self._carry_out(step)
         judged = Promotion(entry, reports, shards_free=free)
         complaints = {name: report.complaint for name, report in reports.items() if report.complaint}
         others = {name: report for name, report in reports.items() if name != entry.server}
@@ -258,14 +264,25 @@ class Promoter:
 
     def _next_step(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> PromotionStep:
         """Return the step by the rules, or that the primary is lost, or also why it is not replaced although it may be."""
+        now_ms = self._boot_ms()
+        failing = {name for name, since_ms in self._failed_ms.items() if now_ms - since_ms < _FAILING_MS}
+        promotion = Promotion(entry, reports, shards_free=shards_free, failing=failing)
         if self._suspicion is None:
-            return Promotion(entry, reports, shards_free=shards_free).next_step()
-        if self._suspicion.is_lost(entry, reports, self._boot_ms()):
+            return promotion.next_step()
+        if self._suspicion.is_lost(entry, reports, now_ms):
             return ReplaceEntry(start_revoking(entry))
-        step = Promotion(entry, reports, shards_free=shards_free).next_step()
+        step = promotion.next_step()
         if entry.state is PrimaryState.SERVING and entry.server not in reports and isinstance(step, AwaitChange):
             return AwaitChange((*step.missing, *missing_to_promote(entry, reports)))
         return step
+
+    async def _carry_out(self, step: SendCommand) -> None:
+        self._failed_ms.pop(step.server, None)
+        try:
+            await self._connections[step.server].carry_out(step)
+        except ServerFailed as error:
+            self._problems[step.server] = str(error)
+            self._failed_ms[step.server] = self._boot_ms()
 
     async def _report_loss(self, after: Primary) -> str:
         """Write what an accepted loss has left, before the next term begins: its first owners change the owner rows.

@@ -14,7 +14,7 @@ away what it has received and not applied. Knows neither SQL nor the registry no
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -88,15 +88,21 @@ class Promotion:
         reports: by name, the servers that were reached, as they were after the entry was read. The replicas' standings
             were read before the primary, and everything else of them after it.
         shards_free: no owner holds a shard of the database in this term, or could still serve it.
+        failing: the servers that lately did not carry out what they were asked. Nothing waits for them that can do without.
     """
 
-    def __init__(self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool) -> None:
+    def __init__(
+        self, entry: Primary, reports: Mapping[str, ServerReport], *, shards_free: bool, failing: Collection[str] = ()
+    ) -> None:
         self._entry = entry
         self._reports = reports
         self._shards_free = shards_free
+        self._failing = failing
 
     def next_step(self) -> PromotionStep:
         """Return the step that brings the database nearer to the next state, or to rest."""
+        if self._must_void_for_strangers():
+            return ReplaceEntry(self._without_standings())
         steps: dict[PrimaryState, Callable[[], PromotionStep]] = {
             PrimaryState.SERVING: self._keep_serving,
             PrimaryState.DRAINING: self._drain,
@@ -171,8 +177,6 @@ class Promotion:
         """Serving: open a primary that was restarted, let its ackers follow it, and record their standings."""
         entry, primary = self._entry, self._reports.get(self._entry.server)
         if primary is None:
-            if self._is_proof() and self._strangers():
-                return ReplaceEntry(self._without_standings())
             return AwaitChange((f"{entry.server} is not reached",))
         if self.is_weakened() and any(entry.ackers.values()):
             # Somebody weakened its settings, so an acker can lack acknowledged commits. Each must catch up again.
@@ -222,13 +226,8 @@ class Promotion:
     def _revoke(self) -> PromotionStep:
         """Revoking: stop the ackers, and find what the term has acknowledged."""
         entry = self._entry
-        for server in entry.ackers:
-            report = self._reports.get(server)
-            if report is not None and (report.is_receiving or report.acknowledges):
-                return SendCommand(server, ServerCommand.REVOKE)
-        if entry.policy is LossPolicy.SEMI_SYNC and not entry.loss_accepted:
-            for server in self._strangers():
-                return self._stop_stranger(server)
+        if (step := self._stop_ackers()) is not None:
+            return step
         if entry.loss_accepted and not self._shards_free:
             return AwaitChange(("a host may still acknowledge: its session is not over",))
         if entry.policy is LossPolicy.ASYNC and entry.has_served and not entry.loss_accepted:
@@ -237,6 +236,9 @@ class Promotion:
         if position is None and self._may_go_on():
             # Nobody else can take its place without a loss, and it is there again.
             return ReplaceEntry(abort(entry))
+        if position is None and entry.policy is LossPolicy.SEMI_SYNC and not entry.loss_accepted:
+            for server in self._strangers():
+                return SendCommand(server, ServerCommand.REVOKE)
         if position is None:
             return AwaitChange(self.unproven() or ("no server has all that the others have; name the one to promote",))
         return ReplaceEntry(
@@ -307,22 +309,21 @@ class Promotion:
         """Return whether an acker has a standing that counts."""
         return self._entry.policy is LossPolicy.SEMI_SYNC and any(self._entry.ackers.values())
 
-    def _stop_stranger(self, server: str) -> PromotionStep:
-        """Return how a stranger is stopped: only when nobody is proven, as it may have what the primary loses before an acker gets it."""
-        return (
-            ReplaceEntry(self._without_standings()) if self._is_proof() else SendCommand(server, ServerCommand.REVOKE)
-        )
+    def _must_void_for_strangers(self) -> bool:
+        """Return whether the standings are to be void as a server acknowledges that is no acker of the entry.
+
+        A commit that only such a server has was acknowledged, and no acker has it. It is stopped only when nobody is proven: it
+        may have what the primary loses before an acker gets it.
+        """
+        in_use = self._entry.state in (PrimaryState.SERVING, PrimaryState.DRAINING, PrimaryState.REVOKING)
+        return in_use and not self._entry.loss_accepted and self._is_proof() and bool(self._strangers())
 
     def _stop_strangers(self, primary: ServerReport) -> PromotionStep | None:
-        """Return what is done about a server that acknowledges and is no acker of the entry; None if there is none.
-
-        A commit that only such a server has was acknowledged, and no acker has it. So no acker is proven meanwhile.
-        """
+        """Return what is done about a server that acknowledges and is no acker of the entry; None if there is none."""
         entry = self._entry
         for server in self._strangers():
-            step = self._stop_stranger(server)
             # One that cannot be stopped must not keep the ackers from following: commits wait for these.
-            return step if isinstance(step, ReplaceEntry) else self._follow_if_needed() or step
+            return self._follow_if_needed() or SendCommand(server, ServerCommand.REVOKE)
         known = sum(map(self._may_acknowledge, entry.ackers))
         if entry.policy is LossPolicy.ASYNC or primary.acknowledgers <= known:
             return None
@@ -360,18 +361,38 @@ class Promotion:
                 return ReplaceEntry(replace(entry, ackers={**entry.ackers, server: ""}))
         return None
 
+    def _stop_ackers(self) -> PromotionStep | None:
+        """Return a step that stops an acker; None if all are stopped, or the rest cannot be, and need not as the loss is accepted."""
+        entry = self._entry
+        reached = [(server, self._reports[server]) for server in entry.ackers if server in self._reports]
+        going = [server for server, report in reached if report.is_receiving or report.acknowledges]
+        for server in sorted(going, key=self._is_failing):
+            if self._is_failing(server) and entry.loss_accepted:
+                return None
+            if self._is_failing(server) and self._may_go_on():
+                return ReplaceEntry(abort(entry))
+            return SendCommand(server, ServerCommand.REVOKE)
+        return None
+
     def _follow(self) -> SendCommand | None:
-        """Return a step that lets an acker follow the primary; None if all that can follow it. One that was refused comes last."""
+        """Return a step that lets an acker follow the primary; None if all that can follow it.
+
+        One that was refused comes last, and so does one that did not do what it was asked.
+        """
         able = [server for server in self._entry.ackers if not self._follows(server) and self._can_follow(server)]
-        for server in sorted(able, key=self._was_refused):
+        for server in sorted(able, key=lambda server: (self._is_failing(server), self._was_refused(server))):
             return SendCommand(server, ServerCommand.FOLLOW, self._entry.server)
         return None
 
     def _follow_if_needed(self) -> SendCommand | None:
-        """Return such a step, but none for an acker that was refused while another one acknowledges."""
+        """Return such a step, but none for an acker that comes last while another one acknowledges, or is about to."""
         step = self._follow()
-        is_idle = step is not None and self._was_refused(step.server) and any(map(self._follows, self._entry.ackers))
-        return None if is_idle else step
+        if step is None or not (self._is_failing(step.server) or self._was_refused(step.server)):
+            return step
+        return None if any(self._follows(each) and self._may_connect(each) for each in self._entry.ackers) else step
+
+    def _is_failing(self, server: str) -> bool:
+        return server in self._failing
 
     def _can_follow(self, server: str) -> bool:
         report = self._reports.get(server)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from shardmgr.loss_report import LastFlush
 from shardmgr.primary import ServerReport
-from shardmgr.promotion import SendCommand
+from shardmgr.promotion import SendCommand, ServerCommand
 from shardmgr.server_port import ServerFailed
 from tests.support.plain_regions import REGIONS, PlainPromoter, PlainServer, World
 
@@ -68,6 +68,8 @@ class PlainConnection:
     async def carry_out(self, step: SendCommand) -> None:
         await self._turn()
         self._servers.sent.append(step)
+        if (step.server, step.command) in self._servers.failing:
+            raise ServerFailed(f"{step.server}: the statement ended without an effect")
         self._server.carry_out(step)
 
     def close(self) -> None:
@@ -91,6 +93,8 @@ class PlainDatabaseServers:
         self.names: tuple[str, ...] = REGIONS
         self.server_ids = dict(SERVER_IDS)
         self.sent: list[SendCommand] = []
+        self.failing: set[tuple[str, ServerCommand]] = set()
+        """The commands that have no effect, by server."""
         self.shards_without_tables: set[int] = set()
         self.unread_shards: dict[int, str] = {}
         """By shard, why its owner row cannot be read."""

@@ -36,6 +36,7 @@ class Site:
         self.events: list[str] = []
         self.shards_free = True
         self.rounds: list[PromoterRound] = []
+        self.now_ms = 0
 
     def promoter(self, region: str = "r2", servers: PlainDatabaseServers | None = None) -> Promoter:
         site = self
@@ -52,7 +53,7 @@ class Site:
                 return await site.registry.read(name)
 
         reached = servers or PlainDatabaseServers(self.world, region, self.events.append)
-        return Promoter(Watched(), "main", reached, are_shards_free)  # type: ignore[arg-type]
+        return Promoter(Watched(), "main", reached, are_shards_free, boot_ms=lambda: self.now_ms)  # type: ignore[arg-type]
 
     async def run(self, promoter: Promoter) -> PromoterRound:
         done = await promoter.run_round()
@@ -115,6 +116,107 @@ def test_drain_waits_until_the_shards_are_free_and_can_be_aborted_until_then() -
         assert not site.world.servers["r1"].is_read_only
         await site.change(abort)
         assert (await site.until_rest(lambda: promoter)).state is PrimaryState.SERVING
+
+    on_site(story)
+
+
+def test_acker_that_cannot_follow_delays_neither_a_move_nor_another_acker() -> None:
+    """As while its SQL thread changes a table, or if its promoter lacks a right."""
+
+    async def story(site: Site) -> None:
+        servers = PlainDatabaseServers(site.world, "r2")
+        promoter = site.promoter("r2", servers)
+        await site.until_rest(lambda: promoter)
+        servers.failing.add(("r2", ServerCommand.FOLLOW))
+        await site.change(lambda entry: start_drain(entry, "r3"))
+        while not (done := await site.run(promoter)).entry.is_serving or done.entry.term < 2:
+            assert len(site.rounds) < ROUNDS_MAX, done
+        assert site.world.servers["r1"].source == "r3"
+        # The other one is restarted, and follows although the first one still cannot.
+        site.world.servers["r1"].kill9()
+        site.world.servers["r1"].start()
+        for _ in range(20):
+            await site.run(promoter)
+        assert site.world.servers["r1"].is_receiving
+        servers.failing.clear()
+        entry = await site.until_rest(lambda: promoter)
+        assert (entry.server, sorted(entry.ackers)) == ("r3", ["r1", "r2"])
+
+    on_site(story)
+
+
+def test_drain_waits_for_no_acker_that_cannot_follow() -> None:
+    async def story(site: Site) -> None:
+        servers = PlainDatabaseServers(site.world, "r3")
+        promoter = site.promoter("r3", servers)
+        await site.until_rest(lambda: promoter)
+        servers.failing.add(("r2", ServerCommand.FOLLOW))
+        site.world.servers["r2"].kill9()
+        site.world.servers["r2"].start()
+        await site.run(promoter)
+        await site.change(lambda entry: start_drain(entry, "r3"))
+        while not (done := await site.run(promoter)).entry.is_serving:
+            assert len(site.rounds) < ROUNDS_MAX, done
+        assert (done.entry.term, done.entry.server) == (2, "r3")
+
+    on_site(story)
+
+
+def test_accepted_loss_waits_for_no_acker_that_cannot_be_stopped() -> None:
+    async def story(site: Site) -> None:
+        servers = PlainDatabaseServers(site.world, "r3")
+        promoter = site.promoter("r3", servers)
+        await site.until_rest(lambda: promoter)
+        servers.failing.add(("r2", ServerCommand.REVOKE))
+        site.world.servers["r1"].kill9()
+        await site.change(start_revoking)
+        for _ in range(5):
+            done = await site.run(promoter)
+        assert done.entry.state is PrimaryState.REVOKING
+        assert "r2" in done.problems
+        await site.change(lambda entry: replace(accept_loss(entry), target="r3"))
+        while not (done := await site.run(promoter)).entry.is_serving:
+            assert len(site.rounds) < ROUNDS_MAX, done
+        assert done.entry.server == "r3"
+
+    on_site(story)
+
+
+def test_primary_that_is_back_goes_on_although_an_acker_cannot_be_stopped() -> None:
+    async def story(site: Site) -> None:
+        servers = PlainDatabaseServers(site.world, "r3")
+        promoter = site.promoter("r3", servers)
+        await site.until_rest(lambda: promoter)
+        servers.failing.add(("r2", ServerCommand.REVOKE))
+        await site.change(start_revoking)
+        while not (done := await site.run(promoter)).entry.is_serving:
+            assert len(site.rounds) < ROUNDS_MAX, done
+        assert (done.entry.term, done.entry.server) == (1, "r1")
+
+    on_site(story)
+
+
+def test_acker_that_could_not_follow_is_asked_first_again_after_a_time() -> None:
+    """Another one that is refused again and again must not keep it from following for ever."""
+
+    async def story(site: Site) -> None:
+        servers = PlainDatabaseServers(site.world, "r1")
+        promoter = site.promoter("r1", servers)
+        await site.until_rest(lambda: promoter)
+        servers.failing.add(("r3", ServerCommand.FOLLOW))
+        r2, r3 = site.world.servers["r2"], site.world.servers["r3"]
+        r3.kill9()
+        r3.start()
+        r2.append(flush=9)  # it has diverged, so its reception ends whenever it is started
+        await site.run(promoter)
+        servers.failing.clear()
+        for _ in range(20):
+            await site.run(promoter)
+        assert not r3.is_receiving
+        site.now_ms += 30_000
+        for _ in range(3):
+            await site.run(promoter)
+        assert r3.is_receiving
 
     on_site(story)
 

@@ -191,11 +191,12 @@ class IgnoresStrangers(Promotion):
 class StopsStrangersOnly(Promotion):
     """A server that acknowledges and is no acker is stopped, and the others stay proven."""
 
+    def _must_void_for_strangers(self) -> bool:
+        return False
+
     def _stop_strangers(self, primary: ServerReport) -> PromotionStep | None:
-        for server in sorted(self._entry.servers.keys() - {self._entry.server, *self._entry.ackers}):
-            report = self._reports.get(server)
-            if report is not None and report.acknowledges and report.source == self._entry.server:
-                return SendCommand(server, ServerCommand.REVOKE)
+        for server in self._strangers():
+            return SendCommand(server, ServerCommand.REVOKE)
         return None
 
 
