@@ -8,7 +8,7 @@ how an administrator is shown the progress.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -57,12 +57,19 @@ def move_to(entry: Primary, region: str) -> Primary:
     raise PromotionRefused(f"the database is {entry.state.value} already; wait until it serves, or abort that first")
 
 
-def check_reached(entry: Primary, region: str, done: PromoterRound) -> None:
+def reached_in(done: PromoterRound) -> Collection[str] | None:
+    """Return the servers that the elected promoter reached last; None: its version does not publish them."""
+    return done.reached if done.elected is None else done.elected.reached
+
+
+def check_reached(entry: Primary, region: str, reached: Collection[str] | None) -> None:
     """Raise `PromotionRefused` if the primary would move to a server that the elected promoter did not reach last.
 
     Its standing does not say it, which stays when a server dies. A move that has begun goes on.
+
+    Args:
+        reached: see `reached_in`.
     """
-    reached = done.reached if done.elected is None else done.elected.reached
     target = server_in(entry, region)
     if entry.state is PrimaryState.SERVING and target != entry.server and reached is not None and target not in reached:
         raise PromotionRefused(
@@ -75,10 +82,14 @@ def serves_outside(entry: Primary, region: str) -> bool:
     return entry.state is PrimaryState.SERVING and entry.servers[entry.server].region != region
 
 
-def drained_to(entry: Primary, region: str) -> str:
+def drained_to(entry: Primary, region: str, reached: Collection[str] | None = None) -> str:
     """Return the region to which a primary moves, or is on its way, when a region is drained.
 
-    A semi-sync primary moves only where another server outside of the region acknowledges for it.
+    A semi-sync primary moves only where another server outside of the region acknowledges for it: the region may be switched
+    off afterwards.
+
+    Args:
+        reached: see `reached_in`; None: all count.
 
     Raises:
         PromotionRefused: no server could take its place now, or it is on its way to that region.
@@ -88,15 +99,19 @@ def drained_to(entry: Primary, region: str) -> str:
         if servers[destination(entry)].region == region:
             raise PromotionRefused(f"the database is {entry.state.value}, with a target in {region}; abort that first")
         return servers[destination(entry)].region
-    outside = [name for name in sorted(entry.ackers) if servers[name].region != region]
+    ackers = [name for name in sorted(entry.ackers) if servers[name].region != region]
+    outside = [name for name in ackers if reached is None or name in reached]
+    away = ", ".join(f"{name} is not reached" for name in ackers if name not in outside)
     able = [name for name in outside if entry.ackers[name]]
     if not able:
         raise PromotionRefused(
             f"no acker outside of {region} has received all that {entry.server} has; wait until one has"
+            + (f" ({away})" if away else "")
         )
     if entry.policy is LossPolicy.SEMI_SYNC and len(outside) < 2:
         raise PromotionRefused(
-            f"no other server outside of {region} would acknowledge for {able[0]}; let one rejoin, or use foqs database move"
+            f"no other server outside of {region} would acknowledge for {able[0]}{f' ({away})' if away else ''}; let one rejoin, "
+            "or use foqs database move"
         )
     return servers[able[0]].region
 

@@ -102,7 +102,7 @@ def move(name: str, file: Path, region: str, dry_run: bool) -> None:
             reading, primaries = await session.primaries()
             show_move(reading, primaries.entries, name, region)
             return entry
-        await session.move(name, lambda entry: region)
+        await session.move(name, lambda entry, reached: region)
         return await session.entry(name)
 
     entry = run_in_session(file, work)

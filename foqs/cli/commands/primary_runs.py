@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,17 +100,25 @@ class PrimarySession:
 
         return await elected_promoters(self.registry, databases)
 
-    async def move(self, database: str, choose: Callable[[Primary], str]) -> None:
+    async def move(self, database: str, choose: Callable[[Primary, Collection[str] | None], str]) -> None:
         """Move the primary of a database to another region, or go on with that; show the progress.
 
         Args:
-            choose: returns the region. Raises PromotionRefused.
+            choose: returns the region. It gets the entry, and which servers are reached, if that is known. Raises
+                PromotionRefused.
 
         Raises:
             CommandFailed: the move has ended, and the primary is in another region: somebody has aborted it, for example.
         """
         from shardmgr.primary import PrimaryState
-        from shardmgr.primary_moves import check_reached, has_moved, is_at_rest, serves_outside, start_move
+        from shardmgr.primary_moves import (
+            check_reached,
+            has_moved,
+            is_at_rest,
+            reached_in,
+            serves_outside,
+            start_move,
+        )
 
         async with self._promoter(database) as run:
             rounds: list[PromoterRound] = []
@@ -122,9 +130,9 @@ class PrimarySession:
 
             await run(is_ready)
             entry = await self.entry(database)
-            region = choose(entry)
-            for done in rounds:
-                check_reached(entry, region, done)
+            reached = reached_in(rounds[-1]) if rounds else None
+            region = choose(entry, reached)
+            check_reached(entry, region, reached)
             await start_move(self.registry, database, region)
             await run(
                 lambda done: serves_outside(done.entry, region) or (has_moved(done.entry, region) and is_at_rest(done))

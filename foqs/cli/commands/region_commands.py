@@ -123,7 +123,7 @@ def drain(name: str, file: Path, dry_run: bool) -> None:
             if dry_run:
                 show_move(reading, entries, database, drained_to(entry, name))
             else:
-                await session.move(database, lambda entry: drained_to(entry, name))
+                await session.move(database, lambda entry, reached: drained_to(entry, name, reached))
         if primaries.malformed:
             raise CommandFailed(
                 f"{', '.join(primaries.malformed)} may be in {name}: correct the entry, and start this again"

@@ -20,6 +20,7 @@ from shardmgr.primary_moves import (
     is_at_rest,
     move_to,
     progress_text,
+    reached_in,
     run_promoter,
     server_in,
     serves_outside,
@@ -93,6 +94,19 @@ def test_drained_region_gives_its_primary_to_an_acker_that_has_all(entry: Primar
 def test_drain_is_refused_with_what_is_missing(entry: Primary, region: str, reason: str) -> None:
     with pytest.raises(PromotionRefused, match=reason):
         drained_to(entry, region)
+
+
+def test_drained_region_may_be_switched_off_afterwards() -> None:
+    """An acker that is dead has its standing, and acknowledges for nobody."""
+    with pytest.raises(PromotionRefused, match=r"would acknowledge for r2 \(r3 is not reached\); let one rejoin"):
+        drained_to(ENTRY, "region-r1", ["r1", "r2"])
+    with pytest.raises(PromotionRefused, match=r"wait until one has \(r2 is not reached, r3 is not reached\)"):
+        drained_to(ENTRY, "region-r1", ["r1"])
+    assert drained_to(replace(ENTRY, policy=LossPolicy.ASYNC), "region-r1", ["r1", "r3"]) == "region-r3"
+    servers = {**SERVERS, "r4": DatabaseServer("region-r4", 14)}
+    four = replace(ENTRY, ackers={"r2": "1.1", "r3": "1.1", "r4": "1.1"}, servers=servers)
+    assert drained_to(four, "region-r1", ["r1", "r3", "r4"]) == "region-r3"
+    assert drained_to(DRAINING, "region-r1", ["r1"]) == "region-r2"
 
 
 class Site:
@@ -334,12 +348,13 @@ def test_primary_does_not_move_to_a_server_that_is_not_reached() -> None:
     own = PromoterRound(entry, AwaitChange(), reached=["r1", "r3"])
     watched = replace(own, reached=[], elected=ElectedPromoter("n", reached=("r1", "r3")))
     for done in (own, watched):
+        reached = reached_in(done)
         with pytest.raises(PromotionRefused, match="r2 is not reached, so the database would wait for it"):
-            check_reached(entry, "region-r2", done)
-        check_reached(entry, "region-r3", done)
-        check_reached(entry, "region-r1", done)
-        check_reached(start_drain(entry, "r2"), "region-r2", done)
-    check_reached(entry, "region-r2", replace(own, elected=ElectedPromoter("n")))
+            check_reached(entry, "region-r2", reached)
+        check_reached(entry, "region-r3", reached)
+        check_reached(entry, "region-r1", reached)
+        check_reached(start_drain(entry, "r2"), "region-r2", reached)
+    check_reached(entry, "region-r2", reached_in(replace(own, elected=ElectedPromoter("n"))))
 
 
 def test_publication_of_another_form_says_only_that_somebody_is_elected() -> None:

@@ -169,7 +169,7 @@ def test_move_that_is_aborted_ends_with_a_sentence(place: Place, monkeypatch: py
         await replace_primary(registry, "db1", ENTRY, None)
         aborted = "db1 was not moved to r-b, because the move was aborted .* a in r-a serves in term 3"
         with pytest.raises(CommandFailed, match=aborted) as found:
-            await PrimarySession(Config(), registry).move("db1", lambda entry: "r-b")
+            await PrimarySession(Config(), registry).move("db1", lambda entry, reached: "r-b")
         assert found.value.code == 1
 
     monkeypatch.setattr(PrimarySession, "_promoter", promoter)
