@@ -8,12 +8,17 @@ nothing of SQL.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from shardmgr.primary import Primary, ReplicationPosition, ServerReport
+from shardmgr.primary import Primary, PrimaryState, ReplicationPosition, ServerReport
 from shardmgr.primary_changes import PromotionRefused, admit_acker
 from shardmgr.primary_document import change_primary, read_primary
 from shardmgr.registry.port import Registry, RegistryFailed
 from shardmgr.server_port import DatabaseServers, ServerConnection, ServerFailed
+
+_UNLOCK_OUTSIDE_OF_LOG: Final = (
+    "SET SESSION sql_log_bin = 0, then ALTER USER ... ACCOUNT UNLOCK, on MySQL with super_read_only = 0 meanwhile"
+)
 
 
 async def rejoin(
@@ -44,8 +49,7 @@ async def rejoin(
     if shut_out:
         raise PromotionRefused(
             f"the replication accounts of {', '.join(shut_out)} are locked at {name}, so nobody could acknowledge for it if it "
-            f"became the primary; as root at {name} use SET SESSION sql_log_bin = 0, then ALTER USER ... ACCOUNT UNLOCK, and "
-            "repeat this"
+            f"became the primary; as root at {name} use {_UNLOCK_OUTSIDE_OF_LOG}, and repeat this"
         )
     if name in entry.shut_out:
         await _check_is_let_in(servers, name, entry, say)
@@ -114,9 +118,18 @@ async def _check_is_let_in(servers: DatabaseServers, name: str, entry: Primary, 
             )
     if locked:
         raise PromotionRefused(
-            f"the replication account of {name} is still locked at {', '.join(locked)}, since it was removed; as root there "
-            "use SET SESSION sql_log_bin = 0, then ALTER USER ... ACCOUNT UNLOCK, and repeat this"
+            f"the replication account of {name} is still locked at {', '.join(locked)}, since it was removed; {_how_to_unlock(entry)}"
         )
+
+
+def _how_to_unlock(entry: Primary) -> str:
+    """Return how a lock is lifted in each copy. While the next primary waits for acks, what is written into its log waits as well."""
+    if entry.state is PrimaryState.SERVING:
+        return (
+            f"as root at {entry.server} use ALTER USER ... ACCOUNT UNLOCK, which the others receive, and repeat this; a server that "
+            f"was locked by itself needs {_UNLOCK_OUTSIDE_OF_LOG}"
+        )
+    return f"as root there use {_UNLOCK_OUTSIDE_OF_LOG}, and repeat this"
 
 
 async def _refuses(servers: DatabaseServers, server: str, name: str, entry: Primary) -> bool:

@@ -287,6 +287,9 @@ def test_server_that_was_removed_acknowledges_for_the_last_acker_after_the_prima
         async def is_locked() -> bool:
             return servers.is_locked("b", "c")
 
+        async def is_unlocked() -> bool:
+            return not servers.is_locked("c", "c")
+
         await adopt(site, "semi-sync")
         async with Client(site.address) as client:
             async with load(client) as producers:
@@ -309,6 +312,9 @@ def test_server_that_was_removed_acknowledges_for_the_last_acker_after_the_prima
                 assert "main: c has all that it has" in await site.foqs("database", "rejoin", "main", "c")
                 await producers.wait_for_more()
                 assert row_of_main(await site.foqs("region", "list"))[2:5] == ["b", "2", "serving"]
+                # The lock is in the log as well, so the server that was removed has it in its copy by now.
+                await asyncio.to_thread(servers.unlock_account_everywhere, "b", "c")
+                await eventually(is_unlocked, "the account is unlocked in the copy, too", 60)
                 if kind == "mariadb":
                     # The lost server comes back after all, and has the lock in its copy.
                     servers.servers["a"].start("--init-rpl-role=SLAVE")

@@ -132,6 +132,10 @@ class RegionServers:
         """Lock the account of a replica at the primary, which replicates this."""
         self.servers[primary].query(f"ALTER USER replica_{replica}@'127.0.0.1' ACCOUNT LOCK")
 
+    def unlock_account_everywhere(self, primary: str, replica: str) -> None:
+        """Unlock the account of a replica at the primary, which replicates this."""
+        self.servers[primary].query(f"ALTER USER replica_{replica}@'127.0.0.1' ACCOUNT UNLOCK")
+
     def is_locked(self, source: str, replica: str) -> bool:
         [(text,)] = self.servers[source].query(f"SHOW CREATE USER replica_{replica}@'127.0.0.1'")
         return "ACCOUNT LOCK" in text

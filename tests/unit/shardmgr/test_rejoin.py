@@ -98,9 +98,14 @@ def test_server_that_was_removed_rejoins_once_its_account_is_unlocked() -> None:
     async def story(site: Site) -> None:
         await change_primary(site.registry, "main", lambda entry: replace(entry, shut_out=("r1",)))
         site.servers.locked.add("r1")
-        await site.is_refused(
-            "the replication account of r1 is still locked at r2, r3, since it was removed; as root there use"
+        still = "the replication account of r1 is still locked at r2, r3, since it was removed; as root"
+        await site.is_refused(f"{still} at r2 use ALTER USER ... ACCOUNT UNLOCK, which the others receive")
+        # What is written into the log of the next primary waits for an ack before it serves.
+        position = ReplicationPosition({"r1": 2})
+        await change_primary(
+            site.registry, "main", lambda entry: replace(entry, state=PrimaryState.PROMOTING, position=position)
         )
+        await site.is_refused(f"{still} there use SET SESSION sql_log_bin = 0, then")
         site.servers.locked.clear()
         entry = await site.rejoin()
         assert (entry.ackers, entry.shut_out) == ({"r1": "", "r3": "1.1"}, ())
