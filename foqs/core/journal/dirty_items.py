@@ -167,6 +167,11 @@ class DirtyItems:
             begin = page[-1]
         return found[:keys_max]
 
+    @property
+    def has_leased(self) -> bool:
+        """Whether any item is leased. Looks at each topic."""
+        return self._keys.has_state(State.LEASED)
+
     def numbers_after(self, after: int, last: int, numbers_max: int) -> list[int]:
         """Return the first numbers of dirty items above `after`, up to `last`, in order."""
         return self._keys.numbers.first_after(after, numbers_max, last)

@@ -52,6 +52,10 @@ class DirtyKeys:
         """Return the order keys of a topic's items in a state."""
         return self._order_keys.get(group) or SortedKeys()
 
+    def has_state(self, state: State) -> bool:
+        """Return whether any item is in a state. Looks at each topic."""
+        return any(found is state for _, _, found in self._order_keys)
+
     def add(self, number: int, keys: ItemKeys | None) -> None:
         """Add an item that was not dirty; no keys: it has ended."""
         self._numbers_added.append(number)

@@ -29,10 +29,17 @@ _FULL_PAUSE_MS: Final = 1_000
 _PURGE_MS: Final = 3_000
 """How long a flush is repeated after the reserve was shortened, where room is free only some time after the commit."""
 _LATE_FULL_PAUSE_MS: Final = 5_000
-_LATE_RESERVE_FACTOR: Final = 4
+_LATE_SHRUNK_PAUSE_MS: Final = 15_000
+"""How long the disk counts as full where room is free late: after a refusal, and after the reserve was shortened, because
+that is much to write again."""
+_LATE_RESERVE_FACTOR: Final = 16
+_LATE_RESERVE_STEP_FACTOR: Final = 4
+_LATE_RESERVE_PERCENT: Final = 4
+"""The reserve where room is free late: so many times as long, and a part of the journal in steps. InnoDB refuses a new page
+while 5 extents of 1 MiB and 1 % of the file are not free as a whole, and payloads take even the last one. Each half of the
+reserve is more than that."""
 _LATE_CARRY_BYTES_MAX: Final = 64 << 10
-"""The same where room is free late. InnoDB counts free room in extents of 1 MiB: less than two of them do not help, and what is
-carried takes room of the reserve."""
+"""The same for what is carried: it takes room of the reserve before it frees any."""
 _CARRY_BYTES_MIN: Final = 16 << 10
 _RESERVE_PAUSE_MS: Final = 60_000
 """How long flushes go on without a reserve that the database refuses, and not for want of room."""
@@ -81,8 +88,6 @@ class ExtraWriter:
 
     def __init__(self, memory: JournalMemory, settings: JournalSettings, *, frees_room_late: bool) -> None:
         self._frees_room_late = frees_room_late
-        self._whole_bytes = settings.reserve_bytes * (_LATE_RESERVE_FACTOR if frees_room_late else 1)
-        """The length of the whole reserve."""
         self.refused: Final = RefusedRows()
         self._memory = memory
         self._settings = settings
@@ -90,6 +95,9 @@ class ExtraWriter:
         """See `JournalStatus.steps`."""
         self._reserve_bytes: int | None = None
         """What the table has of the reserve; None: that is not known."""
+        self._whole_bytes = 0
+        """The length of the whole reserve: a longer one is written when the journal is longer."""
+        self._whole_bytes = self._wanted_bytes
         self._carry_bytes_max = self._carry_limit
         """About the most bytes that a flush carries on a full disk: what the last ones had room for."""
         self._next_reserve_ms = 0
@@ -101,6 +109,8 @@ class ExtraWriter:
         self._full_until_ms = 0
         self.writes_through = False
         """Whether flushes write rows and journal nothing, because the database refuses too many rows."""
+        self._ends_lack_room = False
+        """Whether ends had no room when the whole reserve was given up, and none was written since."""
 
     @property
     def pause_ms(self) -> int:
@@ -113,8 +123,8 @@ class ExtraWriter:
         if self.pause_ms:
             return self._on_full_disk()
         memory, now_ms = self._memory, self._settings.now_ms()
-        if journals and self._reserve_bytes != self._whole_bytes and now_ms >= self._next_reserve_ms:
-            if self._reserve_bytes is not None and self._reserve_bytes < self._half_bytes:
+        if journals and self._reserve_bytes != self._wanted_bytes and now_ms >= self._next_reserve_ms:
+            if self._reserve_bytes is not None and self._reserve_bytes < self._half_bytes and not self._frees_room_late:
                 # The disk counts as full until the whole is there, but leases go on with the first half.
                 return ExtraWrites(reserve_bytes=self._half_bytes, full_reason=self.full_reason)
             return self.with_whole_reserve
@@ -143,14 +153,34 @@ class ExtraWriter:
             rows_in_place(memory.dirty_items, self._settings.flush_items_max, alone),
             compacted.carried,
             compacted.emptied,
-            only_ends=self._reserve_bytes is not None and self._reserve_bytes < self._half_bytes,
+            only_ends=self._only_ends,
             full_reason=self.full_reason,
         )
 
     @property
+    def _only_ends(self) -> bool:
+        """Whether no lease is new: what room there is, acks need.
+
+        Where room is free late, one half may need more of it than all events, so leases go on when ends do.
+        """
+        if self._reserve_bytes is None or self._reserve_bytes >= self._half_bytes:
+            return False
+        return self._ends_lack_room or not self._frees_room_late
+
+    @property
     def with_whole_reserve(self) -> ExtraWrites:
         """What a flush writes that may bring new items although the reserve may not be whole."""
-        return ExtraWrites(reserve_bytes=self._whole_bytes)
+        return ExtraWrites(reserve_bytes=self._wanted_bytes)
+
+    @property
+    def _wanted_bytes(self) -> int:
+        """The length that the reserve should have. It rises only."""
+        unit = self._settings.reserve_bytes
+        if not self._frees_room_late:
+            return unit
+        step_bytes = _LATE_RESERVE_STEP_FACTOR * unit
+        steps = _LATE_RESERVE_PERCENT * self._memory.positions.live_bytes // (100 * step_bytes)
+        return max(self._whole_bytes, _LATE_RESERVE_FACTOR * unit + steps * step_bytes)
 
     @property
     def _carry_limit(self) -> int:
@@ -170,11 +200,12 @@ class ExtraWriter:
         """Return with what a refused flush is repeated on a full disk: its own changes alone, then also room of the reserve.
 
         It takes half of the reserve; then, if it only ends leases and items, the rest. One without changes takes none.
+        Where room is free late, this room would not be free for the flush itself; see `on_no_room`.
         """
         if extra.writes_events or extra.emptied:
             return ExtraWrites(only_ends=extra.only_ends, full_reason=extra.full_reason)
         known = self._reserve_bytes if extra.reserve_bytes is None else extra.reserve_bytes
-        if known == 0 or changes is None or not changes.numbers():
+        if self._frees_room_late or known == 0 or changes is None or not changes.numbers():
             return None
         if known is None or known > self._half_bytes:
             return ExtraWrites(reserve_bytes=self._half_bytes, full_reason=extra.full_reason)
@@ -207,16 +238,23 @@ class ExtraWriter:
         self.full_reason = str(refusal)
         self.full_refusals += 1
         pause_ms = _LATE_FULL_PAUSE_MS if self._frees_room_late else _FULL_PAUSE_MS
-        self._full_until_ms = self._settings.now_ms() + pause_ms
+        self._full_until_ms = max(self._full_until_ms, self._settings.now_ms() + pause_ms)
 
-    def reserve_to_free(self, changes: RowChanges | None) -> int | None:
-        """Return the length that the reserve gets in a transaction of its own; None: it is not shortened any more."""
-        has_changes = changes is None or bool(changes.numbers())  # None: the first statement was refused already
-        if not self._frees_room_late or not has_changes or self._reserve_bytes == 0:
+    def on_no_room(self, changes: RowChanges | None) -> int | None:
+        """Note that a flush was refused with nothing but its own changes.
+
+        Returns the length that the reserve gets in a transaction of its own; None: it is not shortened any more.
+        """
+        if not self._frees_room_late or (changes is not None and not changes.numbers()):
             return None
         if self.has_half:
             return self._half_bytes
-        return 0 if changes is not None and is_end(changes) else None
+        # No changes: the first statement was refused already, so that of an end would be, too.
+        is_for_end = changes is None or is_end(changes)
+        self._ends_lack_room = self._ends_lack_room or is_for_end
+        if self._reserve_bytes == 0:
+            return None
+        return 0 if is_for_end or not self._memory.dirty_items.has_leased else None
 
     @property
     def awaits_room(self) -> bool:
@@ -225,8 +263,9 @@ class ExtraWriter:
 
     def on_reserve_shrunk(self, reserve_bytes: int | None) -> None:
         """Note that the reserve has this length, in a transaction of its own; None: perhaps."""
-        self._reserve_bytes = reserve_bytes
-        self._room_until_ms = self._settings.now_ms() + _PURGE_MS
+        now_ms, self._reserve_bytes = self._settings.now_ms(), reserve_bytes
+        self._room_until_ms = now_ms + _PURGE_MS
+        self._full_until_ms = now_ms + _LATE_SHRUNK_PAUSE_MS
 
     def on_lacking(self, lacking: Mapping[int, str]) -> None:
         """Note items whose payloads the journal lacks: their rows cannot be written, and their events not be carried."""
@@ -256,8 +295,12 @@ class ExtraWriter:
     def on_committed(self, planned: PlannedFlush) -> None:
         """Note that a flush is committed, also one whose outcome was unknown at first."""
         self.steps += planned.written_back > 0 or planned.writes.journal_trimmed is not None
+        changes = planned.writes.changes
+        if self._ends_lack_room and changes.numbers() and is_end(changes):
+            self._ends_lack_room = False
         if planned.writes.journal_reserve_bytes is not None:
             self._reserve_bytes = planned.writes.journal_reserve_bytes
+            self._whole_bytes = max(self._whole_bytes, self._reserve_bytes)
 
 
 def is_end(changes: RowChanges) -> bool:

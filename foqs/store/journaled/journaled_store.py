@@ -277,7 +277,7 @@ class JournaledStore:
         """Shorten the reserve, if a flush cannot use the room that it frees itself. Returns whether there will be room."""
         if self.extra.awaits_room:
             return True
-        reserve_bytes = self.extra.reserve_to_free(self._changes)
+        reserve_bytes = self.extra.on_no_room(self._changes)
         if reserve_bytes is None:
             return False
         try:

@@ -29,7 +29,8 @@ from foqs.store.mysql.mysql_values import bind
 EVENTS_PART_BYTES: Final = 64 << 10
 PAYLOADS_PART_BYTES: Final = 1 << 20
 """The lengths of parts. A server with a smaller max_allowed_packet gets shorter ones."""
-RESERVE_PART_BYTES: Final = 1 << 19
+RESERVE_PART_BYTES: Final = 1 << 20
+"""An extent of InnoDB, so that a part that is deleted leaves one that is free as a whole, or nearly."""
 JOINED_BYTES_MAX: Final = 128
 """Payloads with at most this between them are one range: it is about what a range costs in the text of a statement."""
 RANGES_OF_A_READ_MAX: Final = 256

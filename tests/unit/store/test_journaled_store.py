@@ -12,12 +12,12 @@ import pytest
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import State
 from foqs.core.journal.journal_status import JournalStatus
-from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryStore
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.journaled.journal_settings import JournalSettings
 from foqs.store.journaled.journaled_store import JournaledStore
 from foqs.store.journaled.refused_rows import DUE_TIMES_OF_DEAD
-from foqs.store.port import FencedOut, PayloadMissing, StoreLost, WriteRefused
+from foqs.store.port import FencedOut, PayloadMissing, StoreLost, WriteRefused, no_faults
 from tests.support.aio import run
 from tests.support.disk_room import bytes_used, growth
 from tests.support.stores import Ownership, contents, make_row, opened, reading
@@ -57,6 +57,66 @@ class FullDisk:
 @pytest.fixture
 def disk() -> FullDisk:
     return FullDisk()
+
+
+class LateStore(MemoryStore):
+    """A store of which a transaction cannot use the room that it frees itself."""
+
+    @property
+    def frees_room_late(self) -> bool:
+        return True
+
+
+class LateDisk(FullDisk):
+    """As InnoDB at its worst: an event needs more room than it takes, and what is deleted is not free until `purge`."""
+
+    NEEDED = 1_000
+    """What must be free beside the bytes of an event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = replace(self.settings, reserve_bytes=250)  # 4,000 bytes where room is free late
+        self.taken = 0
+
+    @property
+    def used(self) -> int:
+        return self.taken + self.tables.journal_reserve_bytes
+
+    def fill(self) -> None:
+        self.room = self.used + self.NEEDED // 2
+
+    def purge(self, size: int) -> None:
+        self.taken -= size
+
+    def _refuse(self, writes: Writes) -> WriteRefused | None:
+        row, reserve_bytes = writes.journal_row, writes.journal_reserve_bytes
+        event_bytes = 0 if row is None else len(row.events) + sum(map(len, row.payloads))
+        reserve_more = max(0, (reserve_bytes or 0) - self.tables.journal_reserve_bytes)
+        bytes_more = event_bytes + reserve_more
+        if self.room is not None and bytes_more and self.used + bytes_more + self.NEEDED > self.room:
+            self.refusals += 1
+            return WriteRefused("the disk is full", is_full=True)
+        self.taken += event_bytes
+        return None
+
+    async def owner(self, epoch: int, *, is_on: bool = True) -> Ownership:
+        self.database.store(0)
+        inner = LateStore(self.database, 0, no_faults)
+        return await opened(JournaledStore(inner, replace(self.settings, is_on=is_on)), epoch)
+
+    async def write(self, owned: Ownership, **writes: Any) -> bool:
+        """Write, and repeat what may be repeated. Returns whether it was written at last."""
+        while True:
+            try:
+                await owned.write(**writes)
+            except WriteRefused as refused:
+                assert refused.is_full
+                if not refused.is_retryable:
+                    return False
+                self.now_ms += 500
+            else:
+                self.now_ms += 10
+                return True
 
 
 def status_of(owned: Ownership) -> JournalStatus:
@@ -199,6 +259,79 @@ def test_last_half_of_the_reserve_is_for_what_ends(disk: FullDisk) -> None:
 
 def lease(number: int) -> dict[str, Any]:
     return {"leases": [LeaseUpdate(10**6, 7, 1, [number])]}
+
+
+def test_last_half_of_the_reserve_is_for_what_ends_also_where_room_is_free_late() -> None:
+    async def story() -> None:
+        disk = LateDisk()
+        owned, leased = await disk.owner(1), 0
+        await owned.write(inserts=[make_row(number) for number in range(1, 1_001)])
+        assert disk.tables.journal_reserve_bytes == 4_000
+        disk.fill()
+        while await disk.write(owned, **lease(leased + 1)):
+            leased += 1
+        assert leased > 3
+        assert disk.tables.journal_reserve_bytes == 2_000
+        assert await disk.write(owned, deletes=[1])
+        assert disk.tables.journal_reserve_bytes == 0
+
+    run(story())
+
+
+def test_leases_go_on_where_room_is_free_late_as_long_as_ends_have_room() -> None:
+    """The reserve is given up and not back: each half of it takes more room than the events of many flushes."""
+
+    async def story() -> None:
+        disk = LateDisk()
+        owned, number, without_reserve = await disk.owner(1), 1, 0
+        await owned.write(inserts=[make_row(number) for number in range(1, 1_001)])
+        disk.fill()
+        while await disk.write(owned, **lease(number)):
+            without_reserve += disk.tables.journal_reserve_bytes == 0
+            assert await disk.write(owned, deletes=[number]), "what was leased could not end"
+            number += 1
+        assert without_reserve > 3, "nothing was leased any more when the reserve was given up"
+        refusals = disk.refusals
+        assert not await disk.write(owned, **lease(number))
+        assert disk.refusals > refusals, "nothing is leased, so it is the database that has no room for a lease"
+
+        disk.purge(300)
+        assert await disk.write(owned, **lease(number))
+        disk.taken += 300
+        assert not await disk.write(owned, deletes=[number])
+        disk.purge(2_000)
+        refusals = disk.refusals
+        assert not await disk.write(owned, **lease(number + 1)), "acks lack room, and a lease took what there was"
+        assert disk.refusals == refusals
+        assert await disk.write(owned, deletes=[number])
+        assert await disk.write(owned, **lease(number + 1))
+        assert await disk.write(owned, deletes=[number + 1])
+        assert disk.tables.journal_reserve_bytes == 0
+
+        disk.room = None
+        disk.now_ms += 20_000
+        assert await disk.write(owned, inserts=[make_row(5_000)])
+        assert disk.tables.journal_reserve_bytes == 4_000
+        assert set(await contents(await disk.owner(2))) == {*range(number + 2, 1_001), 5_000}
+
+    run(story())
+
+
+def test_reserve_is_longer_where_room_is_free_late_and_the_journal_is_long() -> None:
+    async def story() -> None:
+        disk = LateDisk()
+        owned = await disk.owner(1)
+        await owned.write(inserts=[make_row(number, payload=b"p" * 100) for number in range(1, 1_001)])
+        await owned.write()
+        assert disk.tables.journal_reserve_bytes == 4_000 + 4 * 1_000, "4 % of 100 KB and some events, in whole steps"
+        await owned.write(deletes=[*range(1, 1_001)])
+        await owned.write()
+        assert disk.tables.journal_reserve_bytes == 8_000
+        owned = await disk.owner(2)
+        await owned.write(inserts=[make_row(2_000)])
+        assert disk.tables.journal_reserve_bytes == 4_000
+
+    run(story())
 
 
 def test_new_items_are_accepted_again_if_nothing_but_new_items_comes_after_the_last_half_was_given_up(
