@@ -271,7 +271,8 @@ class StoreOptions(Options):
         "Write the changes of items into a journal, one row for each flush, and an item's own row only if the item lives "
         "longer than five seconds. Less work for the database. Off: each flush writes the rows of its items, and a host "
         "that takes a shard over empties its journal first. In MySQL and MariaDB a shard journals after foqs schema "
-        "apply --contract. It applies to [databases] too.",
+        "apply --contract. Each shard then keeps 16 MiB of its database, 1 MiB in SQLite, for acks on a full disk. It "
+        "applies to [databases] too.",
         change="It is new, and its long tests are not finished: leave it off where items matter, until a release turns it on. "
         "It may be switched at any restart.",
     )

@@ -27,6 +27,9 @@ PER_FLUSH: Final = 100
 LEASED_AT_ONCE: Final = 50
 FULL: Final = ("--innodb-data-file-path=ibdata1:12M;ibdata2:52M", "--innodb-file-per-table=OFF")
 """One tablespace for all tables, which does not grow."""
+UNDO_APART: Final = {"mariadb": ("--innodb-undo-tablespaces=3",)}
+"""By default MariaDB 10.11 has its undo logs in that tablespace, too. If payloads leave no room for a new one, the reserve
+cannot be deleted. MySQL has them elsewhere."""
 
 
 def all_from_the_oldest(count: int) -> list[int]:
@@ -80,5 +83,5 @@ def test_young_items_are_leased_and_acked_in_a_full_tablespace_until_it_has_room
         assert set(await contents(owned)) == {*range(1, count + 2)} - {*taken}
         await owned.store.close()
 
-    with running(kind, *FULL) as server:
+    with running(kind, *FULL, *UNDO_APART.get(kind, ())) as server:
         run(story(server.settings(server.database())), 800)

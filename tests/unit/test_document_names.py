@@ -18,6 +18,8 @@ NAMES_OF_OTHERS: Final = {
     "[client]": "a section of a file of MySQL's clients",
     "authMode": "KEDA",
     "authenticationRef": "KEDA",
+    "innodb_file_per_table": "a variable of MySQL and MariaDB",
+    "innodb_undo_tablespaces": "a variable of MariaDB",
     "keyCertSign": "X.509",
     "linux_x86_64": "a platform of Python's packages",
     "minPartitions": "an option of Spark's source for Kafka",

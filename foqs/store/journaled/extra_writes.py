@@ -35,11 +35,11 @@ that is much to write again."""
 _LATE_RESERVE_FACTOR: Final = 16
 _LATE_RESERVE_STEP_FACTOR: Final = 4
 _LATE_RESERVE_PERCENT: Final = 4
-"""The reserve where room is free late: so many times as long, and a part of the journal in steps. InnoDB refuses a new page
-while 5 extents of 1 MiB and 1 % of the file are not free as a whole, and payloads take even the last one. Each half of the
+"""The reserve where room is free late: its length as a multiple of the usual one, and the part of the journal by which it is
+longer, in steps of the second multiple. InnoDB refuses a new page while 5 extents of 1 MiB and 1 % of the file are not free as a whole, and payloads take even the last one. Each half of the
 reserve is more than that."""
 _LATE_CARRY_BYTES_MAX: Final = 64 << 10
-"""The same for what is carried: it takes room of the reserve before it frees any."""
+"""The most that a flush carries there, because it takes room of the reserve before it frees any."""
 _CARRY_BYTES_MIN: Final = 16 << 10
 _RESERVE_PAUSE_MS: Final = 60_000
 """How long flushes go on without a reserve that the database refuses, and not for want of room."""
