@@ -129,6 +129,36 @@ def test_size_of_a_journal_is_read_without_an_owner(place: MysqlSettings) -> Non
     bench.run(story())
 
 
+def test_reserve_gets_the_parts_that_it_lacks_and_keeps_the_others(place: MysqlSettings) -> None:
+    bench = mysql_bench(place)
+    part = mysql_journal_sql.RESERVE_PART_BYTES
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        async with schema_link(place) as link:
+
+            async def parts() -> list[tuple[int, int, str]]:
+                found, _ = await link.run(
+                    b"SELECT part, LENGTH(payloads), LEFT(payloads, 1) FROM foqs_%d_journal WHERE position = 0 "
+                    b"ORDER BY part" % SHARD,
+                    b"COMMIT",
+                )
+                return [(int(at), int(length), first.decode()) for at, length, first in found.rows]
+
+            await owned.write(journal_reserve_bytes=3 * part)
+            assert await parts() == [(0, part, "0"), (part, part, "0"), (2 * part, part, "0")]
+            shorter = b"UPDATE foqs_%d_journal SET payloads = '1' WHERE position = 0 AND part = 0" % SHARD
+            await link.run(shorter, b"COMMIT")
+            await owned.store.shrink_journal_reserve(owned.fence, 2 * part)
+            assert await parts() == [(0, 1, "1"), (part, part, "0")]
+            await owned.write(journal_reserve_bytes=3 * part + 7)
+            assert await parts() == [(0, 1, "1"), (part, part, "0"), (2 * part, part, "0"), (3 * part, 7, "0")]
+            await owned.write(journal_reserve_bytes=0)
+            assert await parts() == []
+
+    bench.run(story())
+
+
 def test_payloads_far_from_each_other_are_read_by_one_statement_that_brings_no_other_bytes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

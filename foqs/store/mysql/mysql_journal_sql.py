@@ -51,8 +51,13 @@ class JournalStatements:
         self._insert = (
             f"INSERT INTO {journal} (position, part, floor, events, payloads) VALUES (?, ?, ?, ?, ?)".encode()
         )
-        # Parts that are there stay.
-        self._add_reserve = f"INSERT IGNORE INTO {journal} (position, part, floor, events, payloads) VALUES ".encode()
+        # Parts that are there stay, and their bytes are not made.
+        self._add_reserve = (
+            f"INSERT IGNORE INTO {journal} (position, part, floor, events, payloads) "
+            "SELECT 0, wanted.part, 0, '', REPEAT('0', wanted.size) FROM (%b) AS wanted "
+            f"LEFT JOIN {journal} AS reserve FORCE INDEX (PRIMARY) ON reserve.position = 0 AND reserve.part = wanted.part "
+            "WHERE reserve.part IS NULL"
+        ).encode()
         self._trim = f"DELETE {journal} FROM {journal} FORCE INDEX (PRIMARY) WHERE".encode()
         self._empty = f"UPDATE {journal} FORCE INDEX (PRIMARY) SET payloads = '' WHERE position IN".encode()
         self._shrink = (
@@ -94,7 +99,7 @@ class JournalStatements:
         part_bytes = min(RESERVE_PART_BYTES, packet_bytes)
         parts = [(at, min(part_bytes, size - at)) for at in range(0, size, part_bytes)]
         if parts:
-            yield self._add_reserve + b", ".join([b"(0, %d, 0, '', REPEAT('0', %d))" % part for part in parts])
+            yield self._add_reserve % b" UNION ALL ".join([b"SELECT %d AS part, %d AS size" % part for part in parts])
 
     def shrink_reserve(self, fence: Fence, size: int) -> BoundStatement:
         """Delete the last parts of the reserve, so that this length stays, if the owner is still the one of the fence."""
