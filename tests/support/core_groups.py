@@ -10,13 +10,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from foqs.core.groups.group import STRICT
 from foqs.core.groups.group_read import FoundGroups, GroupRead, found_keys
+from foqs.core.groups.group_scan import GroupScan
 from foqs.core.groups.known_keys import ABOVE_ALL, BELOW_ALL, KnownKeys
-from foqs.core.groups.places import GroupPlace, Placed, place_of
+from foqs.core.groups.places import GroupPlace, Placed, line_place, place_of
 from foqs.core.groups.topic_groups import TopicGroups
-from foqs.core.items.item import OrderKey, TopicName, order_key_number, pack_order_key, unpack_order_key
+from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number, pack_order_key, unpack_order_key
 from foqs.core.memory.ready_index import ReadyIndex
+from tests.support import builders
 from tests.support.plain_groups import LAST, NOTHING, Key, Line, Place, PlainItem, Table, write
+from tests.support.plain_groups import place_of as plain_place_of
 
 TOPIC: Final[TopicName] = ("namespace", "topic")
 PAGE_GROUPS: Final = 2
@@ -24,18 +28,25 @@ PAGE_GROUPS: Final = 2
 INDEX_KEYS_MAX: Final = 10_000
 
 
+SCAN_PAGE_ROWS: Final = 2
+"""Rows of one page of a scan."""
+
+
 @dataclass(slots=True, eq=False)
 class CoreRead:
-    """A read under way. `rows`: what it has found; None: it looks at its end."""
+    """A read under way. `rows`: what it has found; None: it looks at its end. `scan`: its scan, if it goes page by page."""
 
     read: GroupRead
     rows: list[PlainItem] | None
+    scan: GroupScan | None = None
 
 
 class CoreGroupOwner:
     """The owner."""
 
     groups_type: type[TopicGroups] = TopicGroups
+    reads_from_starts = False
+    """Whether a look-up of later waiting items reads only these."""
 
     def __init__(self, table: Table, limit: int | None, groups_max: int, keys_max: int) -> None:
         self.table = table
@@ -136,6 +147,8 @@ class CoreGroupOwner:
         read = self.groups.start_walk_page() if of_all else self.groups.start_lookup()
         if read is None:
             return None
+        if not self.reads_from_starts:
+            read.starts = {}
         self.reads_begun += 1
         begun = CoreRead(read, None if self.reads_begun % 3 == 0 else list(self.table.values()))
         self.reads.append(begun)
@@ -192,6 +205,73 @@ class CheckedCoreGroupOwner(CoreGroupOwner):
         heads = sorted(key for group in self.groups.groups() for key in group.heads)
         offered = [key for key in heads if key <= self.groups.boundary]
         assert self.window() == offered, f"invariant 13: the window has {self.window()}, and the heads are {offered}"
+
+
+class ScanningGroupOwner(CheckedCoreGroupOwner):
+    """An owner that reads groups by scans, as a shard does: some pages when the read begins, and the others when it ends."""
+
+    scan_type: type[GroupScan] = GroupScan
+    page_rows = SCAN_PAGE_ROWS
+    reads_from_starts = True
+
+    def placed(self, item: PlainItem | None) -> Placed | None:
+        return None if item is None else line_place(row_of(item), is_strict=self.is_strict)
+
+    @property
+    def is_strict(self) -> bool:
+        return self.groups.limit == STRICT
+
+    def known(self) -> Iterator[tuple[str, Line, Mapping[Place, Key]]]:
+        for name, line, boundaries in super().known():
+            if self.is_strict:
+                yield name, line, boundaries
+            else:  # returned items are in one place with waiting ones
+                places = {number: plain_place_of(self.table[number]) or place for number, (place, _) in line.items()}
+                named = {number: (places[number], key) for number, (_, key) in line.items()}
+                yield name, named, {**boundaries, Place.RETURNED: boundaries[Place.WAITING], Place.BACKING_OFF: NOTHING}
+
+    def start_read(self, *, of_all: bool) -> CoreRead | None:
+        begun = super().start_read(of_all=of_all)
+        if begun is not None:
+            begun.scan = self.scan_type(begun.read, self.groups.limit, self.groups.groups_max)
+            self.scan(begun.scan, self.reads_begun % 4)
+        return begun
+
+    def scan(self, scan: GroupScan, pages: int) -> None:
+        """Read some pages of the table as it is now."""
+        for _ in range(pages):
+            page = scan.next_page()
+            if page is None or scan.read.is_void:
+                return
+            rows = sorted([row_of(item) for item in self.table.values() if item.state is page.state], key=key_of)
+            rows = [each for each in rows if page.after is None or each.order_key > page.after]
+            scan.add(rows[: self.page_rows], self.page_rows)
+
+    def finish_read(self, begun: CoreRead) -> None:
+        scan, read = begun.scan, begun.read
+        assert scan is not None
+        self.scan(scan, 10_000)
+        names = read.names or frozenset()
+        found = scan.found(self.groups)
+        self.groups.finish_read(read, found)
+        self.groups.want(names - (read.names or frozenset()))
+        self.settle()
+
+
+def row_of(item: PlainItem) -> Row:
+    return builders.row(
+        item.number,
+        item_group=item.group.encode(),
+        priority=item.priority,
+        deliver_after_ms=item.after,
+        state=item.state,
+        attempt=item.attempt,
+        token=item.token,
+    )
+
+
+def key_of(row: Row) -> OrderKey:
+    return row.order_key
 
 
 def plain_boundary(boundary: OrderKey) -> Key:

@@ -6,7 +6,7 @@ place. What it offers is certain, whatever lies above the boundaries. Knows no o
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 from foqs.core.groups.known_keys import ABOVE_ALL, BELOW_ALL, NO_ITEMS, NOTHING_KNOWN, KnownKeys
@@ -15,6 +15,8 @@ from foqs.core.items.item import NUMBER_MAX, OrderKey
 
 STRICT: Final = 1
 """The limit of a strict group: its items are delivered in order, one run after the other."""
+UNGROUPED: Final = "\0"
+"""The name of the line of all items without a group. It has no limit, and no group has this name."""
 
 
 class Group:
@@ -61,15 +63,20 @@ class Group:
             known.limit_to(keys_max)
         self.known[GroupPlace.LEASED].limit_to(leases_max)
 
+    def waiting_start(self, limit: int | None) -> OrderKey | None:
+        """Return the key above which only waiting items are unknown; None if others may be."""
+        waiting, *others = self.known if limit is not None else self.known[: GroupPlace.LEASED]
+        return None if waiting.boundary == BELOW_ALL or not all(known.has_all for known in others) else waiting.boundary
+
     @property
     def is_empty(self) -> bool:
         """Whether it has no known items and no reservations."""
         return not self.reserved and not any(known.keys for known in self.known)
 
-    def is_short(self, limit: int | None) -> bool:
-        """Return whether the known items of some place are used up, and its rows may have more."""
+    def is_short(self, limit: int | None, keys_min: int = 1) -> bool:
+        """Return whether some place has fewer than `keys_min` known items, and its rows may have more."""
         for known in self.known[: GroupPlace.LEASED]:
-            if known.boundary != ABOVE_ALL and not known.keys:
+            if known.boundary != ABOVE_ALL and len(known.keys) < keys_min:
                 return True
         leased = self.known[GroupPlace.LEASED]
         return limit is not None and leased.boundary != ABOVE_ALL and len(leased.keys) < limit
@@ -105,6 +112,23 @@ class Group:
         elif end == ABOVE_ALL:
             return (returned.keys + self.known[GroupPlace.WAITING].keys)[:run_max]
         return returned.keys[: min(run_max, bisect_right(returned.keys, end))]
+
+    def holders(self, key: OrderKey, limit: int) -> list[int] | None:
+        """Return the numbers of the known items that must be settled, or delivered, before this READY one may be.
+
+        None: it may be delivered now. An empty list: what holds it back is not in memory.
+        """
+        number = key & NUMBER_MAX
+        if key in self.heads or number in self.reserved:
+            return None
+        busy = [*self.reserved, *[each & NUMBER_MAX for each in self.known[GroupPlace.LEASED].keys]]
+        if limit == STRICT:
+            delivered = self.known[GroupPlace.RETURNED].keys + self.known[GroupPlace.BACKING_OFF].keys
+            busy += [each & NUMBER_MAX for each in delivered if each != key]
+        if len(set(busy)) < limit:
+            waiting = self.known[GroupPlace.WAITING].keys
+            busy += [each & NUMBER_MAX for each in waiting[: bisect_left(waiting, key)]]
+        return list(dict.fromkeys(busy))
 
     def _free_permits(self, limit: int) -> int:
         """Return how many permits are free; 0 if there may be more leases than are known."""

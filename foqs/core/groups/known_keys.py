@@ -6,7 +6,7 @@ Knows no group, and not what a place means.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Container
 from typing import Final
 
@@ -47,6 +47,11 @@ class KnownKeys:
     def without(self, numbers: Container[int]) -> KnownKeys:
         """Return these keys, but for those of some numbers."""
         return KnownKeys([key for key in self.keys if key & NUMBER_MAX not in numbers], self.boundary)
+
+    def forget_above(self, boundary: OrderKey) -> None:
+        """Forget the items above a key."""
+        del self.keys[bisect_right(self.keys, boundary) :]
+        self.boundary = min(self.boundary, boundary)
 
     def limit_to(self, keys_max: int) -> None:
         """Forget the last items if there are too many."""

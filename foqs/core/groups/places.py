@@ -37,6 +37,18 @@ def place_of(state: State, attempt: int) -> GroupPlace | None:
     return GroupPlace.BACKING_OFF if state is State.DEFERRED and attempt else None
 
 
+def line_place(row: Row, *, is_strict: bool) -> Placed | None:
+    """Return the place and the key of a row's item as a shard needs them.
+
+    Only a strict group has items that were delivered before come first. In other groups those that are READY wait alike.
+    """
+    if is_strict and row.item_group is not None:
+        return placed_row(row)
+    if row.state is State.READY:
+        return GroupPlace.WAITING, row.order_key
+    return (GroupPlace.LEASED, row.order_key) if row.state is State.LEASED else None
+
+
 def placed_row(row: Row | None) -> Placed | None:
     """Return the place and the key of a row's item; None if there is no row, or it is not in the line."""
     if row is None:

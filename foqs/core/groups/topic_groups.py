@@ -2,7 +2,8 @@
 
 Always true between two flushes: a group in memory has the items of its rows, in each place up to the boundary of
 that place. A group with reservations is in memory. An absent group has no items if all groups are in memory; else its
-head lies above the boundary, or it cannot be delivered now, or it is wanted, or a read of it is under way.
+head lies above the boundary, or it cannot be delivered now, or it is wanted, or a read of it is under way. While walks
+read parts of the groups, and beyond `WANTED_MAX`, an absent group may have an earlier head: it waits for its walk.
 No head, permit or turn is stored. Knows no window and no table; see docs/design/groups.md.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from foqs.core.groups.group import STRICT, Group, no_items
+from foqs.core.groups.group import STRICT, UNGROUPED, Group, no_items
 from foqs.core.groups.group_read import FoundGroups, GroupRead
 from foqs.core.groups.known_keys import ABOVE_ALL, BELOW_ALL, NO_ITEMS, NOTHING_KNOWN
 from foqs.core.groups.last_heads import LastHeads
@@ -25,6 +26,8 @@ GROUP_KEYS_MAX: Final = 32
 """Items of one group and place in memory."""
 GROUP_LOOKUPS: Final = 100
 """Groups of one look-up."""
+WANTED_MAX: Final = 100_000
+"""Absent groups that are to be looked up. What would be more is left to the next walk."""
 
 
 @dataclass(slots=True)
@@ -49,11 +52,14 @@ class _Walk:
         position: groups with names up to this one were read.
         boundary: no absent group that was read has a head at or below it. It becomes the topic's when the walk ends.
         has_all: no group was forgotten since the walk began.
+        part, parts: it reads this one of so many parts of the groups.
     """
 
-    __slots__ = ("boundary", "has_all", "position")
+    __slots__ = ("boundary", "has_all", "part", "parts", "position")
 
-    def __init__(self) -> None:
+    def __init__(self, part: int, parts: int) -> None:
+        self.part = part
+        self.parts = parts
         self.position = ""
         self.boundary: OrderKey = ABOVE_ALL
         self.has_all = True
@@ -66,13 +72,22 @@ class TopicGroups:
 
     Args:
         limit: how many items of a group may be leased at once; 1: strict order; None: any number.
-        groups_max: groups in memory; those with reservations are kept.
+        groups_max: groups in memory; those with reservations are kept. It may be changed, and counts from the next `settle` on.
         keys_max: items of one group and place in memory.
         has_all: the topic has no items with groups yet. If not, a walk must read them.
+        keys_min: a group with fewer known items of a place is looked up, if its rows may have more.
+        lookups_max: groups of one look-up.
     """
 
     def __init__(
-        self, limit: int | None, groups_max: int, keys_max: int = GROUP_KEYS_MAX, *, has_all: bool = False
+        self,
+        limit: int | None,
+        groups_max: int,
+        keys_max: int = GROUP_KEYS_MAX,
+        *,
+        has_all: bool = False,
+        keys_min: int = 1,
+        lookups_max: int = GROUP_LOOKUPS,
     ) -> None:
         self.groups_max = groups_max
         self.limit = limit
@@ -80,6 +95,8 @@ class TopicGroups:
         self.boundary: OrderKey = ABOVE_ALL if has_all else BELOW_ALL
         """No absent group has a head at or below this key. Heads above it are not offered."""
         self._keys_max: Final = keys_max
+        self._keys_min: Final = keys_min
+        self._lookups_max: Final = lookups_max
         self._groups: dict[str, Group] = {}
         self._head_groups: dict[OrderKey, Group] = {}
         """The group of each head."""
@@ -94,6 +111,9 @@ class TopicGroups:
         """Groups to be looked up."""
         self._reads: list[GroupRead] = []
         self._walk: _Walk | None = None
+        self._walk_count = 0
+        self.walk_parts = 1
+        """Into how many parts walks divide the groups, one after the other. More than one while a walk of all would be void."""
         self._window_boundary = self.boundary
         """The boundary of the last changes that were returned."""
         self._is_reset = False
@@ -113,6 +133,13 @@ class TopicGroups:
     def groups(self) -> list[Group]:
         """Return the groups in memory."""
         return [*self._groups.values()]
+
+    def holders(self, name: str, key: OrderKey) -> list[int] | None:
+        """Return what holds a READY item of a group back; see `Group.holders`. An absent group is held back by what is unknown."""
+        if self.limit is None or name == UNGROUPED:
+            return None
+        group = self._groups.get(name)
+        return [] if group is None else group.holders(key, self.limit)
 
     @property
     def may_have_more(self) -> bool:
@@ -160,7 +187,7 @@ class TopicGroups:
 
     def follow(self, name: str, old: Placed | None, new: Placed | None) -> None:
         """Give one changed row, before and after, to its group. In any order within a flush; `settle` comes at its end."""
-        if self.limit is None:
+        if self.limit is None or name == UNGROUPED:
             # Leases lock nothing, and are not remembered.
             old = None if old is not None and old[0] is GroupPlace.LEASED else old
             new = None if new is not None and new[0] is GroupPlace.LEASED else new
@@ -185,11 +212,21 @@ class TopicGroups:
             return self._add_group(name)
         was_delivered = old is not None and old[0] is not GroupPlace.WAITING
         if was_delivered or (new is not None and self._may_come_first(new, boundary)):
-            self._want(name)
+            if len(self._wanted) < WANTED_MAX:
+                self._want(name)
+            else:
+                self._lower_boundary(ABOVE_ALL - 1)  # a walk finds it when no head is left
+                if walk is not None:
+                    walk.has_all = False
         return None
 
     def _may_come_first(self, new: Placed, boundary: OrderKey) -> bool:
         return new[0] is not GroupPlace.WAITING or new[1] <= boundary
+
+    def want(self, names: Iterable[str]) -> None:
+        """Have groups looked up."""
+        for name in names:
+            self._want(name)
 
     def _want(self, name: str) -> None:
         """Have a group looked up, unless a read of it is under way: its result will be what the rows are then."""
@@ -263,7 +300,7 @@ class TopicGroups:
                     self._head_groups[key] = group
                     added.append(key)
             group.heads = heads
-        if group.is_short(self.limit):
+        if group.is_short(self._limit_of(group.name), self._keys_min):
             self._want(group.name)
         elif group.is_empty:
             del self._groups[group.name]
@@ -278,7 +315,10 @@ class TopicGroups:
 
     def offer(self, group: Group) -> list[OrderKey]:
         """Return the items of a group that may be reserved now, in order. None of them is in doubt."""
-        return group.offer(self.limit)
+        return group.offer(self._limit_of(group.name))
+
+    def _limit_of(self, name: str) -> int | None:
+        return None if name == UNGROUPED else self.limit
 
     @property
     def _leases_max(self) -> int:
@@ -311,12 +351,22 @@ class TopicGroups:
 
     def start_lookup(self) -> GroupRead | None:
         """Return the read of groups that are wanted; None if there is none. `finish_read` or `cancel_read` ends it."""
-        names = [*islice(self._wanted, GROUP_LOOKUPS)]
+        names = [*islice(self._wanted, min(self._lookups_max, self.groups_max))]
         if not names:
             return None
+        starts = {name: start for name in names if (start := self._waiting_start(name)) is not None}
+        if len(starts) < len(names):
+            # Groups of which more must be read come first.
+            names, starts = [name for name in names if name not in starts], {}
         for name in names:
             del self._wanted[name]
-        return self._start_read(frozenset(names), "")
+        read = self._start_read(frozenset(names), "")
+        read.starts = starts
+        return read
+
+    def _waiting_start(self, name: str) -> OrderKey | None:
+        group = self._groups.get(name)
+        return None if group is None else group.waiting_start(self._limit_of(name))
 
     def start_walk_page(self) -> GroupRead | None:
         """Return the read of the next page of a walk over all groups, which it may begin. None while one is under way."""
@@ -324,8 +374,11 @@ class TopicGroups:
             if read.names is None:
                 return None
         if self._walk is None:
-            self._walk = _Walk()
-        return self._start_read(None, self._walk.position)
+            self._walk = _Walk(self._walk_count % self.walk_parts, self.walk_parts)
+            self._walk_count += 1
+        read = self._start_read(None, self._walk.position)
+        read.part, read.parts = self._walk.part, self._walk.parts
+        return read
 
     @property
     def is_walking(self) -> bool:
@@ -349,6 +402,8 @@ class TopicGroups:
             return
         if read.is_void:
             self.cancel_read(read)
+            if read.names is None:
+                self._walk, self.walk_parts = None, 2 * read.parts
             return
         self._reads.remove(read)
         for name in read.names_up_to(found, last):
@@ -360,10 +415,19 @@ class TopicGroups:
             self._touched[group] = None
         walk = self._walk
         if read.names is None and walk is not None:
+            if read.cut is not None:
+                walk.boundary, walk.has_all = min(walk.boundary, read.cut), False
             if last is not None:
                 walk.position = last
             else:
                 self.boundary, self.has_all, self._walk = walk.boundary, walk.has_all, None
+                if read.is_small:
+                    self.walk_parts = max(1, walk.parts // 2)
+                if self.has_all:
+                    self._wanted.clear()
+            if read.cut is not None:
+                for name in read.touched_names().difference(found):
+                    self._want(name)
 
     def cancel_read(self, read: GroupRead) -> None:
         """End a read that failed, or is void. What it was to read is wanted again."""

@@ -17,7 +17,7 @@ from foqs.core.groups.known_keys import ABOVE_ALL, KnownKeys
 from foqs.core.groups.places import GroupPlace, Placed
 from foqs.core.groups.topic_groups import HeadChanges, TopicGroups
 from foqs.core.items.item import OrderKey, State, pack_order_key
-from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
+from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner, ScanningGroupOwner
 from tests.support.group_histories import GroupOwner, History, OwnerFactory, play
 from tests.support.plain_groups import PlainGroupOwner, PlainItem
 
@@ -25,7 +25,7 @@ HISTORIES: Final = 1_000
 PLANTED_HISTORIES_MAX: Final = 4_000
 """A planted mistake must be found within this many."""
 
-OWNERS: Final = (PlainGroupOwner, CheckedCoreGroupOwner)
+OWNERS: Final = (PlainGroupOwner, CheckedCoreGroupOwner, ScanningGroupOwner)
 
 
 @pytest.mark.parametrize("owner_type", OWNERS)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import pytest
 
-from foqs.core.groups.group_read import TOUCHED_MAX
+from foqs.core.groups.group_read import NOTES_MAX
 from foqs.core.groups.known_keys import ABOVE_ALL, NO_ITEMS, KnownKeys
 from foqs.core.groups.places import GroupPlace, place_of, placed_row
 from foqs.core.groups.topic_groups import GROUP_LOOKUPS, TopicGroups
@@ -78,15 +78,15 @@ def test_lookup_beside_too_many_changes_is_made_again() -> None:
     groups = TopicGroups(1, groups_max=9)
     groups.follow("a", (GroupPlace.LEASED, pack_order_key(0, 1, 1)), None)
     read = read_of(groups.start_lookup())
-    for number in range(2, TOUCHED_MAX + 3):
-        groups.follow("a", None, (GroupPlace.WAITING, pack_order_key(0, number, number)))
+    for number in range(2, NOTES_MAX + 3):
+        groups.follow("a", (GroupPlace.WAITING, pack_order_key(0, number, number)), None)
     groups.finish_read(read, {})
     assert groups.get("a") is None
     assert groups.has_wanted
 
 
 def test_one_lookup_reads_a_bounded_number_of_groups() -> None:
-    groups = TopicGroups(1, groups_max=9)
+    groups = TopicGroups(1, groups_max=GROUP_LOOKUPS)
     for number in range(1, GROUP_LOOKUPS + 2):
         groups.follow(f"group {number}", (GroupPlace.LEASED, pack_order_key(0, 1, number)), None)
     first, second = read_of(groups.start_lookup()), read_of(groups.start_lookup())
@@ -94,6 +94,13 @@ def test_one_lookup_reads_a_bounded_number_of_groups() -> None:
     assert [len(read.names or ()) for read in (first, second)] == [GROUP_LOOKUPS, 1]
     groups.cancel_read(second)
     assert groups.start_lookup() is not None
+
+
+def test_one_lookup_reads_no_more_groups_than_fit_into_memory() -> None:
+    groups = TopicGroups(1, groups_max=2)
+    for number in range(1, 4):
+        groups.follow(f"group {number}", (GroupPlace.LEASED, pack_order_key(0, 1, number)), None)
+    assert len(read_of(groups.start_lookup()).names or ()) == 2
 
 
 def test_place_follows_from_state_and_attempt() -> None:
