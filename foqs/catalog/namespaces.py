@@ -8,6 +8,8 @@ Knows nothing of where the document comes from.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from foqs.catalog.changes import namespace_not_found
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, Permission
 from foqs.catalog.namespace_settings import NamespaceSettings
@@ -53,6 +55,7 @@ class Namespaces:
         document: the version that all fields follow from.
         retry_policies: by namespace; every name has one.
         paused_topics: topics that are not delivered.
+        group_limits: how many items of one group may be leased at once, of topics with such a limit. The same object until one changes.
         longest_payloads: the longest known payload of each namespace.
         foreign_tiers: the tier of each namespace of another tier. This host accepts no items of them; it delivers
             those that it holds from before the tier was recorded.
@@ -64,6 +67,7 @@ class Namespaces:
         self.document = EMPTY_DOCUMENT
         self.retry_policies: dict[str, RetryPolicy] = _RetryPolicies(_retry_policy(self.default_settings))
         self.paused_topics: frozenset[TopicName] = frozenset()
+        self.group_limits: Mapping[TopicName, int] = {}
         self.limited_settings: dict[str, NamespaceSettings] = {}
         self.longest_payloads = LongestPayloads()
         self.foreign_tiers: dict[str, str] = {}

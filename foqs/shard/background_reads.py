@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from foqs.core.flush.fence import Fence
+from foqs.core.groups.group_scan import GroupScan
+from foqs.core.groups.known_keys import BELOW_ALL
+from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.memory.ready_index import Refill
 from foqs.core.memory.row_cache import Prefetch
@@ -72,6 +75,94 @@ class FirstKeyRead(RefillRead):
 
     def _finish(self, refill: Refill, order_keys: Sequence[OrderKey]) -> None:
         self._memory.index.finish_first_key_read(refill, order_keys)
+
+
+class GroupScanRead:
+    """Reads groups of a topic with a limit: those that are wanted, else all. Page by page, so that other reads take turns.
+
+    Args:
+        submit: queues it again, for the next page.
+        on_ended: is called at the end, also if it failed.
+    """
+
+    is_wanted = True
+
+    def __init__(
+        self,
+        memory: ShardMemory,
+        topic: TopicName,
+        page_rows: int,
+        run_between_flushes: RunBetweenFlushes,
+        submit: Callable[[GroupScanRead], None],
+        on_ended: Callable[[], None],
+    ) -> None:
+        self._memory = memory
+        self._topic = topic
+        self._page_rows = page_rows
+        self._run_between_flushes = run_between_flushes
+        self._submit = submit
+        self._on_ended = on_ended
+        self._scan: GroupScan | None = None
+        self._groups: TopicGroups | None = None
+
+    def _start(self) -> None:
+        groups = self._groups = self._memory.limited_topics.get(self._topic)
+        if groups is None:
+            return
+        is_first = groups.boundary == BELOW_ALL
+        read = groups.start_walk_page() if is_first or not groups.has_wanted else groups.start_lookup()
+        if read is not None:
+            self._scan = GroupScan(read, groups.limit, groups.groups_max)
+
+    def _is_over(self) -> bool:
+        """Return whether its result cannot be used any more: the policy has changed, or the topic was purged."""
+        groups, scan = self._groups, self._scan
+        return (
+            groups is None
+            or scan is None
+            or self._memory.limited_topics.get(self._topic) is not groups
+            or not groups.is_under_way(scan.read)
+        )
+
+    async def run(self, reads: Reads, committed: Fence) -> None:
+        if self._scan is None:
+            self._start()
+        scan, groups = self._scan, self._groups
+        page = None if scan is None else scan.next_page()
+        if scan is None or groups is None or page is None or self._is_over():
+            self._end()
+            return
+        try:
+            purged_up_to = self._memory.purge_markers.last_number(self._topic)
+            rows = await reads.list_rows(
+                committed, self._topic, page.state, page.after, self._page_rows, purged_up_to, with_payload=False
+            )
+        except BaseException:
+            groups.cancel_read(scan.read)
+            self._scan = None  # another attempt begins again
+            raise
+        scan.add(rows, self._page_rows)
+        if scan.next_page() is None or scan.read.is_void:
+            self._run_between_flushes(self._apply)
+        else:
+            self._submit(self)
+
+    def _apply(self) -> None:
+        scan, groups = self._scan, self._groups
+        if not self._is_over() and scan is not None and groups is not None:
+            names = scan.read.names
+            groups.finish_read(scan.read, scan.found(groups))
+            groups.want((names or frozenset()) - (scan.read.names or frozenset()))
+            self._memory.settle_groups(self._topic)
+        self._on_ended()
+
+    def _end(self) -> None:
+        if self._groups is not None and self._scan is not None:
+            self._groups.cancel_read(self._scan.read)
+        self._on_ended()
+
+    def on_failed(self, error: Unavailable) -> None:
+        self._end()
 
 
 class PrefetchRead:

@@ -88,7 +88,10 @@ class FlushPlanner:
         due_bytes = self._add_due_order_keys(batch, now_ms, found) if batch.dues else {}
         deliveries: list[Part[Leases]] = []
         bytes_left = self._waiter_payload_bytes_max
+        limited = self._memory.limited_topics
         for topic, order_keys in found.items():
+            if topic in limited:
+                continue  # its items take a permit first
             order_keys.sort()
             assigned = self._delivery_port.assign_to_waiters(
                 self._shard, topic, _prefix_within_bytes(order_keys, due_bytes, bytes_left)

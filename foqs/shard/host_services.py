@@ -33,6 +33,11 @@ class NamespaceRules(Protocol):
         """The retry policy of each namespace. Every name has one."""
         ...
 
+    @property
+    def group_limits(self) -> Mapping[TopicName, int]:
+        """How many items of one group may be leased at once, of topics with a limit. One object until it changes."""
+        ...
+
     def weight_of(self, name: str) -> int:
         """Return the weight of a namespace where a resource is short; at least 1."""
         ...

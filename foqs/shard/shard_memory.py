@@ -17,6 +17,10 @@ from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
+from foqs.core.groups.group import STRICT, UNGROUPED
+from foqs.core.groups.known_keys import ABOVE_ALL
+from foqs.core.groups.places import line_place
+from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import EventKind
 from foqs.core.memory.namespace_usage import NamespaceUsage
@@ -30,6 +34,10 @@ from foqs.store.port import TopicCount
 
 TOPICS_PER_STEP: Final = 1_000
 """Topics added or inspected in one step: a millisecond or two."""
+GROUP_KEYS_MAX: Final = 64
+"""Known items of one group and place, in topics with a limit."""
+GROUPS_MIN: Final = 2
+"""The least number of groups of a topic with a limit in memory."""
 _CACHE_HORIZON_MS: Final = 60_000
 """A row that cannot be delivered for this long is not cached."""
 _PARKED_STATES: Final = (State.DEFERRED, State.DEAD)
@@ -69,6 +77,10 @@ class ShardPort(Protocol):
         """Plan the removal of a topic that has become empty, while no other topic of the table is empty."""
         ...
 
+    def on_groups_wanted(self, topic: TopicName) -> None:
+        """Read groups of a topic with a limit."""
+        ...
+
 
 class ShardMemory:
     """The index, cached rows, counts, topics and key slots of one shard.
@@ -96,6 +108,17 @@ class ShardMemory:
         self._purged_uncounted: set[TopicName] = set()
         """Topics that were purged before their items were counted."""
         self._waiting_for_room: set[str] = set()
+        self._purged_groups: set[TopicName] = set()
+        """Topics with a limit that the flush under way has purged."""
+        self._groups_max = max(GROUPS_MIN, options.ready_index_items_max // GROUP_KEYS_MAX)
+        self.limited_topics: dict[TopicName, TopicGroups] = {}
+        """The groups of the topics whose groups have a limit."""
+        self._group_counts: dict[TopicName, int] = {}
+        """How many groups each topic with a limit had in memory when it was settled last."""
+        self._group_count = 0
+        """Their sum. It is at most `_groups_max`, but for reservations, and until all topics are settled."""
+        self._former_reservations: dict[TopicName, set[int]] = {}
+        """Of topics that have got their limit since the takeover: the items that were reserved before."""
 
     # ----------------------------------------------------------------- reads
 
@@ -108,7 +131,7 @@ class ShardMemory:
             self.purge_markers.add(marker)
         for topic_count, topic in enumerate(topics, 1):
             self.topic_table.add(topic)
-            self.index.discover(topic)
+            self.index.discover(topic)  # a topic with a limit has its own window
             if not topic_count % TOPICS_PER_STEP:
                 yield
 
@@ -195,6 +218,8 @@ class ShardMemory:
         self._apply_changes(plan, ready)
         if batch.purges:
             self._apply_purges(batch, plan, finished)
+        if self.limited_topics:
+            ready |= self._follow_groups(plan)
         if ready:
             self._delivery_port.on_items_ready(ready)
         self._report_next_due(plan)
@@ -312,6 +337,7 @@ class ShardMemory:
         topic = (purge_marker.namespace, purge_marker.topic)
         self.purge_markers.add(purge_marker)
         self.index.forget(topic)
+        self._purged_groups |= {topic} if topic in self.limited_topics else set()
         if self.counts.is_lagging:
             self._purged_uncounted.add(topic)
         elif topic in self.counts:
@@ -339,6 +365,128 @@ class ShardMemory:
         timers, lease_ends, deleted = plan.new_timers(), plan.lease_ends(), plan.deleted_numbers()
         if timers or lease_ends or deleted:
             self._shard.on_dues_written({due_ms for due_ms, _ in timers}, lease_ends, deleted)
+
+    # ------------------------------------------------- topics with a group limit
+
+    def set_group_limits(self, limits: Mapping[TopicName, int]) -> None:
+        """Follow the policies of topics: how many items of one group may be leased at once. Between two flushes."""
+        for topic in [topic for topic in self.limited_topics if topic not in limits]:
+            del self.limited_topics[topic]
+            self._group_count -= self._group_counts.pop(topic, 0)
+            self._former_reservations.pop(topic, None)
+            self.index.remove_source(topic)
+            self._delivery_port.on_items_ready([topic])
+        for topic, limit in limits.items():
+            groups = self.limited_topics.get(topic)
+            if groups is None:
+                self._add_limited_topic(topic, limit)
+            elif groups.limit != limit:
+                groups.set_limit(limit)
+                self.settle_groups(topic)
+                self._delivery_port.on_items_ready([topic])
+
+    def _add_limited_topic(self, topic: TopicName, limit: int) -> None:
+        groups = self.limited_topics[topic] = TopicGroups(
+            limit,
+            self._groups_max,
+            GROUP_KEYS_MAX,
+            has_all=False,
+            keys_min=GROUP_KEYS_MAX // 4,
+            lookups_max=self._groups_max,  # fewer if it may have fewer groups
+        )
+        reserved = self.index.reserved_numbers()
+        if reserved:
+            # Their permits are unknown. Nothing is delivered until they have ended.
+            self._former_reservations[topic] = reserved
+        self.index.set_source(topic, groups, groups.boundary)
+        self._delivery_port.on_items_ready([topic])
+
+    def may_read_groups(self, topic: TopicName) -> bool:
+        """Return whether the groups of a topic with a limit may be read, or `on_items_ready` will be called when they may."""
+        former = self._former_reservations.get(topic)
+        if former is None:
+            return True
+        if not former.isdisjoint(self.index.reserved_numbers()):
+            return False
+        del self._former_reservations[topic]
+        return True
+
+    def group_hold(self, row: Row) -> tuple[int, list[int]] | None:
+        """Return the limit of a READY row's group and the items that hold the row back; None if nothing does. See `Group.holders`."""
+        groups = self.limited_topics.get((row.namespace, row.topic))
+        if groups is None or groups.limit is None or row.item_group is None:
+            return None
+        holders = groups.holders(row.item_group.decode(), row.order_key)
+        return None if holders is None else (groups.limit, holders)
+
+    def _follow_groups(self, plan: FlushPlan) -> dict[TopicName, None]:
+        """Give the changed rows of topics with a limit to their groups. Returns the topics with new heads."""
+        limited = self.limited_topics
+        touched: dict[TopicName, None] = {}
+
+        def follow(old: Row | None, new: Row | None) -> None:
+            row = old or new
+            assert row is not None
+            topic = (row.namespace, row.topic)
+            groups = limited.get(topic)
+            if groups is not None:
+                touched[topic] = None
+                is_strict = groups.limit == STRICT
+                groups.follow(
+                    UNGROUPED if row.item_group is None else row.item_group.decode(),
+                    None if old is None else line_place(old, is_strict=is_strict),
+                    None if new is None else line_place(new, is_strict=is_strict),
+                )
+
+        for row in plan.inserted:
+            follow(None, row)
+        for old, new in plan.moved:
+            follow(old, None)
+            follow(None, new)
+        for rows in plan.deleted.values():
+            for row in rows:
+                follow(row, None)
+        for old, new in zip(*plan.leased, strict=True):
+            follow(old, new)
+        for _, old, new in plan.changed:
+            follow(old, new)
+        for topic in self._purged_groups:
+            limited[topic].purge()
+        touched |= dict.fromkeys(self._purged_groups)
+        self._purged_groups.clear()
+        return dict.fromkeys(self.settle_touched_groups(touched))
+
+    def settle_touched_groups(self, followed: Iterable[TopicName] = ()) -> list[TopicName]:
+        """Settle topics of which rows have changed, or reservations have ended. Returns those that may deliver more."""
+        touched = dict.fromkeys([*followed, *self.index.take_touched_sources(), *self._former_reservations])
+        found = [topic for topic in touched if topic in self.limited_topics and self.settle_groups(topic)]
+        if self._group_count > self._groups_max:
+            # One has grown, and others must give its share back.
+            large = [topic for topic, groups in self.limited_topics.items() if len(groups) > self._groups_room(topic)]
+            found += [topic for topic in large if self.settle_groups(topic)]
+        return found
+
+    def _groups_room(self, topic: TopicName) -> int:
+        """Return how many groups a topic with a limit may have in memory: its share, and what other topics do not use."""
+        others = self._group_count - self._group_counts.get(topic, 0)
+        share = self._groups_max // max(1, len(self.limited_topics))
+        return max(GROUPS_MIN, share, self._groups_max - others)
+
+    def settle_groups(self, topic: TopicName) -> bool:
+        """Let the window of a topic with a limit follow its heads. Returns whether it has new ones."""
+        groups = self.limited_topics[topic]
+        groups.groups_max = self._groups_room(topic)
+        changes = groups.settle()
+        self._group_count += len(groups) - self._group_counts.get(topic, 0)
+        self._group_counts[topic] = len(groups)
+        boundary = None if changes.boundary == ABOVE_ALL else changes.boundary
+        if changes.is_reset or changes.removed or changes.added or boundary != self.index.boundary(topic):
+            self.index.set_heads(topic, changes.removed, changes.added, boundary, is_reset=changes.is_reset)
+        if groups.has_wanted:
+            self._shard.on_groups_wanted(topic)
+        if topic in self._former_reservations and self.may_read_groups(topic):
+            return True
+        return bool(changes.added)
 
     # --------------------------------------------------------------- failures
 
@@ -385,6 +533,11 @@ class ShardMemory:
         self.topic_table.check()
         if not self.counts.is_lagging:
             self._check_counts()
+        for topic, groups in self.limited_topics.items():
+            groups.check()
+            heads = sorted(key for group in groups.groups() for key in group.heads if key <= groups.boundary)
+            window = self.index.peek(topic, len(heads) + 1)
+            assert window == heads, f"invariant 13: the window of {topic} has {window}, and its heads are {heads}"
         for topic in self.purge_markers.topics():
             last = self.purge_markers.last_number(topic)
             purged = [key for key in self.index.peek(topic, len(self.index)) if order_key_number(key) <= last]

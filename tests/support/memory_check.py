@@ -146,9 +146,13 @@ def _index(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
         if row.state is State.READY:
             keys.setdefault((row.namespace, row.topic), []).append(row.order_key)
     for topic in index.topics():
-        if topic not in keys and not shard.counts.is_lagging:
+        if topic not in keys and not shard.counts.is_lagging and topic not in shard.memory.limited_topics:
             yield f"invariant 13: {topic} has a window but nothing is ready"
+    for topic in shard.memory.limited_topics:
+        yield from _limited_topic(shard, topic, [row for row in rows if (row.namespace, row.topic) == topic])
     for topic, ready in keys.items():
+        if topic in shard.memory.limited_topics:
+            continue
         boundary = index.boundary(topic)
         within = sorted(
             key
@@ -166,6 +170,42 @@ def _index(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
         )
         if first is not None and first != min(free, default=None):
             yield f"invariant 13: {first} counts as the best item of {topic} instead of {min(free, default=None)}"
+
+
+def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row]) -> Iterator[str]:
+    """Yield how the heads of a topic with a limit differ from what its rows allow."""
+    groups = shard.memory.limited_topics[topic]
+    limit = groups.limit
+    assert limit is not None
+    window = set(shard.index.peek(topic, len(rows) + 1))
+    is_exact = groups.has_all and not groups.has_wanted and not groups._reads
+    by_group: dict[bytes | None, list[Row]] = {}
+    for row in rows:
+        by_group.setdefault(row.item_group, []).append(row)
+    known = {row.order_key for row in rows if row.state is State.READY}
+    for key in window - known:
+        yield f"invariant 13: {topic} has the head {key}, which is not READY"
+    for name, items in by_group.items():
+        reserved = set(groups._reserved)
+        ready = sorted(row.order_key for row in items if row.state is State.READY and row.id not in reserved)
+        heads = sorted(window.intersection(ready))
+        if name is None:
+            continue
+        busy = len(
+            {row.id for row in items if row.state is State.LEASED} | reserved.intersection(row.id for row in items)
+        )
+        if busy > limit or (heads and len(heads) + busy > limit):
+            yield f"invariant 23: group {name!r} of {topic} has {busy} leases and the heads {heads}, and its limit is {limit}"
+        delivered = [row for row in items if row.attempt and row.id not in reserved]
+        returned = sorted(row.order_key for row in delivered if row.state is State.READY)
+        backs_off = any(row.state is State.DEFERRED for row in delivered)
+        if limit == 1 and heads and ((backs_off and not returned) or (returned and heads != returned[:1])):
+            yield f"invariant 24: group {name!r} of {topic} has the heads {heads}, and {returned} were delivered before"
+        may_deliver = busy < limit and not (limit == 1 and backs_off)
+        if is_exact and ready and may_deliver and not heads:
+            yield f"invariant 11: group {name!r} of {topic} has {ready} READY, {busy} leases, and no head"
+        if is_exact and limit == 1 and heads and not returned and heads != ready[:1]:
+            yield f"invariant 24: group {name!r} of {topic} has the heads {heads}, and {ready[:1]} is the first item"
 
 
 def _cache(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:

@@ -19,11 +19,11 @@ Knows nothing of indexes, flushes or callers.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foqs.core.items.item import GIVEN_UP_MS, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
+from foqs.core.items.item import GIVEN_UP_MS, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State, TopicName
 from foqs.core.items.row_filter import RowFilter
 from foqs_contract.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 
@@ -141,6 +141,8 @@ class FlushContext:
     first_attempt_ms: int
     token: int
     retry_policies: Mapping[str, RetryPolicy]
+    limited_topics: Container[TopicName] = ()
+    """Topics with a limit on the leases of their groups: there, a lease that has ended is over."""
 
 
 def new_row(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
@@ -385,6 +387,8 @@ def _extend_ready(event: Event, row: Row, context: FlushContext) -> Transition:
         return _reject_extend(event, row, context)
     if event.token <= 0 or event.token != row.token:
         return _stale_lease()
+    if row.item_group is not None and (row.namespace, row.topic) in context.limited_topics:
+        return _stale_lease()  # another item of its group may have its permit
     if _is_expired(row, context.now_ms):
         return _ttl_ended()
     if event.lease_ms == 0:

@@ -7,6 +7,9 @@ window. A topic without a window has no READY items except reserved ones. Evicti
 lowers a boundary, a refill raises it. Knows keys, not rows, and reads no table.
 
 If the key of an item changes, its old key is discarded and its new one added.
+
+A topic with a limit on the leases of its groups has a `HeadSource`: its window holds the heads of the source, and
+follows only them. Changes of its rows are for the source.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from operator import lt
-from typing import Final
+from typing import Final, Protocol
 
 from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, pack_order_key, unpack_order_key
 
@@ -27,6 +30,18 @@ _COMPACT_FRACTION: Final = 4
 
 _REFILL_KEYS_MIN: Final = 500
 """A refill reads this many keys if the window has room, even if all topics together exceed `order_keys_max`."""
+
+
+class HeadSource(Protocol):
+    """The groups of a topic, as its window sees them."""
+
+    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
+        """Note that a dequeue has reserved heads."""
+        ...
+
+    def end_reservations(self, numbers: Iterable[int]) -> None:
+        """Note that reservations have ended. Other numbers are ignored."""
+        ...
 
 
 class _Window:
@@ -128,6 +143,12 @@ class ReadyIndex:
         self._windows: dict[TopicName, _Window] = {}
         self._evictable: OrderedDict[_Window, None] = OrderedDict()
         """All windows with more than one key, and perhaps others; the least recently used first."""
+        self._sources: dict[TopicName, HeadSource] = {}
+        """What decides on the keys of the window, of topics that have such a thing."""
+        self._source_reservations: dict[int, TopicName] = {}
+        """The topic of each reserved item of a topic with a source, by its number."""
+        self._touched_sources: dict[TopicName, None] = {}
+        """Topics with a source of which reservations have ended since `take_touched_sources`."""
         self._reserved: dict[int, OrderKey] = {}
         self._reserved_key_max: OrderKey = BELOW_ALL
         """An upper bound of the reserved keys."""
@@ -206,6 +227,10 @@ class ReadyIndex:
         window = self._windows.get(topic)
         return None if window is None else window.boundary
 
+    def reserved_numbers(self) -> set[int]:
+        """Return the numbers of the reserved items."""
+        return set(self._reserved)
+
     def is_reserved(self, number: int) -> bool:
         """Return whether the item's key is reserved, and neither confirmed nor released."""
         return number in self._reserved
@@ -247,13 +272,14 @@ class ReadyIndex:
 
     def discover(self, topic: TopicName) -> None:
         """Give the topic a window that covers nothing: the table may hold READY items of it that are not in the index."""
-        self.forget(topic)
-        self._windows[topic] = _Window(topic, BELOW_ALL)
+        if topic not in self._sources:
+            self.forget(topic)
+            self._windows[topic] = _Window(topic, BELOW_ALL)
 
     def forget(self, topic: TopicName) -> None:
         """Drop the window of a topic without READY items in the table."""
         window = self._windows.get(topic)
-        if window is not None:
+        if window is not None and topic not in self._sources:
             self._size -= len(window)
             self._remove_window(window)
 
@@ -273,7 +299,7 @@ class ReadyIndex:
         if order_keys and order_keys[0] <= self._reserved_key_max:
             reserved = self._reserved
             order_keys = [key for key in order_keys if key & NUMBER_MAX not in reserved]
-        if order_keys:
+        if order_keys and not (self._sources and topic in self._sources):
             self._add_ready(topic, order_keys)
 
     def discard(self, topic: TopicName, key: OrderKey) -> None:
@@ -281,7 +307,7 @@ class ReadyIndex:
         number = key & NUMBER_MAX
         self._reserved.pop(number, None)
         window = self._windows.get(topic)
-        if window is None:
+        if window is None or (self._sources and topic in self._sources):
             return
         if window.refill is not None:
             window.refill.record_changes((number,), (None,))
@@ -293,6 +319,59 @@ class ReadyIndex:
             del order_keys[at]
             self._size -= 1
             self._compact(window)
+
+    # ------------------------------------------------------- heads of a source
+
+    def set_source(self, topic: TopicName, source: HeadSource, boundary: OrderKey | None) -> None:
+        """Let a source decide on the window from now on, which is empty at first. It gets the heads with `set_heads`."""
+        self._sources.pop(topic, None)
+        self.forget(topic)
+        self._sources[topic] = source
+        self.set_heads(topic, (), (), boundary, is_reset=True)
+
+    def remove_source(self, topic: TopicName) -> None:
+        """Let the window hold READY keys again. It covers nothing: a refill reads them."""
+        if self._sources.pop(topic, None) is not None:
+            self.discover(topic)
+
+    def has_source(self, topic: TopicName) -> bool:
+        """Return whether a source decides on the window of this topic."""
+        return topic in self._sources
+
+    def set_heads(
+        self,
+        topic: TopicName,
+        removed: Iterable[OrderKey],
+        added: Sequence[OrderKey],
+        boundary: OrderKey | None,
+        *,
+        is_reset: bool,
+    ) -> None:
+        """Follow the heads of the source. `added` is in order; if `is_reset`, it has all of them. See `boundary`."""
+        window = self._windows.get(topic)
+        if window is None:
+            if not added and boundary is None:
+                return
+            window = self._windows[topic] = _Window(topic, boundary)
+        before = len(window)
+        gone = set(removed)
+        kept = (
+            []
+            if is_reset
+            else [
+                key
+                for key in window.order_keys[window.start :]
+                if key not in gone and (boundary is None or key <= boundary)
+            ]
+        )
+        if added:
+            kept = sorted({*kept, *added}) if kept else [*added]
+        window.order_keys, window.start, window.boundary = kept, 0, boundary
+        self._size += len(kept) - before
+        if not kept and boundary is None:
+            self._remove_window(window)
+        elif self._size > self._order_keys_max:
+            self._evict()
 
     # -------------------------------------------------------------- delivery
 
@@ -310,6 +389,8 @@ class ReadyIndex:
                 self._reserved_key_max = key
             self._size -= 1
             self._remove_window(window)
+            if self._sources and topic in self._sources:
+                self._reserve_at_source(topic, order_keys)
             return order_keys
         end = min(start + count, len(order_keys))
         best = order_keys[start:end]
@@ -323,7 +404,32 @@ class ReadyIndex:
         if window.is_evictable:
             self._evictable.move_to_end(window)
         self._compact(window)
+        if self._sources and topic in self._sources:
+            self._reserve_at_source(topic, best)
         return best
+
+    def _reserve_at_source(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
+        self._sources[topic].reserve(order_keys)
+        self._source_reservations.update([(key & NUMBER_MAX, topic) for key in order_keys])
+
+    def _end_at_sources(self, numbers: Iterable[int]) -> None:
+        """Let sources know which of their reservations have ended."""
+        ended: dict[TopicName, list[int]] = {}
+        for number in numbers:
+            topic = self._source_reservations.pop(number, None)
+            if topic is not None:
+                ended.setdefault(topic, []).append(number)
+        for topic, own in ended.items():
+            source = self._sources.get(topic)
+            if source is not None:
+                source.end_reservations(own)
+                self._touched_sources[topic] = None
+
+    def take_touched_sources(self) -> list[TopicName]:
+        """Return the topics with a source of which reservations have ended since the last call."""
+        touched = [*self._touched_sources]
+        self._touched_sources.clear()
+        return touched
 
     def confirm_reservations(self, numbers: Iterable[int]) -> int:
         """End the reservations of items that were leased or are gone. Return how many of them were still reserved.
@@ -332,6 +438,9 @@ class ReadyIndex:
         """
         reserved = self._reserved
         before = len(reserved)
+        if self._source_reservations:
+            numbers = list(numbers)
+            self._end_at_sources(numbers)
         for number in numbers:
             reserved.pop(number, None)
         if not reserved:
@@ -341,6 +450,12 @@ class ReadyIndex:
     def release_reservations(self, topic: TopicName, order_keys: Iterable[OrderKey]) -> bool:
         """Put reserved items that were not delivered back into their window. Return whether any was still reserved."""
         reserved = self._reserved
+        if self._sources and topic in self._sources:
+            # The permit returns also if the item is not READY any more.
+            numbers = [key & NUMBER_MAX for key in order_keys]
+            self._end_at_sources(numbers)
+            released_count = sum([reserved.pop(number, None) is not None for number in numbers])
+            return released_count > 0
         # If the reservation of a number has another key, this key is outdated.
         released = [key for key in order_keys if reserved.get(key & NUMBER_MAX) == key]
         if not released:
@@ -368,7 +483,7 @@ class ReadyIndex:
         The read may run while the index changes. `finish_refill` or `cancel_refill` ends it.
         """
         window = self._windows.get(topic)
-        if window is None or window.boundary is None:
+        if window is None or window.boundary is None or topic in self._sources:
             return None
         if window.refill is not None and not window.refill.is_of_first_key:
             return None
@@ -391,7 +506,7 @@ class ReadyIndex:
         A refill does not wait for it: it makes it void. `finish_first_key_read` or `cancel_refill` ends it.
         """
         window = self._windows.get(topic)
-        if window is None or window or window.boundary is None:
+        if window is None or window or window.boundary is None or topic in self._sources:
             return None
         if window.first_unread is not None or window.refill is not None:
             return None
@@ -486,14 +601,16 @@ class ReadyIndex:
         order_keys = [key for window in windows for key in window.order_keys[window.start :]]
         for window in windows:
             window.check()
+            if window.topic in self._sources:
+                continue
             assert len(window) <= self._window_order_keys_max, f"invariant 18: the window of {window.topic} is too long"
             assert len(window) <= 1 or window.is_evictable, f"invariant 18: {window.topic} cannot be evicted"
         assert self._size == len(order_keys), (
             f"invariant 13: the index has {len(order_keys)} keys and counts {self._size}"
         )
-        assert self._size <= self._order_keys_max or self._size == sum(map(bool, windows)), (
-            "invariant 18: the index is too long"
-        )
+        assert self._size <= self._order_keys_max or not any(
+            len(window) > 1 and window.topic not in self._sources for window in windows
+        ), "invariant 18: the index is too long"
         evictable = {window for window in windows if window.is_evictable}
         assert self._evictable.keys() == evictable, "invariant 18: another set of windows can be evicted"
         numbers = {key & NUMBER_MAX for key in order_keys}
@@ -508,12 +625,19 @@ class ReadyIndex:
         window = self._windows.get(topic)
         held = 0 if window is None else len(window)
         assert held <= ready_count, f"invariant 13: {topic} has {held} keys in its window and {ready_count} READY items"
+        if topic in self._sources:
+            return  # its other items wait for heads
         assert (window is not None and window.boundary is not None) or ready_count <= held + len(self._reserved), (
             f"invariant 13: {topic} has {ready_count} READY items, {held} in its window, and no boundary"
         )
 
     def covers(self, topic: TopicName, key: OrderKey) -> bool:
-        """Return whether this READY key is in its window, reserved, or above the boundary, so that a refill will read it."""
+        """Return whether this READY key is in its window, reserved, or above the boundary, so that a refill will read it.
+
+        True for a topic with a source, which knows where the key is.
+        """
+        if topic in self._sources:
+            return True
         window = self._windows.get(topic)
         if self._reserved.get(key & NUMBER_MAX) == key:
             return True

@@ -1,0 +1,205 @@
+"""Topics whose groups have a limit, on a whole engine: permits, order, takeover, changed limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from random import Random
+
+import pytest
+
+from foqs.core.items.item import GroupedItem, NewItem, State, format_id
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import Engine
+from foqs.queue.port import RowView
+from foqs.shard.shard_memory import GROUP_KEYS_MAX
+from foqs_contract.errors import StaleLease
+from tests.support.builders import engine_settings, new_item
+from tests.support.engines import Caller, World, ok, run_in_world
+
+ONE = engine_settings(1)
+EIGHT_GROUPS = replace(ONE, shard=ONE.shard.model_copy(update={"ready_index_items_max": 8 * GROUP_KEYS_MAX}))
+"""Eight groups of all topics with a limit in memory."""
+LITTLE_MEMORY = replace(
+    ONE,
+    shard=ONE.shard.model_copy(update={"ready_index_items_max": 10}),
+    shard_constants=replace(ONE.shard_constants, ready_window_items_max=3),
+)
+"""Two groups of a topic with a limit in memory, and pages of three rows."""
+GROUPS = ("anna", "bert", "carl", "dora", "emil")
+
+
+def grouped(group: str | None, topic: str = "t", priority: int = 0, delay_ms: int | None = None) -> NewItem:
+    item = new_item(topic, priority=priority, delay_ms=delay_ms, item_group=None if group is None else group.encode())
+    return item if group is None else GroupedItem(**asdict(item))
+
+
+def id_of(item: RowView) -> str:
+    return format_id(item.shard, item.row.id)
+
+
+async def limit(engine: Engine, limits: Mapping[str, int]) -> None:
+    """Give topics limits, as a policy does."""
+    engine.namespaces.group_limits = {("default", topic): each for topic, each in limits.items()}
+    for shard in engine.shards.values():
+        shard.follow_group_limits()
+
+
+def leased(world: World) -> Counter[tuple[str, bytes]]:
+    """Count the leases of each group by the rows."""
+    rows = [row for table in world.database.tables.values() for row in table.rows.values()]
+    return Counter(
+        (row.topic, row.item_group) for row in rows if row.state is State.LEASED and row.item_group is not None
+    )
+
+
+def test_a_strict_group_is_delivered_in_order_and_one_by_one() -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(ONE)
+        await limit(engine, {"t": 1})
+        caller = Caller(world, engine)
+        ids = [ok((await caller.enqueue([grouped("anna")]))[0]) for _ in range(4)]
+        other = ok((await caller.enqueue([grouped("bert")]))[0])
+        first = await caller.get(count=10)
+        assert {id_of(item) for item in first.items} == {ids[0], other}
+        assert not (await caller.get(count=10)).items
+        await caller.do(EventKind.ACK, [item for item in first.items if id_of(item) == ids[0]])
+        for id in ids[1:]:
+            item = await caller.one(wait_ms=1_000)
+            assert id_of(item) == id
+            await caller.do(EventKind.NACK, [item], delay_ms=50)
+            await caller.enqueue([grouped("anna", priority=-5)])  # a new one passes no delivered one
+            assert not (await caller.get(count=10)).items
+            again = await caller.one(wait_ms=1_000)
+            assert id_of(again) == id
+            await caller.do(EventKind.ACK, [again])
+            better = await caller.one(wait_ms=1_000)
+            assert better.row.priority == -5
+            await caller.do(EventKind.ACK, [better])
+        assert not world.broken
+
+    run_in_world(story)
+
+
+def test_a_waiting_dequeue_gets_the_next_item_when_a_permit_returns() -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(ONE)
+        await limit(engine, {"t": 2})
+        caller = Caller(world, engine)
+        await caller.enqueue([grouped("anna") for _ in range(5)])
+        first = await caller.get(count=5, lease_ms=200)
+        assert len(first.items) == 2
+        later = await caller.get(count=5, wait_ms=5_000)  # the leases end
+        assert 1 <= len(later.items) <= 2
+        assert max(leased(world).values()) <= 2
+        assert not world.broken
+
+    run_in_world(story)
+
+
+def test_a_lease_that_has_ended_is_not_extended() -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(ONE)
+        await limit(engine, {"t": 1})
+        caller = Caller(world, engine)
+        await caller.enqueue([grouped("anna"), grouped(None)])
+        items = (await caller.get(count=2, lease_ms=100)).items
+        assert len(items) == 2
+        await world.pass_s(0.5)
+        outcomes = await caller.do(EventKind.EXTEND, items)
+        refused = {
+            item.row.item_group: isinstance(outcome, StaleLease) for item, outcome in zip(items, outcomes, strict=True)
+        }
+        assert refused == {b"anna": True, None: False}
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("settings", [ONE, LITTLE_MEMORY], ids=["all in memory", "little memory"])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_group_has_more_leases_than_its_limit_and_all_items_are_delivered(seed: int, settings: object) -> None:
+    rng = Random(seed)
+
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(settings)  # type: ignore[arg-type]
+        limits = {"t": rng.choice((1, 2)), "u": rng.choice((1, 3))}
+        await limit(engine, limits)
+        caller = Caller(world, engine)
+        for _ in range(150):
+            kind = rng.random()
+            if kind < 0.4:
+                items = [
+                    grouped(
+                        rng.choice((*GROUPS, None)),
+                        rng.choice("tu"),
+                        rng.choice((0, 0, 1)),
+                        rng.choice((None, None, 300)),
+                    )
+                    for _ in range(rng.randint(1, 4))
+                ]
+                await caller.enqueue(items)
+            elif kind < 0.95:
+                got = (await caller.dequeue([("t", rng.randint(1, 5)), ("u", 3)], rng.choice((0, 20)), 400)).items
+                for item in got:
+                    fate = rng.random()
+                    if fate < 0.5:
+                        await caller.do(EventKind.ACK, [item])
+                    elif fate < 0.7:
+                        await caller.do(EventKind.NACK, [item], delay_ms=rng.choice((None, 0, 200)))
+                    elif fate < 0.8:
+                        await caller.do(EventKind.RELEASE, [item])
+                    elif fate < 0.85:
+                        await caller.cancel(id_of(item))
+            elif kind < 0.97:
+                await engine.abort()
+                engine = await world.counted_engine(settings)  # type: ignore[arg-type]
+                await limit(engine, limits)
+                caller = Caller(world, engine)
+            else:
+                await world.pass_s(0.3)
+            for (topic, group), count in leased(world).items():
+                assert count <= limits[topic], (topic, group)
+        await world.pass_s(2.0)
+        for _ in range(400):
+            got = (await caller.dequeue([("t", 5), ("u", 5)], 1_500)).items
+            if not got:
+                break
+            await caller.do(EventKind.ACK, got)
+        assert world.rows() == []
+        assert not world.broken
+
+    run_in_world(story)
+
+
+def test_topics_with_limits_share_the_memory_for_groups() -> None:
+    """One topic may use it all while it is alone; another one takes its share back, and both deliver all their items."""
+
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(EIGHT_GROUPS)
+        await limit(engine, {"t": 1, "u": 1})
+        memory = engine.shards[1].memory
+        caller = Caller(world, engine)
+
+        def sizes() -> dict[str, int]:
+            return {topic: len(groups) for (_, topic), groups in memory.limited_topics.items()}
+
+        await caller.enqueue([grouped(f"group {number}") for number in range(20)])
+        got = (await caller.dequeue([("t", 1)], 2_000)).items
+        assert sizes() == {"t": 8, "u": 0}
+        await caller.enqueue([grouped(f"group {number}", "u") for number in range(20)])
+        got += (await caller.dequeue([("u", 1)], 2_000)).items
+        await caller.do(EventKind.ACK, got)
+        assert sizes()["t"] <= 4
+        assert sum(sizes().values()) <= 8
+        delivered = len(got)
+        while delivered < 40:
+            got = (await caller.dequeue([("t", 3), ("u", 3)], 5_000)).items
+            assert got
+            await caller.do(EventKind.ACK, got)
+            assert sum(sizes().values()) <= 8
+            delivered += len(got)
+        assert world.rows() == []
+        assert not world.broken
+
+    run_in_world(story)
