@@ -1,9 +1,9 @@
 """A client of a simulated run whose items have groups.
 
 Holds `GroupClient`. It uses the same keys in several groups, repeats enqueues within the key window, enqueues some items of
-a group atomically, delivers, returns, moves and redrives them. No other client uses its topics. Always true: each
-payload is unique, and its items have no delay and no TTL and are not updated, so that a history can show a move as in
-`mover`. Does not judge.
+a group atomically, delivers, returns, extends, moves, redrives, cancels and purges them. No other client uses its topics.
+Always true: each payload is unique, and its items have no delay and no TTL and are not updated, so that a history can show
+a move as in `mover`. Does not judge.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ FIRST: Final = "grouped"
 NEXT: Final = "grouped next"
 """The topic to which they move."""
 GROUPED_TOPICS: Final = (FIRST, NEXT)
+LIMITS: Final = {FIRST: 1, NEXT: 2}
+"""How many items of one group may be leased at once, in runs with limits."""
 _GROUPS: Final = ("anna", "bert", "cäsar", "dora", "d" * 255)
 _KEPT_S: Final = 3.0
 """How long an item with a key is repeated: less than the key window."""
@@ -43,9 +45,19 @@ class GroupClient(SimulatedClient):
     async def work(self, is_over: Callable[[], bool]) -> None:
         """Enqueue, repeat, deliver, settle, redrive and move until the work is over."""
         rng = self._rng
-        steps = (self._enqueue, self._repeat, self._enqueue_atomically, self._consume, self._redrive, self._move)
+        steps = (
+            self._enqueue,
+            self._repeat,
+            self._enqueue_atomically,
+            self._consume,
+            self._hold,
+            self._redrive,
+            self._move,
+            self._cancel,
+            self._purge,
+        )
         while not is_over():
-            [step] = rng.choices(steps, (30, 12, 8, 40, 5, 5))
+            [step] = rng.choices(steps, (30, 12, 8, 40, 3, 5, 5, 4, 2))
             self._start(step())
             await asyncio.sleep(rng.expovariate(25))
         await asyncio.gather(*self._in_flight)
@@ -68,6 +80,9 @@ class GroupClient(SimulatedClient):
     async def _enqueue(self) -> None:
         """Enqueue some items, of which two may share a key in different groups."""
         rng = self._rng
+        if rng.random() < 0.2:
+            await self._call(self._client.enqueue([self._new_item(rng.choice(_GROUPS), None, NEXT) for _ in range(4)]))
+            return
         groups = rng.sample(_GROUPS, rng.randint(1, 3))
         key = f"order {self._number}" if rng.random() < 0.6 else None
         items = [self._new_item(group, key) for group in groups]
@@ -98,10 +113,10 @@ class GroupClient(SimulatedClient):
         items = [self._new_item(group, None) for _ in range(self._rng.randint(0, 4))] + [self._new_item(group, key)]
         await self._call(self._client.enqueue(items, atomic=True, timeout_ms=self._timeout_ms()))
 
-    def _new_item(self, group: str | None, key: str | None) -> Item:
+    def _new_item(self, group: str | None, key: str | None, topic: str = FIRST) -> Item:
         self._number += 1
         return Item(
-            FIRST,
+            topic,
             f"grouped/{self._number}".encode(),
             self._rng.choice((0, 0, 0, 1, -3)),
             lease_ms=self._rng.choice((60, 300, 900)),
@@ -119,8 +134,24 @@ class GroupClient(SimulatedClient):
         for delivery in await self._call(self._client.dequeue(wants, wait_ms=wait_ms, timeout_ms=1_000)):
             await self._settle(delivery)
 
+    async def _hold(self) -> None:
+        """Hold what is there, and enqueue more of the same groups while a dequeue waits: it must not get what the limit forbids."""
+        held = await self._call(self._client.dequeue({FIRST: 20}, wait_ms=0, lease_ms=900, timeout_ms=1_000))
+        items = [self._new_item(group, None) for group in sorted({each.group for each in held if each.group})]
+        waiting = asyncio.ensure_future(
+            self._call(self._client.dequeue({FIRST: 1}, wait_ms=300, lease_ms=900, timeout_ms=1_000))
+        )
+        try:
+            await asyncio.sleep(0.02)  # it waits by now
+            if items:
+                await self._call(self._client.enqueue(items, timeout_ms=self._timeout_ms()))
+        finally:
+            more = await waiting
+        for delivery in [*held, *more]:
+            await self._settle(delivery)
+
     async def _settle(self, delivery: Delivery) -> None:
-        """Ack most deliveries; return, give up or forget the others."""
+        """Ack most deliveries; return, give up, extend or forget the others. An extension may come when the lease has ended."""
         rng, client = self._rng, self._client
         kind = rng.random()
         if kind < 0.6:
@@ -131,6 +162,9 @@ class GroupClient(SimulatedClient):
             await self._call(client.nack([Nack(delivery.id, delivery.token, delay_ms, dead=is_dead)]))
         elif kind < 0.9:
             await self._call(client.release([delivery]))
+        elif kind < 0.95:
+            await asyncio.sleep(rng.uniform(0.02, 1.2))
+            await self._call(client.extend([delivery], lease_ms=rng.choice((300, 900))))
 
     # ----------------------------------------------------------------- changes
 
@@ -143,3 +177,12 @@ class GroupClient(SimulatedClient):
             ids = sorted(set(self._rng.choices(list(self._known), k=4)))
             items = [self._known[id] for id in ids]
             await self._call(self._client.move(ids, items, NEXT, timeout_ms=self._timeout_ms()))
+
+    async def _cancel(self) -> None:
+        if self._known:
+            await self._call(self._client.cancel(sorted(set(self._rng.choices(list(self._known), k=3)))))
+
+    async def _purge(self) -> None:
+        # An item whose move has an unknown outcome counts as one of both topics, so a history could not tell what a purge of
+        # the other one must have deleted.
+        await self._call(self._client.purge_topic(FIRST))

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from foqs.core.flush import flush_plan
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
+from foqs.core.flush.operation import Leases
 from foqs.core.flush.writes import Writes
-from foqs.core.items.item import KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row
+from foqs.core.groups import group_scan
+from foqs.core.groups.group import Group
+from foqs.core.groups.known_keys import NO_ITEMS
+from foqs.core.groups.places import GroupPlace, Placed, line_place
+from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.items import life
+from foqs.core.items.item import NUMBER_MAX, KeyedAbsoluteTimeItem, KeyedItem, NewItem, OrderKey, Row, State, TopicName
 from foqs.core.items.item_with_history import ItemWithHistory
-from foqs.core.items.life import EventKind
+from foqs.core.items.life import Event, EventKind, FlushContext, Rule, Transition
 from foqs.core.journal.journal_events import FlushEvents
+from foqs.core.memory.ready_index import ReadyIndex
 from foqs.queue import placement
 from foqs.rpc import codec
+from foqs.shard import shard_memory
+from foqs.shard.flush_planner import FlushPlanner
+from foqs.shard.shard import OwnedShard
+from foqs.shard.shard_memory import ShardMemory
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.journaled import journal_recovery
 from foqs_contract.key_slots import group_prefix
@@ -76,6 +89,103 @@ def groups_in_any_shard() -> None:
     plant(placement, "_BOUND_TYPES", frozenset((KeyedItem, KeyedAbsoluteTimeItem, ItemWithHistory)))
 
 
+def one_lease_too_many() -> None:
+    """A strict group counts its reservations and not its leases."""
+
+    def run(self: Group, run_max: int) -> list[OrderKey]:
+        leased, self.known[GroupPlace.LEASED] = self.known[GroupPlace.LEASED], NO_ITEMS
+        found = original(self, run_max)
+        self.known[GroupPlace.LEASED] = leased
+        return found
+
+    original = plant(Group, "run", run)
+
+
+def permit_kept_at_give_back() -> None:
+    """A reservation that is given back keeps its permit."""
+
+    def release(self: ReadyIndex, topic: TopicName, order_keys: Iterable[OrderKey]) -> bool:
+        source = self._sources.get(topic)
+        if source is None:
+            return original(self, topic, order_keys)
+        return sum([self._reserved.pop(key & NUMBER_MAX, None) is not None for key in order_keys]) > 0
+
+    original = plant(ReadyIndex, "release_reservations", release)
+
+
+def returned_item_passed() -> None:
+    """An item that was delivered before waits like others in a strict group."""
+    for module in (shard_memory, group_scan):
+        plant(module, "line_place", lambda row, *, is_strict: line_place(row, is_strict=False))
+
+
+def ended_lease_extended() -> None:
+    """A lease that has ended may be extended in a topic with a limit."""
+
+    def extend(event: Event, row: Row, moment: FlushContext) -> Transition:
+        return original(event, row, replace(moment, limited_topics=()))
+
+    rule = life.TABLE[State.READY, EventKind.EXTEND]
+    original = rule.decide
+    table = cast("dict[tuple[State, EventKind], Rule]", life.TABLE)
+    table[State.READY, EventKind.EXTEND] = Rule(extend, rule.outcomes)
+
+
+def new_items_delivered_directly() -> None:
+    """A new item goes to a waiting dequeue without a permit."""
+
+    def assign(self: FlushPlanner, batch: Batch) -> list[Part[Leases]]:
+        limited, self._memory.limited_topics = self._memory.limited_topics, {}
+        deliveries = original(self, batch)
+        self._memory.limited_topics = limited
+        return deliveries
+
+    original = plant(FlushPlanner, "_assign_to_waiters", assign)
+
+
+def limits_unread_at_takeover() -> None:
+    """A new owner does not look at the limits of its topics."""
+    plant(OwnedShard, "follow_group_limits", lambda self: None)
+
+
+def permit_kept_at_cancel() -> None:
+    """A leased item that is cancelled keeps its permit."""
+
+    def follow(self: TopicGroups, name: str, old: Placed | None, new: Placed | None) -> None:
+        if new is None and old is not None and old[0] is GroupPlace.LEASED and (name, old[1]) in cancelled:
+            return
+        original(self, name, old, new)
+
+    def apply(self: ShardMemory, plan: FlushPlan) -> dict[TopicName, None]:
+        cancelled.clear()
+        cancelled.update(
+            (row.item_group.decode(), row.order_key)
+            for row in plan.deleted.get(EventKind.CANCEL, ())
+            if row.item_group is not None
+        )
+        return original_apply(self, plan)
+
+    cancelled: set[tuple[str, OrderKey]] = set()
+    original = plant(TopicGroups, "follow", follow)
+    original_apply = plant(ShardMemory, "_follow_groups", apply)
+
+
+def permits_kept_at_purge() -> None:
+    """A purge leaves the groups of its topic as they were."""
+    plant(TopicGroups, "purge", lambda self: None)
+
+
+LIMIT_BUGS: Final[Mapping[str, Bug]] = {
+    "one-lease-too-many": Bug(one_lease_too_many, (13, 23), first_seed=2),
+    "permit-kept-at-give-back": Bug(permit_kept_at_give_back, (11, 13)),
+    "returned-item-passed": Bug(returned_item_passed, (24,)),
+    "new-items-delivered-directly": Bug(new_items_delivered_directly, (23,), first_seed=2),
+    "ended-lease-extended": Bug(ended_lease_extended, (23,), first_seed=3),
+    "permit-kept-at-cancel": Bug(permit_kept_at_cancel, (11, 13), first_seed=2),
+    "permits-kept-at-purge": Bug(permits_kept_at_purge, (11, 13), first_seed=2),
+    "limits-unread-at-takeover": Bug(limits_unread_at_takeover, (23,)),
+}
+"""Bugs that show if the topics have limits."""
 BUGS: Final[Mapping[str, Bug]] = {
     "group-lost-at-insert": Bug(group_lost_at_insert, (2,)),
     "group-lost-at-nack": Bug(group_lost_at_nack, (2,)),

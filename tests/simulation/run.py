@@ -21,6 +21,7 @@ from typing import Final
 from tests.simulation import (
     event_counts,
     full_disk,
+    group_limits,
     key_windows,
     payload_weights,
     planted_atomic,
@@ -165,6 +166,7 @@ def run_seed(
             *full_disk.DELAYED,
             *run.differences,
             *(str(each) for each in check_histories(histories, run.cluster.bounds())),
+            *group_limits.violations(histories, run.cluster.bounds()),
         ],
         counts,
         run.history.text() if keep_history else None,
@@ -181,6 +183,7 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
         **planted_completions.BUGS,
         **planted_groups.BUGS,
         **planted_groups.JOURNAL_BUGS,
+        **planted_groups.LIMIT_BUGS,
         **planted_holes.BUGS,
         **planted_incarnations.BUGS,
         **planted_moves.BUGS,
@@ -254,6 +257,7 @@ def main() -> int:
     parser.add_argument("--atomic", action="store_true", help="let a client make atomic calls")
     parser.add_argument("--completions", action="store_true", help="let a client complete items")
     parser.add_argument("--groups", action="store_true", help="let the items of a client have groups")
+    parser.add_argument("--limits", action="store_true", help="limit the leases of groups")
     parser.add_argument("--history", type=Path, help="with one seed: write its history to this file")
     parser.add_argument(
         "--plant",
@@ -262,6 +266,8 @@ def main() -> int:
     options = parser.parse_args()
     seeds = sorted(range(options.base, options.base + options.seeds), key=lambda seed: seed != options.first)
     keep_history = options.history is not None
+    if options.limits:
+        group_limits.install()
     results = run_seeds(
         seeds,
         options.jobs,

@@ -133,9 +133,12 @@ def test_fixed_seeds_of_stores_that_journal_atomic_calls_and_completions_have_no
     "kind",
     [
         [],
+        ["--limits"],
         pytest.param(["--fleet"], marks=pytest.mark.long),
         pytest.param(["--journal"], marks=pytest.mark.long),
         pytest.param(["--journal", "--fleet"], marks=pytest.mark.long),
+        pytest.param(["--limits", "--fleet"], marks=pytest.mark.long),
+        pytest.param(["--limits", "--journal"], marks=pytest.mark.long),
     ],
 )
 def test_fixed_seeds_with_groups_have_no_violation(kind: list[str], base: int, seeds: int) -> None:
@@ -257,6 +260,12 @@ def test_a_planted_bug_of_completions_is_caught(name: str) -> None:
 @planted(planted_groups.BUGS)
 def test_a_planted_bug_of_groups_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_groups.BUGS[name], "--groups")
+
+
+@pytest.mark.timeout(300)
+@planted(planted_groups.LIMIT_BUGS)
+def test_a_planted_bug_of_limits_of_groups_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_groups.LIMIT_BUGS[name], "--groups", "--limits")
 
 
 @pytest.mark.timeout(300)

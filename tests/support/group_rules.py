@@ -5,11 +5,12 @@ Always true: as in `checker`, which checks that each delivery and row shows the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from tests.support.clock_bounds import ClockBounds
 from tests.support.history import CallEnd, Entry
-from tests.support.item_histories import ItemHistories
+from tests.support.item_histories import BY_ID, DeliveryReceipt, ItemHistories, ItemHistory
 
 NAMES: Final = (
     "grouped items",
@@ -69,6 +70,89 @@ def divided_groups(histories: ItemHistories) -> Iterator[tuple[list[str], str]]:
     for (_, group), ids in shards.items():
         if len(ids) > 1:
             yield list(ids.values()), f"group {group} has items in the shards {', '.join(ids)}"
+
+
+def broken_limits(
+    histories: ItemHistories, limits: Mapping[str, int], bounds: ClockBounds
+) -> Iterator[tuple[int, list[str], str]]:
+    """Yield (invariant, ids, problem) where consumers had more items of a group than its limit, or passed a delivered one.
+
+    Args:
+        limits: the limit of each topic that has always had one.
+    """
+    groups: dict[tuple[Any, str, str], list[tuple[DeliveryReceipt, ItemHistory]]] = {}
+    for item in histories:
+        group = item.requested("group")
+        for receipt in item.receipts if group is not None else ():
+            topic = receipt.result["topic"]
+            if topic in limits:
+                groups.setdefault((item.namespace, topic, group), []).append((receipt, item))
+    for (_, topic, group), receipts in groups.items():
+        held = [(*span, item) for receipt, item in receipts for span in _held_ms(item, receipt, bounds)]
+        for requested_ms, granted_ms, _, item in held:
+            others = {
+                other.id
+                for _, from_ms, until_ms, other in held
+                if other is not item and from_ms < requested_ms and granted_ms < until_ms
+            }
+            if len(others) >= limits[topic]:
+                problem = (
+                    f"{item.id} was leased until {granted_ms:.0f} ms while {len(others)} items of group {group} were"
+                )
+                yield 23, [item.id, *others], problem
+        for receipt, item in receipts:
+            if limits[topic] == 1:
+                for other, again in _passed(receipt, item, receipts):
+                    yield (
+                        24,
+                        [item.id, other.id],
+                        f"{receipt} passed an item of group {group}, which {again} brought again",
+                    )
+
+
+def _held_ms(item: ItemHistory, receipt: DeliveryReceipt, bounds: ClockBounds) -> Iterator[tuple[float, float, float]]:
+    """Yield each span of time in which the consumer certainly had a lease: when it was requested, from when, until when.
+
+    The lease of a delivery is one, and that of each extension: an extension may come when the former lease has ended.
+    """
+    calls = [entry for op in BY_ID for entry in item.ops[op]]
+    removals = [(entry.invoked, entry.returned) for entry in item.ops["cancel"]]
+    removals += [(call.invoked, call.returned) for call in item.purges()]
+    grants: list[tuple[float, float, Any, Entry | None]] = [
+        (receipt.requested.at_ms, receipt.received.at_ms, receipt.call.args.get("lease_ms"), None)
+    ]
+    grants += [
+        (entry.invoked.at_ms, entry.returned.at_ms, entry.requested.get("lease_ms"), entry)
+        for entry in item.ops["extend"]
+        if entry.end is CallEnd.OK and entry.returned is not None and entry.requested["token"] == receipt.token
+    ]
+    for requested_ms, from_ms, lease_ms, extension in grants:
+        length_ms = item.requested("lease_ms", bounds.lease_ms_default) if lease_ms is None else lease_ms
+        if length_ms is not None:
+            ends = [
+                entry.invoked.at_ms for entry in calls if entry is not extension and entry.invoked.at_ms >= requested_ms
+            ]
+            # One that was under way may have ended the lease at once.
+            ends += [
+                max(requested_ms, invoked.at_ms)
+                for invoked, returned in removals
+                if returned is None or returned.at_ms >= requested_ms
+            ]
+            yield requested_ms, from_ms, min([requested_ms + bounds.shortest_ms(float(length_ms)), *ends])
+
+
+def _passed(
+    receipt: DeliveryReceipt, item: ItemHistory, receipts: Sequence[tuple[DeliveryReceipt, ItemHistory]]
+) -> Iterator[tuple[ItemHistory, DeliveryReceipt]]:
+    """Yield items of a strict group that were delivered before and after this delivery, and the later delivery."""
+    for before, other in receipts:
+        if other is item or not before.received.before(receipt.requested):
+            continue
+        if other.possible_operations("release", "redrive"):
+            continue  # it may have been as new as the others
+        for again in other.receipts:
+            if again.token > before.token and receipt.received.before(again.requested):
+                yield other, again
 
 
 def _shard_of(id: str) -> str:
