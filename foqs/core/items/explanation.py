@@ -9,6 +9,7 @@ Pure; knows no shards and no calls.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -17,6 +18,10 @@ from foqs.core.items.item import GIVEN_UP_MS, PRIORITY_MIN, DeliveryPolicy, Row,
 from foqs_contract.plurals import counted
 
 _UNITS: Final = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+
+
+HOLDERS_SHOWN_MAX: Final = 10
+"""The items of a group that an explanation names."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -30,6 +35,8 @@ class ItemSnapshot:
         store_error: why the shard's database does not answer; None if it does.
         suspension: why the host delivers nothing for now, and the remedy; None if it delivers.
         is_reserved: a delivery of the item is being written.
+        group_limit: the limit of its group on leases, if the group holds it back; else None.
+        group_holders: the items of its group that come first, as far as they are in memory.
         is_in_memory: the ready index holds the item's key.
         better_count: READY items of the topic before this one; None if unknown.
         is_better_count_exact: False if counting stopped at `better_count`.
@@ -52,6 +59,8 @@ class ItemSnapshot:
     suspension: tuple[str, str] | None = None
     is_paused: bool = False
     is_reserved: bool = False
+    group_limit: int | None = None
+    group_holders: Sequence[str] = ()
     is_in_memory: bool = True
     better_count: int | None = 0
     is_better_count_exact: bool = True
@@ -186,6 +195,8 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
     _explain_pause(snapshot, row, explanation, "Its topic is paused: no item of it is delivered")
     if snapshot.is_reserved:
         explanation.add("It is being delivered at this moment.", "Ask again: it is then leased, or ready again.")
+    elif snapshot.group_limit is not None:
+        _explain_group(snapshot, row, snapshot.group_limit, explanation)
     else:
         _explain_order(snapshot, row, explanation)
     if row.payload_bytes > snapshot.payload_bytes_max:
@@ -196,6 +207,29 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
             f"foqs namespace update {shlex.quote(snapshot.namespace)} --payload-bytes-max {row.payload_bytes}",
         )
     _explain_ttl(snapshot, row, explanation)
+
+
+def _explain_group(snapshot: ItemSnapshot, row: Row, limit: int, explanation: Reasons) -> None:
+    """Explain what holds a ready item back whose group has a limit on its leases."""
+    group = "" if row.item_group is None else row.item_group.decode()
+    rule = (
+        f"It is ready, but its group {group!r} holds it back: the policy of its topic allows "
+        f"{counted(limit, 'delivered item')} of a group at once"
+    )
+    shown = list(snapshot.group_holders[:HOLDERS_SHOWN_MAX])
+    if not shown:
+        explanation.add(
+            f"{rule}, and what is before it in the group is not in memory.",
+            "Ask again: its shard reads the group when its turn may have come.",
+        )
+        return
+    more = len(snapshot.group_holders) - len(shown)
+    others = f" and {more} more" if more else ""
+    come = "comes" if len(snapshot.group_holders) == 1 else "come"
+    explanation.add(
+        f"{rule}, and {', '.join(shown)}{others} {come} first.",
+        "Wait until that is settled, or see why it is not: " + snapshot.cli_command("explain", shown[0]),
+    )
 
 
 def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:

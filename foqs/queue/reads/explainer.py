@@ -79,10 +79,13 @@ class Explainer:
         better = await self._count_better_items(row, read_deadline) if row is not None and is_ready else 0
         topic = (namespace, row.topic if row is not None else "")
         last_dequeue_s = self._demand.last_dequeue_s_ago(topic, self._stopwatch_s())
+        hold = shard.memory.group_hold(row) if row is not None and is_ready else None
         snapshot = ItemSnapshot(
             id=item_id,
             namespace=namespace,
             row=row,
+            group_limit=None if hold is None else hold[0],
+            group_holders=() if hold is None else [format_id(shard_number, each) for each in hold[1]],
             now_ms=shard.now_ms(),
             is_written=is_written,
             store_error=shard.unavailable_reason or shard.write_refusal,
