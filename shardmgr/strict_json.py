@@ -48,8 +48,10 @@ class Form(BaseModel):
 F = TypeVar("F", bound=Form)
 
 
-def parse_document(form: type[F], text: bytes, version: int, *, allow_unknown: bool = True) -> F:
-    """Parse a document whose field `format` is `version`. Raises `MalformedDocument`.
+def parse_document(
+    form: type[F], text: bytes, version: int, *, allow_unknown: bool = True, newest: int | None = None
+) -> F:
+    """Parse a document whose field `format` is `version`, or up to `newest`. Raises `MalformedDocument`.
 
     Args:
         allow_unknown: accept fields that this version does not know.
@@ -57,8 +59,9 @@ def parse_document(form: type[F], text: bytes, version: int, *, allow_unknown: b
     raw = _parse_json(text)
     if isinstance(raw, dict):
         found = raw.pop("format", None)
-        if found != version or type(found) is not int:
-            problem = f"{abbreviate(found)} is not a format that this version reads; it reads {version}"
+        if type(found) is not int or not version <= found <= (newest or version):
+            reads = version if newest is None else f"{version} to {newest}"
+            problem = f"{abbreviate(found)} is not a format that this version reads; it reads {reads}"
             raise MalformedDocument("format", problem)
     try:
         parsed = form.model_validate(raw, extra="allow" if allow_unknown else "forbid")

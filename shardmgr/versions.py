@@ -35,7 +35,7 @@ class HostVersions:
     Attributes:
         program: the version of the program, for people.
         schema: the newest version of the tables that it uses. It uses the one before, too.
-        documents: the format of the documents in the registry.
+        documents: the newest format of a document in the registry that it reads. It reads the older ones, too.
         wire: the contract version, of the calls of clients and of other hosts.
     """
 
@@ -90,6 +90,18 @@ def older_hosts(reading: ClusterReading, versions: Mapping[str, HostVersions], s
         member.name
         for member in reading.members
         if member.nonce not in versions or versions[member.nonce].schema < schema
+    ]
+    return sorted(found) + sorted(reading.malformed)
+
+
+def hosts_without_format(reading: ClusterReading, versions: Mapping[str, HostVersions], documents: int) -> list[str]:
+    """Return the names of the members that do not read documents of this format, and of entries that cannot be read.
+
+    Args:
+        reading: the cluster as it was read before `versions`, because a host announces its versions first.
+    """
+    found = [
+        member.name for member in reading.members if versions.get(member.nonce, WITHOUT_ENTRY).documents < documents
     ]
     return sorted(found) + sorted(reading.malformed)
 

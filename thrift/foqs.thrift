@@ -154,7 +154,7 @@ struct NewItem {
    * never changes, also if the item is moved, dead, redriven or restored. All items of a group of the namespace are in one
    * shard: its slot is the CRC-32 of the namespace, NUL and the group, modulo 1,024. If that shard is not served, the
    * result is UNAVAILABLE. An idempotency_key of the item is unique within the group and has at most 237 bytes, and its own
-   * slot does not count. A group does not change the order of deliveries yet.
+   * slot does not count. The policy of the topic says how many items of a group may be leased at once.
    */
   12: optional string group,
   /**
@@ -517,6 +517,11 @@ struct TopicStats {
    * complete yet.
    */
   10: optional bool counts_lag,
+  /**
+   * The topic's limit on the leases of a group; see TopicPolicy. Then ready items of a group that has its limit of leases
+   * wait, though they count. Missing: no limit.
+   */
+  11: optional i32 group_leases_max,
 }
 
 struct GetActiveTopicsReply {
@@ -1063,6 +1068,31 @@ struct TopicRequest {
   5: optional list<i32> shards,
 }
 
+/** How the items of a topic are delivered. A missing field means that there is no such rule. */
+struct TopicPolicy {
+  /** Required. One topic: there are no patterns. */
+  1: optional string topic,
+  /**
+   * At most this number of items of one group are leased at once: 1 to 1,000. With 1 a group is delivered in strict order:
+   * by priority, then by time, and an item that was delivered comes before all others of its group until it is settled.
+   * Items without a group have no limit. A lease that has ended cannot be extended.
+   */
+  2: optional i32 group_leases_max,
+}
+
+struct SetTopicPolicyRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Required. It replaces the topic's policy; without any rule it removes it. */
+  2: optional TopicPolicy policy,
+  3: optional i64 timeout_ms,
+}
+
+struct TopicPoliciesReply {
+  /** By topic. */
+  1: optional list<TopicPolicy> policies,
+}
+
 struct BindTopicRequest {
   /** Required. */
   1: optional string namespace_name,
@@ -1484,6 +1514,14 @@ service Foqs {
    * UNKNOWN_OUTCOME some items may be left: call again.
    */
   PurgeReply purgeTopic(1: TopicRequest request) throws (1: CallFailed failed),
+  /**
+   * Sets how the items of a topic are delivered, or removes that. Hosts follow as soon as they read it; leases stay, also
+   * those above a new limit. NOT_IMPLEMENTED while a host of the cluster is of a version that would not keep it.
+   * LIMIT_EXCEEDED beyond the namespace's share of the catalog.
+   */
+  DoneReply setTopicPolicy(1: SetTopicPolicyRequest request) throws (1: CallFailed failed),
+  /** Lists the policies of all topics of a namespace that have one. */
+  TopicPoliciesReply listTopicPolicies(1: NamespaceRequest request) throws (1: CallFailed failed),
   /** Reserved: this version answers NOT_IMPLEMENTED. */
   DoneReply bindTopic(1: BindTopicRequest request) throws (1: CallFailed failed),
 

@@ -6,7 +6,7 @@ async with Client("foqs://127.0.0.1:7411") as client:
         await client.ack([delivery])
 """
 
-from foqs_client.admin_calls import AuditEntry, AuditPage, Grant, Namespace, NamespacePage, Usage
+from foqs_client.admin_calls import AuditEntry, AuditPage, Grant, Namespace, NamespacePage, TopicPolicy, Usage
 from foqs_client.bulk_job_calls import BulkJob
 from foqs_client.client import Client
 from foqs_client.credentials import Tls
@@ -100,6 +100,7 @@ __all__ = [
     "Tls",
     "Topic",
     "TopicPage",
+    "TopicPolicy",
     "Unauthenticated",
     "Unavailable",
     "UnknownOutcome",

@@ -1,4 +1,4 @@
-"""The client's administrative calls: namespaces, grants, paused topics, the whole configuration.
+"""The client's administrative calls: namespaces, grants, paused topics, policies of topics, the whole configuration.
 
 Holds the calls, which `Client` inherits, with their arguments and results. Always
 true: a change is durable when its call returns, and the host that replied applies
@@ -107,6 +107,19 @@ class Grant:
 
 
 @dataclass(slots=True, frozen=True)
+class TopicPolicy:
+    """How the items of a topic are delivered.
+
+    Attributes:
+        topic: the name of the topic.
+        group_leases_max: how many items of one group may be leased at once. 1: strict order. None: any number.
+    """
+
+    topic: str
+    group_leases_max: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
 class AuditEntry:
     """A change that an administrator made, or that was refused.
 
@@ -203,7 +216,7 @@ class AdminCalls:
         return NamespacePage([_namespace(raw) for raw in reply.namespaces or ()], reply.next_cursor)
 
     async def delete_namespace(self, name: str, *, timeout_ms: int | None = None) -> None:
-        """Delete a namespace with its grants and pauses.
+        """Delete a namespace with its grants, pauses and policies.
 
         Raises:
             InvalidArgument: it still has items.
@@ -253,6 +266,21 @@ class AdminCalls:
         """Start deliveries of the topic again. Dequeues that wait for it are served."""
         await self._call(_RESUME, ttypes.TopicRequest(self.namespace, topic), timeout_ms)
 
+    async def set_topic_policy(self, policy: TopicPolicy, *, timeout_ms: int | None = None) -> None:
+        """Replace the policy of a topic. A policy without any rule removes it.
+
+        Raises:
+            NotImplementedYet: a host of the cluster is of an older version, which would not keep it.
+            LimitExceeded: the namespace would have too many policies, or too large a part of the catalog.
+        """
+        raw = ttypes.TopicPolicy(policy.topic, policy.group_leases_max)
+        await self._call(_SET_POLICY, ttypes.SetTopicPolicyRequest(self.namespace, raw), timeout_ms)
+
+    async def topic_policies(self, *, timeout_ms: int | None = None) -> list[TopicPolicy]:
+        """List the policies of the namespace by topic. Topics without one are missing."""
+        reply = await self._call(_LIST_POLICIES, self._namespace_name(None), timeout_ms)
+        return [TopicPolicy(raw.topic or "", raw.group_leases_max) for raw in reply.policies or ()]
+
     async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
         """Delete all items that the topic has now, in every state. Return their number, as far as they were counted.
 
@@ -262,7 +290,7 @@ class AdminCalls:
         return int((await self._call(_PURGE, ttypes.TopicRequest(self.namespace, topic), timeout_ms)).items or 0)
 
     async def export_config(self, *, timeout_ms: int | None = None) -> str:
-        """Return all namespaces with their settings, grants and pauses, as JSON."""
+        """Return all namespaces with their settings, grants, pauses and policies, as JSON."""
         text: str | None = (await self._call(_EXPORT, ttypes.ListRequest(), timeout_ms)).json
         return text or ""
 
@@ -281,7 +309,7 @@ class AdminCalls:
         return AuditPage([_audit_entry(raw) for raw in reply.entries or ()], tuple(reply.missing_hosts or ()))
 
     async def import_config(self, json: str, *, timeout_ms: int | None = None) -> None:
-        """Replace all namespaces, settings, grants and pauses by an export.
+        """Replace all namespaces, settings, grants, pauses and policies by an export.
 
         Raises:
             InvalidArgument: the document is wrong; the message says what and where.
@@ -326,6 +354,8 @@ _SET_GRANT: Final = ThriftMethod("setGrant")
 _LIST_GRANTS: Final = ThriftMethod("listGrants")
 _PAUSE: Final = ThriftMethod("pauseTopic")
 _RESUME: Final = ThriftMethod("resumeTopic")
+_SET_POLICY: Final = ThriftMethod("setTopicPolicy")
+_LIST_POLICIES: Final = ThriftMethod("listTopicPolicies")
 _PURGE: Final = ThriftMethod("purgeTopic")
 _EXPORT: Final = ThriftMethod("exportConfig")
 _IMPORT: Final = ThriftMethod("importConfig")

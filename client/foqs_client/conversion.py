@@ -145,6 +145,7 @@ def topic(stats: ttypes.TopicStats) -> Topic:
         next_due_in_ms=stats.next_due_in_ms,
         paused=bool(stats.paused),
         counts_lag=bool(stats.counts_lag),
+        group_leases_max=stats.group_leases_max,
     )
 
 

@@ -135,6 +135,8 @@ class SyncClient:
     import_config = _blocking(Client.import_config)
     list_namespaces = _blocking(Client.list_namespaces)
     pause_topic = _blocking(Client.pause_topic)
+    set_topic_policy = _blocking(Client.set_topic_policy)
+    topic_policies = _blocking(Client.topic_policies)
     purge_topic = _blocking(Client.purge_topic)
     move = _blocking(Client.move)
     move_matching = _blocking(Client.move_matching)

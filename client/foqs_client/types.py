@@ -56,7 +56,8 @@ class Item:
             remembered then, the result is `KeyEnded`, and nothing is written.
         group: the group of the item, such as a customer: 1 to 255 bytes of UTF-8 without NUL. All
             items of a group of the namespace are in one shard, and an idempotency key is unique
-            within its group. It does not change the order of deliveries yet.
+            within its group. The policy of the topic may limit how many items of a group are leased at
+            once.
     """
 
     topic: str
@@ -359,6 +360,8 @@ class Topic:
         next_due_in_ms: the time until its next deferred item is due.
         paused: it is not delivered until it is resumed.
         counts_lag: its owner changed, and its items are still being counted.
+        group_leases_max: how many items of one group may be leased at once, by the topic's policy; None: any number. Then
+            some ready items may have to wait for their group.
     """
 
     topic: str
@@ -371,6 +374,7 @@ class Topic:
     next_due_in_ms: int | None
     paused: bool
     counts_lag: bool
+    group_leases_max: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

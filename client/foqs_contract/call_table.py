@@ -182,6 +182,8 @@ _ROWS: Final = (
     CallRow("listGrants", _ADMIN, READS, Route.ANY),
     CallRow("pauseTopic", _ADMIN, WRITES, Route.ANY),
     CallRow("resumeTopic", _ADMIN, WRITES, Route.ANY),
+    CallRow("setTopicPolicy", _ADMIN, WRITES, Route.ANY, since=2),
+    CallRow("listTopicPolicies", _READ, READS, Route.ANY, since=2),
     CallRow("bindTopic", _ADMIN, WRITES, Route.ANY),
     CallRow("exportConfig", _CLUSTER, READS, Route.ANY),
     CallRow("importConfig", _CLUSTER, WRITES, Route.ANY),

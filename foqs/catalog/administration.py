@@ -25,6 +25,7 @@ from foqs.catalog.document import (
     MalformedDocument,
     NamespaceRecord,
     Permission,
+    format_of,
     parse,
     render,
     unknown_fields,
@@ -53,6 +54,7 @@ from foqs_contract.errors import (
     FoqsError,
     InvalidArgument,
     LimitExceeded,
+    NotImplementedYet,
     NotOwner,
     Unavailable,
     UnknownOutcome,
@@ -102,6 +104,8 @@ class Administration:
     Args:
         timeout_ms_max: the longest deadline of a call; keys are remembered for longer.
         deletions: deletes namespaces, by this host alone or together with the other hosts of the cluster.
+        find_older_hosts: returns the names of the hosts of the cluster that cannot read a format of the document.
+            Raises `Unavailable` if they are not known.
         item_bytes_max: limit of payload and metadata of an item in a call.
         on_topics_resumed: called with topics that are no longer paused.
     """
@@ -116,6 +120,7 @@ class Administration:
         item_bytes_max: int,
         on_topics_resumed: Callable[[Iterable[TopicName]], None],
         deletions: Deletions,
+        find_older_hosts: Callable[[int], Awaitable[Sequence[str]]],
         rng: Random,
     ) -> None:
         self._catalog = catalog
@@ -128,6 +133,7 @@ class Administration:
         self._on_topics_resumed = on_topics_resumed
         self._rng = rng
         self._deletions = deletions
+        self._find_older_hosts = find_older_hosts
         self._turns = Turns(namespaces.weight_of)
         """The turns of changes of the catalog, and of `refresh`: one at a time."""
         self._running_changes: set[asyncio.Task[Document]] = set()
@@ -232,6 +238,8 @@ class Administration:
                 )
             before, after = self._namespaces.document.namespaces, document.namespaces
             resumed = self._namespaces.apply(document)
+            for shard in self._shards.values():
+                shard.follow_group_limits()
             self._enqueue_counts.forget(
                 name for name, old in before.items() if name not in after or after[name].incarnation != old.incarnation
             )
@@ -334,6 +342,21 @@ class Administration:
         await self.change_part(
             name,
             lambda before: changes.pause(before, name, topic, paused=paused),
+            deadline,
+            is_administrator=is_administrator,
+        )
+
+    async def set_group_limit(
+        self, name: str, topic: str, group_leases_max: int | None, deadline: float, *, is_administrator: bool = False
+    ) -> None:
+        """Set how many items of one group of a topic may be leased at once; None removes the limit. See `change_part`.
+
+        Raises:
+            NotImplementedYet: a host of the cluster would not keep it.
+        """
+        await self.change_part(
+            name,
+            lambda before: changes.set_group_limit(before, name, topic, group_leases_max),
             deadline,
             is_administrator=is_administrator,
         )
@@ -456,6 +479,9 @@ class Administration:
                 before = await self._load_and_apply(self._catalog.load if from_empty else self._load_not_empty)
                 after = change(before)
                 removed = self._removed_namespaces(after) if not is_known_empty else []
+                is_newer_format = format_of(after) > format_of(before)
+                if is_newer_format:
+                    await self._check_all_hosts_read(after)
                 async with self._closed_and_empty(removed, deadline):
                     if after is not before:
                         current = self._namespaces.document
@@ -470,6 +496,8 @@ class Administration:
                             raise
                         if self._namespaces.document is current:
                             self._apply(after)  # else the document that applies is as new, or newer
+                        if is_newer_format:
+                            await self._confirm_all_hosts_read(after)
                         if removed:
                             await self._confirm_nothing_was_accepted(deadline)
                 return after
@@ -482,6 +510,30 @@ class Administration:
         except CatalogError as error:
             raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
         raise Unavailable("other hosts changed the catalog at the same time; try again", retry_after_ms=_RETRY_MS)
+
+    async def _check_all_hosts_read(self, document: Document) -> None:
+        """Refuse a document of a format that a host of the cluster cannot read: it would go on by the former one.
+
+        Raises `NotImplementedYet`, or `Unavailable` if the hosts are not known.
+        """
+        older = await self._find_older_hosts(format_of(document))
+        if older:
+            raise NotImplementedYet(
+                f"policies of topics need hosts that keep them, and these are of an older version: {', '.join(older)}; "
+                "upgrade or stop them first"
+            )
+
+    async def _confirm_all_hosts_read(self, document: Document) -> None:
+        """Confirm that no older host has joined while the document was stored. A later one takes no shard over.
+
+        Raises `UnknownOutcome`.
+        """
+        try:
+            await self._check_all_hosts_read(document)
+        except (NotImplementedYet, Unavailable) as error:
+            raise UnknownOutcome(
+                f"the change is stored, but a host of an older version may have joined meanwhile and not keep it: {error.message}"
+            ) from None
 
     def _removed_namespaces(self, after: Document) -> list[str]:
         """Return the namespaces that a document lacks. Raises `InvalidArgument` if other hosts may hold items of them."""

@@ -12,7 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, Permission
+from foqs.catalog.document import (
+    EMPTY_DOCUMENT,
+    GROUP_LEASES_MAX,
+    Document,
+    NamespaceRecord,
+    Permission,
+    PolicyRecord,
+)
 from foqs.catalog.key_slot_assignment import SlotConflict, conflicting_slots, with_even_division, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items import validation
@@ -131,6 +138,23 @@ def pause(document: Document, name: str, topic: str, *, paused: bool) -> Documen
     return with_namespace(document, name, replace(namespace, paused=topics))
 
 
+def set_group_limit(document: Document, name: str, topic: str, group_leases_max: int | None) -> Document:
+    """Set how many items of one group of a topic may be leased at once; None removes the limit.
+
+    Raises `NamespaceNotFound`, `InvalidArgument`.
+    """
+    if group_leases_max is not None:
+        validation.check_number(group_leases_max, 1, GROUP_LEASES_MAX, "policy.group_leases_max")
+    namespace = find_namespace(document, name)
+    policy = replace(namespace.policies.get(topic, PolicyRecord()), group_leases_max=group_leases_max)
+    policies = {other: each for other, each in namespace.policies.items() if other != topic}
+    if not policy.is_empty:
+        policies[topic] = policy
+    if policies == namespace.policies:
+        return document
+    return with_namespace(document, name, replace(namespace, policies=policies))
+
+
 def restore(document: Document, imported: Document, *, incarnation: int = 0) -> Document:
     """Replace the content by that of `imported`; the version continues.
 
@@ -189,7 +213,11 @@ def _with_unknown_of(existing: NamespaceRecord | None, imported: NamespaceRecord
         name: replace(queue, unknown=existing.queues[name].unknown) if name in existing.queues else queue
         for name, queue in imported.queues.items()
     }
-    return replace(imported, queues=queues, unknown=existing.unknown)
+    policies = {
+        topic: replace(policy, unknown=existing.policies[topic].unknown) if topic in existing.policies else policy
+        for topic, policy in imported.policies.items()
+    }
+    return replace(imported, queues=queues, policies=policies, unknown=existing.unknown)
 
 
 def record_slots(

@@ -4,7 +4,8 @@ Holds the frozen document and its JSON form. Always true: names are valid,
 settings lie within their ranges, a namespace has no empty grant, no key slot of
 a tier has two shards. Fields that only a newer version knows are kept. Each change
 increases `version` by one; version 0 is the empty document, which is never stored.
-Deleting a namespace deletes its grants, pauses and queues. Pure; knows nothing of where
+A document with policies of topics has format 2, which a host refuses that would not keep them.
+Deleting a namespace deletes its grants, pauses, policies and queues. Pure; knows nothing of where
 documents are stored.
 """
 
@@ -31,6 +32,11 @@ from shardmgr.model import Unknown
 from shardmgr.strict_json import Form, abbreviate, build_with_unknown, number_key, parse_document
 
 FORMAT_VERSION: Final = 1
+FORMAT_WITH_POLICIES: Final = 2
+"""The format of a document with policies of topics. An older host refuses it: it does not start, and takes no shard over."""
+FORMAT_MAX: Final = FORMAT_WITH_POLICIES
+GROUP_LEASES_MAX: Final = 1_000
+"""The highest limit on the leases of a group: an owner remembers each lease of a group."""
 VERSION_MAX: Final = (1 << 63) - 1
 IDENTITY_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
@@ -55,6 +61,21 @@ class QueueEntry:
 
 
 @dataclass(slots=True, frozen=True)
+class PolicyRecord:
+    """How the items of a topic are delivered. A document has no policy without a limit."""
+
+    group_leases_max: int | None = None
+    """How many items of one group may be leased at once; 1: strict order; None: any number."""
+    unknown: Unknown = field(default_factory=dict)
+    """The fields that only a newer version knows. They are kept."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing, not even to a newer version."""
+        return self.group_leases_max is None and not self.unknown
+
+
+@dataclass(slots=True, frozen=True)
 class NamespaceRecord:
     """A namespace as it was configured. Settings that it lacks are as in the host's `[namespace]`."""
 
@@ -74,6 +95,8 @@ class NamespaceRecord:
     """
     queues: Mapping[str, QueueEntry] = field(default_factory=dict)
     """The queues that were created over SQS, by the name of their topic."""
+    policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
+    """The policies of topics; none is empty."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows, and in its `settings` the settings. They are kept."""
     _stored: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -114,6 +137,12 @@ class Document:
 EMPTY_DOCUMENT: Final = Document(0, {})
 
 
+def format_of(document: Document) -> int:
+    """Return the format of a document: the oldest one that has all that it holds."""
+    has_policies = any(namespace.policies for namespace in document.namespaces.values())
+    return FORMAT_WITH_POLICIES if has_policies else FORMAT_VERSION
+
+
 # ------------------------------------------------------------------- to JSON
 
 
@@ -149,7 +178,7 @@ def _in_one_line(value: Any) -> bytes:
 
 
 def _head_to_json(document: Document) -> dict[str, Any]:
-    fields: dict[str, Any] = {"format": FORMAT_VERSION, "version": document.version}
+    fields: dict[str, Any] = {"format": format_of(document), "version": document.version}
     if document.identity:
         fields["identity"] = document.identity
     return fields
@@ -185,7 +214,17 @@ def _namespace_to_json(namespace: NamespaceRecord) -> dict[str, Any]:
         fields["incarnation"] = namespace.incarnation
     if namespace.queues:
         fields["queues"] = {name: _queue_to_json(queue) for name, queue in sorted(namespace.queues.items())}
+    if namespace.policies:
+        fields["policies"] = {topic: _policy_to_json(policy) for topic, policy in sorted(namespace.policies.items())}
     fields.update({name: value for name, value in namespace.unknown.items() if name != _SETTINGS})
+    return fields
+
+
+def _policy_to_json(policy: PolicyRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if policy.group_leases_max is not None:
+        fields["group_leases_max"] = policy.group_leases_max
+    fields.update(policy.unknown)
     return fields
 
 
@@ -261,6 +300,10 @@ class _QueueForm(Form):
     changed_at_s: _Seconds = 0
 
 
+class _PolicyForm(Form):
+    group_leases_max: Annotated[int, Field(ge=1, le=GROUP_LEASES_MAX)] | None = None
+
+
 class _NamespaceForm(Form):
     tier: _Name | None = None
     settings: _Settings = Field(default_factory=dict)
@@ -269,6 +312,7 @@ class _NamespaceForm(Form):
     deleting: Annotated[frozenset[_Shard], Field(strict=False)] | None = None
     incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)] = 0
     queues: dict[_Name, Annotated[_QueueForm, build_with_unknown(QueueEntry)]] = Field(default_factory=dict)
+    policies: dict[_Name, Annotated[_PolicyForm, build_with_unknown(PolicyRecord)]] = Field(default_factory=dict)
 
 
 def _build_namespace(settings: Mapping[str, Any], unknown: Unknown, **fields: Any) -> NamespaceRecord:
@@ -294,7 +338,7 @@ def parse(text: str | bytes, *, allow_unknown: bool = True) -> Document:
         MalformedDocument: names the place that is wrong.
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    form = parse_document(_DocumentForm, raw, FORMAT_VERSION, allow_unknown=allow_unknown)
+    form = parse_document(_DocumentForm, raw, FORMAT_VERSION, allow_unknown=allow_unknown, newest=FORMAT_MAX)
     document = Document(**vars(form), unknown=form.unknown)
     for tier, assignment in document.slots.items():
         _check_slots_are_disjoint(tier, assignment)

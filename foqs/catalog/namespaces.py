@@ -155,6 +155,14 @@ class Namespaces:
         self.foreign_tiers = {
             name: own.tier for name, own in namespaces.items() if own.tier is not None and own.tier != self.tier
         }
+        limits = {
+            (name, topic): policy.group_leases_max
+            for name, own in namespaces.items()
+            for topic, policy in own.policies.items()
+            if policy.group_leases_max is not None
+        }
+        if limits != self.group_limits:
+            self.group_limits = limits
         before = self.paused_topics
         self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
         return before - self.paused_topics

@@ -15,6 +15,8 @@ from foqs_contract.errors import LimitExceeded
 GRANTS_MAX: Final = 1_000
 PAUSED_MAX: Final = 1_000
 """A namespace with more of either would be better served by a limit, or by other principals."""
+POLICIES_MAX: Final = 100
+"""Each owner of a shard remembers groups of each topic with a policy."""
 RESERVE_PERCENT: Final = 20
 """The part of the catalog that only administrators of the whole system use."""
 
@@ -29,11 +31,12 @@ def check_share(before: Document, after: Document, name: str, weight: int, bytes
         bytes_max: the limit of the catalog.
 
     Raises:
-        LimitExceeded: the namespace would have too many grants or paused topics, or too large a part of the catalog.
+        LimitExceeded: the namespace would have too many grants, paused topics or policies, or too large a part of the catalog.
     """
     old, new = before.namespaces[name], after.namespaces[name]
     _check_number(name, "grants", len(old.grants), len(new.grants), GRANTS_MAX, "revoke some")
     _check_number(name, "paused topics", len(old.paused), len(new.paused), PAUSED_MAX, "resume some")
+    _check_number(name, "topics with a policy", len(old.policies), len(new.policies), POLICIES_MAX, "remove some")
     size = len(new.stored())
     if size <= len(old.stored()):
         return
@@ -41,7 +44,7 @@ def check_share(before: Document, after: Document, name: str, weight: int, bytes
     if size > weight * left:
         raise LimitExceeded(
             f"the namespace {name!r} would have {size} bytes of the catalog, and {max(0, left)} bytes would be left for "
-            "all others; resume topics, revoke grants or delete queues, or ask an administrator of the whole system, "
+            "all others; resume topics, revoke grants, remove policies or delete queues, or ask an administrator of the whole system, "
             "who may make this change, raise the weight of the namespace, or raise catalog.bytes_max"
         )
 

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from random import Random
 from typing import Final
 
+from foqs.catalog.document import FORMAT_MAX
 from foqs.catalog.key_slot_assignment import SlotAssignment
 from foqs.cluster.position_publisher import PositionPublisher
 from foqs.cluster.routing.host_views import HostViews, address_of
@@ -28,7 +29,7 @@ from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unavailable
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.cluster_identity import draw_identity
-from shardmgr.cluster_reader import read_layout
+from shardmgr.cluster_reader import read_cluster, read_layout
 from shardmgr.documents import FORMAT
 from shardmgr.host_promoters import HostPromoters, PromoterPace
 from shardmgr.model import ClusterView, MalformedDocument, Member
@@ -37,9 +38,10 @@ from shardmgr.planner import Planner, PlannerPace
 from shardmgr.port import AssignmentListener
 from shardmgr.registry.port import Registry, RegistryFailed
 from shardmgr.session_state import SessionState
-from shardmgr.versions import HostVersions
+from shardmgr.versions import HostVersions, hosts_without_format, read_versions
 
 _RETRY_MS: Final = 1_000
+_READ_S_MAX: Final = 5.0
 _ONE_FLUSH_ITEMS: Final = 1_024
 
 
@@ -244,6 +246,18 @@ class Membership:
         self._check_shards_left(bool(found))
         return found
 
+    async def find_older_hosts(self, documents: int) -> Sequence[str]:
+        """Return the names of the members, of all tiers, that cannot read documents of a format. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(_READ_S_MAX):
+                reading = await read_cluster(self.registry)
+                return hosts_without_format(reading, await read_versions(self.registry), documents)
+        except (RegistryFailed, MalformedDocument, TimeoutError) as error:
+            reason = str(error) or "ZooKeeper has not answered in time"
+            raise Unavailable(
+                f"the versions of the hosts cannot be read: {reason}; try again", retry_after_ms=_RETRY_MS
+            ) from None
+
     def cluster_service(
         self,
         statuses: Callable[[], Sequence[ShardStatus]],
@@ -284,7 +298,7 @@ class Membership:
 
 def own_versions() -> HostVersions:
     """Return the versions that this program speaks, as a member announces them."""
-    return HostVersions(version("foqs"), MIGRATIONS[-1].number, FORMAT, CONTRACT_VERSION)
+    return HostVersions(version("foqs"), MIGRATIONS[-1].number, max(FORMAT, FORMAT_MAX), CONTRACT_VERSION)
 
 
 def coarse_load(items: float) -> float:

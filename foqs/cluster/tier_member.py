@@ -6,7 +6,7 @@ Knows nothing of sockets; `host` starts and stops it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -101,6 +101,9 @@ class TierMember:
 
     def tier_shards(self) -> Collection[int]:
         return self.membership.tier_shards()
+
+    async def find_older_hosts(self, documents: int) -> Sequence[str]:
+        return await self.membership.find_older_hosts(documents)
 
     def _loads(self) -> Mapping[str, float]:
         """Return the loads of this host and its peers by nonce, as last reported."""

@@ -123,6 +123,7 @@ class Engine:
             settings.item_bytes_max,
             self.queue.on_items_ready,
             tier.deletions,
+            tier.find_older_hosts,
             rng,
         )
         self.admin.add_change_listener(self.queue.end_outdated_waits)

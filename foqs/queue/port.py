@@ -125,6 +125,8 @@ class TopicStats:
     next_due_in_ms: int | None
     paused: bool
     counts_lag: bool
+    group_leases_max: int | None = None
+    """The topic's limit on the leases of a group."""
 
 
 ListTopics: TypeAlias = Callable[

@@ -6,7 +6,7 @@ Holds the port `Tier`, and `Alone` for a host that is its whole tier.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from foqs.catalog.namespace_deletion import Deletions, DirectDeletions
@@ -112,6 +112,10 @@ class Tier(Protocol):
         """Return all shards of this host's tier; none while that is not known."""
         ...
 
+    async def find_older_hosts(self, documents: int) -> Sequence[str]:
+        """Return the names of the hosts of the cluster that cannot read documents of a format. Raises `Unavailable`."""
+        ...
+
 
 class Alone:
     """A host that is its whole tier.
@@ -138,6 +142,10 @@ class Alone:
 
     def tier_shards(self) -> Collection[int]:
         return self._shards
+
+    async def find_older_hosts(self, documents: int) -> Sequence[str]:
+        """Return none: this host reads what it writes."""
+        return ()
 
 
 class _DirectSamples:

@@ -44,6 +44,8 @@ def admin_handlers(admin: Administration, tier: str, wall_ms: Callable[[], float
         "listGrants": handlers.list_grants,
         "pauseTopic": handlers.pause_topic,
         "resumeTopic": handlers.resume_topic,
+        "setTopicPolicy": handlers.set_topic_policy,
+        "listTopicPolicies": handlers.list_topic_policies,
         "exportConfig": handlers.export_config,
         "importConfig": handlers.import_config,
     }
@@ -128,6 +130,27 @@ class _AdminHandlers:
         name, topic = _namespace_name(request), validation.decode_name(request.topic, "topic")
         await self._admin.pause(name, topic, call.deadline, paused=paused, is_administrator=_is_administrator(call))
         return ttypes.DoneReply()
+
+    async def set_topic_policy(self, call: Call) -> ttypes.DoneReply:
+        request: ttypes.SetTopicPolicyRequest = call.request
+        name = _namespace_name(request)
+        policy = _required(
+            request.policy, "policy", "name the topic and its rules; without a rule the policy is removed"
+        )
+        try:
+            topic = validation.decode_name(policy.topic, "topic")
+        except InvalidArgument as error:
+            raise with_path("policy", error) from None
+        await self._admin.set_group_limit(
+            name, topic, policy.group_leases_max, call.deadline, is_administrator=_is_administrator(call)
+        )
+        return ttypes.DoneReply()
+
+    async def list_topic_policies(self, call: Call) -> ttypes.TopicPoliciesReply:
+        policies = self._admin.namespace(_namespace_name(call.request)).policies
+        return ttypes.TopicPoliciesReply(
+            [ttypes.TopicPolicy(topic, policy.group_leases_max) for topic, policy in sorted(policies.items())]
+        )
 
     async def export_config(self, call: Call) -> ttypes.ConfigDocument:
         return ttypes.ConfigDocument(self._admin.export())

@@ -694,4 +694,5 @@ def topic_stats(stats: TopicStats) -> ttypes.TopicStats:
         next_due_in_ms=stats.next_due_in_ms,
         paused=stats.paused,
         counts_lag=stats.counts_lag,
+        group_leases_max=stats.group_leases_max,
     )

@@ -82,6 +82,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "limit": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "timeout_ms": [(value, INVALID) for value in (0, -1, I64_MIN)],
     "wait_ms": [(value, INVALID) for value in (-1, I64_MIN)],
+    "group_leases_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], (1_001, LIMIT), (I32_MAX, LIMIT)],
     "age_min_ms": [(value, INVALID) for value in (-1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
     "age_max_ms": [(value, INVALID) for value in (-1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
     "delivery_policy": [(value, INVALID) for value in (0, 3, -1, I32_MIN, I32_MAX)],

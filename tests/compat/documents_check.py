@@ -20,9 +20,9 @@ from foqs_contract.call_table import Permission
 from shardmgr import documents
 from shardmgr.model import Assignment, HeldShard, Layout, MalformedDocument, Member, Plan, ShardSpec
 
-WITHHELD: Final = frozenset({"term"})
-"""Fields that an earlier version does not know. They are written only for a database with an entry, which is made only
-when no host of an earlier version is in the cluster; so the samples leave them out."""
+WITHHELD: Final = frozenset({"term", "policies"})
+"""Fields that an earlier version does not know. They are written only when no host of an earlier version is in the cluster: for
+a database with an entry, and with a policy of a topic. So the samples leave them out."""
 
 FOLDER: Final = Path(__file__).with_name("documents")
 

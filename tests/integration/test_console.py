@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from foqs.console.failing_logins import FAILING_LOGINS_MAX
-from foqs_client import Client, Item, ItemFilter, Nack, Namespace
+from foqs_client import Client, Item, ItemFilter, Nack, Namespace, TopicPolicy
 from tests.integration.test_auth import BOSS, ORDERS, Guarded
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
@@ -114,6 +114,13 @@ def test_topics_are_listed_by_prefix_and_page(host: OpenHost, browser: Browser) 
     assert "many-149" in more.text
     assert "Next page" in page.text
     assert "Next page" not in more.text
+
+
+def test_the_page_of_a_topic_shows_its_limit_on_the_leases_of_a_group(host: OpenHost, browser: Browser) -> None:
+    put(host, Item("orders", group="ada"))
+    assert "leases of a group" not in browser.get("/topic", topic="orders").text
+    calls(host, lambda client: client.set_topic_policy(TopicPolicy("orders", group_leases_max=3)))
+    assert "leases of a group at most 3" in browser.get("/topic", topic="orders").text
 
 
 def test_a_topic_is_paused_resumed_and_purged(host: OpenHost, browser: Browser) -> None:

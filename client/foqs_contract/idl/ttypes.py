@@ -480,7 +480,7 @@ class NewItem(object):
     never changes, also if the item is moved, dead, redriven or restored. All items of a group of the namespace are in one
     shard: its slot is the CRC-32 of the namespace, NUL and the group, modulo 1,024. If that shard is not served, the
     result is UNAVAILABLE. An idempotency_key of the item is unique within the group and has at most 237 bytes, and its own
-    slot does not count. A group does not change the order of deliveries yet.
+    slot does not count. The policy of the topic says how many items of a group may be leased at once.
      - trace_context: The trace to which the item belongs, in any encoding: it is kept and returned as given, and never changes. At most
     512 bytes; a longer one is INVALID_ARGUMENT. Empty is the same as missing. It does not say what the item is, so a
     second enqueue with the same idempotency key may have another one; the first one is kept.
@@ -3787,6 +3787,8 @@ class TopicStats(object):
      - paused
      - counts_lag: The counts are too low: a new owner is still counting, a shard is not served now, or the gossip of a host is not
     complete yet.
+     - group_leases_max: The topic's limit on the leases of a group; see TopicPolicy. Then ready items of a group that has its limit of leases
+    wait, though they count. Missing: no limit.
 
     """
 
@@ -3801,10 +3803,11 @@ class TopicStats(object):
         'next_due_in_ms',
         'paused',
         'counts_lag',
+        'group_leases_max',
     )
 
 
-    def __init__(self, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, next_due_in_ms=None, paused=None, counts_lag=None,):
+    def __init__(self, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, next_due_in_ms=None, paused=None, counts_lag=None, group_leases_max=None,):
         self.topic = topic
         self.ready = ready
         self.deferred = deferred
@@ -3815,6 +3818,7 @@ class TopicStats(object):
         self.next_due_in_ms = next_due_in_ms
         self.paused = paused
         self.counts_lag = counts_lag
+        self.group_leases_max = group_leases_max
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3875,6 +3879,11 @@ class TopicStats(object):
                     self.counts_lag = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 11:
+                if ftype == TType.I32:
+                    self.group_leases_max = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3924,6 +3933,10 @@ class TopicStats(object):
         if self.counts_lag is not None:
             oprot.writeFieldBegin('counts_lag', TType.BOOL, 10)
             oprot.writeBool(self.counts_lag)
+            oprot.writeFieldEnd()
+        if self.group_leases_max is not None:
+            oprot.writeFieldBegin('group_leases_max', TType.I32, 11)
+            oprot.writeI32(self.group_leases_max)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8981,6 +8994,260 @@ class TopicRequest(object):
         return not (self == other)
 
 
+class TopicPolicy(object):
+    """
+    How the items of a topic are delivered. A missing field means that there is no such rule.
+
+    Attributes:
+     - topic: Required. One topic: there are no patterns.
+     - group_leases_max: At most this number of items of one group are leased at once: 1 to 1,000. With 1 a group is delivered in strict order:
+    by priority, then by time, and an item that was delivered comes before all others of its group until it is settled.
+    Items without a group have no limit. A lease that has ended cannot be extended.
+
+    """
+
+    __slots__ = (
+        'topic',
+        'group_leases_max',
+    )
+
+
+    def __init__(self, topic=None, group_leases_max=None,):
+        self.topic = topic
+        self.group_leases_max = group_leases_max
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I32:
+                    self.group_leases_max = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('TopicPolicy')
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 1)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+            oprot.writeFieldEnd()
+        if self.group_leases_max is not None:
+            oprot.writeFieldBegin('group_leases_max', TType.I32, 2)
+            oprot.writeI32(self.group_leases_max)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class SetTopicPolicyRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - policy: Required. It replaces the topic's policy; without any rule it removes it.
+     - timeout_ms
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'policy',
+        'timeout_ms',
+    )
+
+
+    def __init__(self, namespace_name=None, policy=None, timeout_ms=None,):
+        self.namespace_name = namespace_name
+        self.policy = policy
+        self.timeout_ms = timeout_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRUCT:
+                    self.policy = TopicPolicy()
+                    self.policy.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('SetTopicPolicyRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.policy is not None:
+            oprot.writeFieldBegin('policy', TType.STRUCT, 2)
+            self.policy.write(oprot)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class TopicPoliciesReply(object):
+    """
+    Attributes:
+     - policies: By topic.
+
+    """
+
+    __slots__ = (
+        'policies',
+    )
+
+
+    def __init__(self, policies=None,):
+        self.policies = policies
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.LIST:
+                    self.policies = []
+                    (_etype297, _size294) = iprot.readListBegin()
+                    for _i298 in range(_size294):
+                        _elem299 = TopicPolicy()
+                        _elem299.read(iprot)
+                        self.policies.append(_elem299)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('TopicPoliciesReply')
+        if self.policies is not None:
+            oprot.writeFieldBegin('policies', TType.LIST, 1)
+            oprot.writeListBegin(TType.STRUCT, len(self.policies))
+            for iter300 in self.policies:
+                iter300.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class BindTopicRequest(object):
     """
     Attributes:
@@ -9027,10 +9294,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype297, _size294) = iprot.readListBegin()
-                    for _i298 in range(_size294):
-                        _elem299 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem299)
+                    (_etype304, _size301) = iprot.readListBegin()
+                    for _i305 in range(_size301):
+                        _elem306 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem306)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9060,8 +9327,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter300 in self.regions:
-                oprot.writeString(iter300.encode('utf-8') if sys.version_info[0] == 2 else iter300)
+            for iter307 in self.regions:
+                oprot.writeString(iter307.encode('utf-8') if sys.version_info[0] == 2 else iter307)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -9549,11 +9816,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype304, _size301) = iprot.readListBegin()
-                    for _i305 in range(_size301):
-                        _elem306 = ShardInfo()
-                        _elem306.read(iprot)
-                        self.shards.append(_elem306)
+                    (_etype311, _size308) = iprot.readListBegin()
+                    for _i312 in range(_size308):
+                        _elem313 = ShardInfo()
+                        _elem313.read(iprot)
+                        self.shards.append(_elem313)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9575,8 +9842,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter307 in self.shards:
-                iter307.write(oprot)
+            for iter314 in self.shards:
+                iter314.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -10072,11 +10339,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype311, _size308) = iprot.readListBegin()
-                    for _i312 in range(_size308):
-                        _elem313 = HostInfo()
-                        _elem313.read(iprot)
-                        self.hosts.append(_elem313)
+                    (_etype318, _size315) = iprot.readListBegin()
+                    for _i319 in range(_size315):
+                        _elem320 = HostInfo()
+                        _elem320.read(iprot)
+                        self.hosts.append(_elem320)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10098,8 +10365,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter314 in self.hosts:
-                iter314.write(oprot)
+            for iter321 in self.hosts:
+                iter321.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -10374,22 +10641,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype318, _size315) = iprot.readListBegin()
-                    for _i319 in range(_size315):
-                        _elem320 = HostInfo()
-                        _elem320.read(iprot)
-                        self.hosts.append(_elem320)
+                    (_etype325, _size322) = iprot.readListBegin()
+                    for _i326 in range(_size322):
+                        _elem327 = HostInfo()
+                        _elem327.read(iprot)
+                        self.hosts.append(_elem327)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype324, _size321) = iprot.readListBegin()
-                    for _i325 in range(_size321):
-                        _elem326 = ShardInfo()
-                        _elem326.read(iprot)
-                        self.shards.append(_elem326)
+                    (_etype331, _size328) = iprot.readListBegin()
+                    for _i332 in range(_size328):
+                        _elem333 = ShardInfo()
+                        _elem333.read(iprot)
+                        self.shards.append(_elem333)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10406,30 +10673,30 @@ class GetRoutingReply(object):
             elif fid == 6:
                 if ftype == TType.LIST:
                     self.removed_hosts = []
-                    (_etype330, _size327) = iprot.readListBegin()
-                    for _i331 in range(_size327):
-                        _elem332 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.removed_hosts.append(_elem332)
+                    (_etype337, _size334) = iprot.readListBegin()
+                    for _i338 in range(_size334):
+                        _elem339 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.removed_hosts.append(_elem339)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.removed_shards = []
-                    (_etype336, _size333) = iprot.readListBegin()
-                    for _i337 in range(_size333):
-                        _elem338 = iprot.readI32()
-                        self.removed_shards.append(_elem338)
+                    (_etype343, _size340) = iprot.readListBegin()
+                    for _i344 in range(_size340):
+                        _elem345 = iprot.readI32()
+                        self.removed_shards.append(_elem345)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.loads = []
-                    (_etype342, _size339) = iprot.readListBegin()
-                    for _i343 in range(_size339):
-                        _elem344 = iprot.readDouble()
-                        self.loads.append(_elem344)
+                    (_etype349, _size346) = iprot.readListBegin()
+                    for _i350 in range(_size346):
+                        _elem351 = iprot.readDouble()
+                        self.loads.append(_elem351)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10450,15 +10717,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter345 in self.hosts:
-                iter345.write(oprot)
+            for iter352 in self.hosts:
+                iter352.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter346 in self.shards:
-                iter346.write(oprot)
+            for iter353 in self.shards:
+                iter353.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -10472,22 +10739,22 @@ class GetRoutingReply(object):
         if self.removed_hosts is not None:
             oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
             oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
-            for iter347 in self.removed_hosts:
-                oprot.writeString(iter347.encode('utf-8') if sys.version_info[0] == 2 else iter347)
+            for iter354 in self.removed_hosts:
+                oprot.writeString(iter354.encode('utf-8') if sys.version_info[0] == 2 else iter354)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.removed_shards is not None:
             oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.removed_shards))
-            for iter348 in self.removed_shards:
-                oprot.writeI32(iter348)
+            for iter355 in self.removed_shards:
+                oprot.writeI32(iter355)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.loads is not None:
             oprot.writeFieldBegin('loads', TType.LIST, 8)
             oprot.writeListBegin(TType.DOUBLE, len(self.loads))
-            for iter349 in self.loads:
-                oprot.writeDouble(iter349)
+            for iter356 in self.loads:
+                oprot.writeDouble(iter356)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -11193,21 +11460,21 @@ class ListAuditReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.entries = []
-                    (_etype353, _size350) = iprot.readListBegin()
-                    for _i354 in range(_size350):
-                        _elem355 = AuditEntry()
-                        _elem355.read(iprot)
-                        self.entries.append(_elem355)
+                    (_etype360, _size357) = iprot.readListBegin()
+                    for _i361 in range(_size357):
+                        _elem362 = AuditEntry()
+                        _elem362.read(iprot)
+                        self.entries.append(_elem362)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.missing_hosts = []
-                    (_etype359, _size356) = iprot.readListBegin()
-                    for _i360 in range(_size356):
-                        _elem361 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.missing_hosts.append(_elem361)
+                    (_etype366, _size363) = iprot.readListBegin()
+                    for _i367 in range(_size363):
+                        _elem368 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.missing_hosts.append(_elem368)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11224,15 +11491,15 @@ class ListAuditReply(object):
         if self.entries is not None:
             oprot.writeFieldBegin('entries', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.entries))
-            for iter362 in self.entries:
-                iter362.write(oprot)
+            for iter369 in self.entries:
+                iter369.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.missing_hosts is not None:
             oprot.writeFieldBegin('missing_hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.missing_hosts))
-            for iter363 in self.missing_hosts:
-                oprot.writeString(iter363.encode('utf-8') if sys.version_info[0] == 2 else iter363)
+            for iter370 in self.missing_hosts:
+                oprot.writeString(iter370.encode('utf-8') if sys.version_info[0] == 2 else iter370)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -11423,11 +11690,11 @@ class GossipReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype367, _size364) = iprot.readListBegin()
-                    for _i368 in range(_size364):
-                        _elem369 = TopicUpdate()
-                        _elem369.read(iprot)
-                        self.topics.append(_elem369)
+                    (_etype374, _size371) = iprot.readListBegin()
+                    for _i375 in range(_size371):
+                        _elem376 = TopicUpdate()
+                        _elem376.read(iprot)
+                        self.topics.append(_elem376)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11444,11 +11711,11 @@ class GossipReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.namespace_reports = []
-                    (_etype373, _size370) = iprot.readListBegin()
-                    for _i374 in range(_size370):
-                        _elem375 = NamespaceReport()
-                        _elem375.read(iprot)
-                        self.namespace_reports.append(_elem375)
+                    (_etype380, _size377) = iprot.readListBegin()
+                    for _i381 in range(_size377):
+                        _elem382 = NamespaceReport()
+                        _elem382.read(iprot)
+                        self.namespace_reports.append(_elem382)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11470,11 +11737,11 @@ class GossipReply(object):
             elif fid == 9:
                 if ftype == TType.LIST:
                     self.topic_rates = []
-                    (_etype379, _size376) = iprot.readListBegin()
-                    for _i380 in range(_size376):
-                        _elem381 = TopicRate()
-                        _elem381.read(iprot)
-                        self.topic_rates.append(_elem381)
+                    (_etype386, _size383) = iprot.readListBegin()
+                    for _i387 in range(_size383):
+                        _elem388 = TopicRate()
+                        _elem388.read(iprot)
+                        self.topic_rates.append(_elem388)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11500,8 +11767,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter382 in self.topics:
-                iter382.write(oprot)
+            for iter389 in self.topics:
+                iter389.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -11515,8 +11782,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter383 in self.namespace_reports:
-                iter383.write(oprot)
+            for iter390 in self.namespace_reports:
+                iter390.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -11534,8 +11801,8 @@ class GossipReply(object):
         if self.topic_rates is not None:
             oprot.writeFieldBegin('topic_rates', TType.LIST, 9)
             oprot.writeListBegin(TType.STRUCT, len(self.topic_rates))
-            for iter384 in self.topic_rates:
-                iter384.write(oprot)
+            for iter391 in self.topic_rates:
+                iter391.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.unavailable_shards is not None:
@@ -12058,6 +12325,7 @@ TopicStats.thrift_spec = (
     (8, TType.I64, 'next_due_in_ms', None, None, ),  # 8
     (9, TType.BOOL, 'paused', None, None, ),  # 9
     (10, TType.BOOL, 'counts_lag', None, None, ),  # 10
+    (11, TType.I32, 'group_leases_max', None, None, ),  # 11
 )
 all_structs.append(GetActiveTopicsReply)
 GetActiveTopicsReply.thrift_spec = (
@@ -12429,6 +12697,24 @@ TopicRequest.thrift_spec = (
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
     (4, TType.BOOL, 'forwarded', None, None, ),  # 4
     (5, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 5
+)
+all_structs.append(TopicPolicy)
+TopicPolicy.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'topic', 'UTF8', None, ),  # 1
+    (2, TType.I32, 'group_leases_max', None, None, ),  # 2
+)
+all_structs.append(SetTopicPolicyRequest)
+SetTopicPolicyRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.STRUCT, 'policy', [TopicPolicy, None], None, ),  # 2
+    (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+)
+all_structs.append(TopicPoliciesReply)
+TopicPoliciesReply.thrift_spec = (
+    None,  # 0
+    (1, TType.LIST, 'policies', (TType.STRUCT, [TopicPolicy, None], False), None, ),  # 1
 )
 all_structs.append(BindTopicRequest)
 BindTopicRequest.thrift_spec = (

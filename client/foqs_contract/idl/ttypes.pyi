@@ -308,7 +308,8 @@ class TopicStats(_Struct):
     next_due_in_ms: int | None
     paused: bool | None
     counts_lag: bool | None
-    def __init__(self, topic: str | None = None, ready: int | None = None, deferred: int | None = None, leased: int | None = None, dead: int | None = None, best_priority: int | None = None, oldest_ready_age_ms: int | None = None, next_due_in_ms: int | None = None, paused: bool | None = None, counts_lag: bool | None = None) -> None: ...
+    group_leases_max: int | None
+    def __init__(self, topic: str | None = None, ready: int | None = None, deferred: int | None = None, leased: int | None = None, dead: int | None = None, best_priority: int | None = None, oldest_ready_age_ms: int | None = None, next_due_in_ms: int | None = None, paused: bool | None = None, counts_lag: bool | None = None, group_leases_max: int | None = None) -> None: ...
 
 class GetActiveTopicsReply(_Struct):
     topics: Sequence[TopicStats] | None
@@ -641,6 +642,21 @@ class TopicRequest(_Struct):
     forwarded: bool | None
     shards: Sequence[int] | None
     def __init__(self, namespace_name: str | bytes | None = None, topic: str | bytes | None = None, timeout_ms: int | None = None, forwarded: bool | None = None, shards: Sequence[int] | None = None) -> None: ...
+
+class TopicPolicy(_Struct):
+    topic: Any | None
+    group_leases_max: int | None
+    def __init__(self, topic: str | bytes | None = None, group_leases_max: int | None = None) -> None: ...
+
+class SetTopicPolicyRequest(_Struct):
+    namespace_name: bytes | None
+    policy: TopicPolicy | None
+    timeout_ms: int | None
+    def __init__(self, namespace_name: str | bytes | None = None, policy: TopicPolicy | None = None, timeout_ms: int | None = None) -> None: ...
+
+class TopicPoliciesReply(_Struct):
+    policies: Sequence[TopicPolicy] | None
+    def __init__(self, policies: Sequence[TopicPolicy] | None = None) -> None: ...
 
 class BindTopicRequest(_Struct):
     namespace_name: bytes | None

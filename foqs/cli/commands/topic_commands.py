@@ -1,4 +1,4 @@
-"""The commands that list, show, pause, resume and purge topics.
+"""The commands that list, show, pause, resume and purge topics, and set their policies.
 
 Always true: the list shows every matching topic, over all pages; a purge shows the
 count and asks first.
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 PAGE_TOPICS: Final = 500
 INACTIVE_READ_MAX: Final = 1_000
 """The maximum number of topics among which those without a ready or leased item are counted."""
+
+GROUP_LEASES_MAX: Final = 1_000
+"""The highest limit on the leases of a group that a host accepts."""
 
 _UNAVAILABLE: Final = "topics may be missing, and items are not delivered"
 
@@ -153,6 +156,58 @@ def topic_resume(session: HostSession, topics: Sequence[str]) -> None:
             print_message(" ".join([f"Resumed {name}.", *pattern_notes([name])]))
 
     session.run(work)
+
+
+_POLICIES: Final[list[Column]] = [
+    ("TOPIC", lambda row: row["topic"]),
+    ("GROUP_LEASES_MAX", lambda row: "-" if row["group_leases_max"] is None else str(row["group_leases_max"])),
+]
+
+
+@topic.command(
+    "policy",
+    epilog="\b\nExamples:\n  foqs topic policy orders --group-leases-max 1\n  foqs topic policy orders --remove",
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "--group-leases-max",
+    type=click.IntRange(1, GROUP_LEASES_MAX),
+    help="How many items of one group may be leased at once; 1: strict order.",
+)
+@click.option("--remove", is_flag=True, help="Remove the limit.")
+@host_call_options
+def topic_policy(session: HostSession, topics: Sequence[str], group_leases_max: int | None, remove: bool) -> None:
+    """Limit how many items of one group of the topics are leased at once.
+
+    Items without a group have no limit. Leases that are held stay.
+    """
+    from foqs_client import TopicPolicy
+
+    if remove == (group_leases_max is not None):
+        raise click.UsageError("give either --group-leases-max or --remove")
+
+    async def work(client: Client) -> None:
+        for name in topics:
+            await client.set_topic_policy(TopicPolicy(name, group_leases_max))
+            sentence = (
+                f"Removed the limit of {name}."
+                if group_leases_max is None
+                else f"At most {counted(group_leases_max, 'item')} of each group of {name} "
+                f"{'is' if group_leases_max == 1 else 'are'} leased at once."
+            )
+            print_message(" ".join([sentence, *pattern_notes([name])]))
+
+    session.run(work)
+
+
+@topic.command("policies", epilog="\b\nExamples:\n  foqs topic policies\n  foqs topic policies -n orders -o json")
+@host_call_options
+def topic_policies(session: HostSession) -> None:
+    """List the topics with a limit on the leases of their groups."""
+    found = session.run(lambda client: client.topic_policies())
+    show_rows([dataclasses.asdict(policy) for policy in found], _POLICIES, session.output_format)
+    if not found:
+        print_message(f"No topic of the namespace {session.namespace} has a limit.")
 
 
 _PURGED: Final[list[Column]] = [("TOPIC", lambda row: row["topic"]), ("PURGED", lambda row: str(row["purged"]))]

@@ -37,7 +37,7 @@ def _versions(everything: bool) -> Iterator[tuple[str, Any]]:
     yield "modules", "compiled" if is_compiled() else "plain Python"
     if not everything:
         return
-    from foqs.catalog.document import FORMAT_VERSION
+    from foqs.catalog.document import FORMAT_MAX
     from foqs.store.mysql.mysql_migrations import MIGRATIONS as MYSQL_MIGRATIONS
     from foqs.store.sqlite.sqlite_sql import MIGRATIONS as SQLITE_MIGRATIONS
     from foqs_contract.contract_version import CONTRACT_VERSION
@@ -48,7 +48,7 @@ def _versions(everything: bool) -> Iterator[tuple[str, Any]]:
     yield "contract", CONTRACT_VERSION
     yield "schema_mysql", MYSQL_MIGRATIONS[-1].number
     yield "schema_sqlite", SQLITE_MIGRATIONS[-1].number
-    yield "format_catalog", FORMAT_VERSION
+    yield "format_catalog", FORMAT_MAX
     yield "format_registry", FORMAT
     for name in sorted(_dependencies(), key=str.lower):
         try:

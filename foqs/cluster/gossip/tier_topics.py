@@ -124,8 +124,15 @@ class TierTopics:
             own[state] or any(report[_FIELD_INDEX[state]] for report in reports) for state in wanted
         ):
             return None
-        is_paused = topic in self._state.namespaces.paused_topics
-        stats = topic_stats(topic, shards, own, is_paused=is_paused, is_partial=is_partial)
+        namespaces = self._state.namespaces
+        stats = topic_stats(
+            topic,
+            shards,
+            own,
+            is_paused=topic in namespaces.paused_topics,
+            is_partial=is_partial,
+            group_leases_max=namespaces.group_limits.get(topic),
+        )
         return _combined_stats(stats, reports, asyncio.get_running_loop().time()) if reports else stats
 
     def is_partial(self) -> bool:
@@ -166,6 +173,7 @@ def _combined_stats(own: TopicStats, peer_stats: Sequence[PeerTopicStats], now_s
         next_due_in_ms=own.next_due_in_ms,
         paused=own.paused,
         counts_lag=own.counts_lag or any(stats.counts_lag for stats in peer_stats),
+        group_leases_max=own.group_leases_max,
     )
 
 

@@ -67,7 +67,16 @@ async def list_topics(
         if len(page) == limit:
             return page, page[-1].topic
         is_paused = topic in namespaces.paused_topics
-        page.append(topic_stats(topic, listed.shards, counts, is_paused=is_paused, is_partial=is_partial))
+        page.append(
+            topic_stats(
+                topic,
+                listed.shards,
+                counts,
+                is_paused=is_paused,
+                is_partial=is_partial,
+                group_leases_max=namespaces.group_limits.get(topic),
+            )
+        )
     return page, None
 
 
@@ -86,7 +95,13 @@ def sorted_topics(
 
 
 def topic_stats(
-    topic: TopicName, shards: Sequence[OwnedShard], counts: Sequence[int], *, is_paused: bool, is_partial: bool
+    topic: TopicName,
+    shards: Sequence[OwnedShard],
+    counts: Sequence[int],
+    *,
+    is_paused: bool,
+    is_partial: bool,
+    group_leases_max: int | None = None,
 ) -> TopicStats:
     """Return the stats of a topic on these shards.
 
@@ -114,6 +129,7 @@ def topic_stats(
         next_due_in_ms=None,
         paused=is_paused,
         counts_lag=is_partial or any(shard.counts.is_lagging for shard in shards),
+        group_leases_max=group_leases_max,
     )
 
 

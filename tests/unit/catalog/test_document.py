@@ -14,6 +14,8 @@ from foqs.catalog import changes
 from foqs.catalog import document as catalog_document
 from foqs.catalog.document import (
     EMPTY_DOCUMENT,
+    FORMAT_VERSION,
+    FORMAT_WITH_POLICIES,
     IDENTITY_MAX,
     TIME_S_MAX,
     Document,
@@ -21,6 +23,7 @@ from foqs.catalog.document import (
     NamespaceRecord,
     Permission,
     QueueEntry,
+    format_of,
     parse,
     render,
     render_stored,
@@ -117,7 +120,7 @@ def slots(held: Any) -> str:
         ("[" * 100_000, "", "not JSON"),
         ('{"format": 1, "version": 1' + "0" * 5_000 + "}", "", "not JSON"),
         ("{}", "format", "null"),
-        ('{"format": 2}', "format", "2"),
+        ('{"format": 3}', "format", "1 to 2"),
         ('{"format": true}', "format", "true"),
         ('{"format": 1, "version": -1}', "version", "-1"),
         ('{"format": 1, "version": 1}', "namespaces", "missing"),
@@ -172,6 +175,26 @@ NEWER = json.dumps(
     }
 )
 """A catalog as a newer version might write it."""
+
+
+def test_document_with_policies_has_a_format_that_older_hosts_refuse() -> None:
+    before = Document(1, {"a": NamespaceRecord()})
+    after = changes.set_group_limit(before, "a", "orders", 3)
+    assert (format_of(before), format_of(after)) == (FORMAT_VERSION, FORMAT_WITH_POLICIES)
+    text = render(after)
+    assert (json.loads(text)["format"], parse(text)) == (2, after)
+    assert parse(render_stored(after)) == after
+    assert changes.set_group_limit(after, "a", "orders", 3) is after
+    without = changes.set_group_limit(after, "a", "orders", None)
+    assert without.namespaces == before.namespaces
+    assert json.loads(render(without))["format"] == 1
+
+
+def test_policy_with_a_field_of_a_newer_version_stays_without_its_limit() -> None:
+    policy = {"group_leases_max": 1, "fair": "items"}
+    document = parse(json.dumps({"format": 2, "version": 1, "namespaces": {"a": {"policies": {"t": policy}}}}))
+    after = changes.set_group_limit(document, "a", "t", None)
+    assert json.loads(render(after))["namespaces"]["a"]["policies"] == {"t": {"fair": "items"}}
 
 
 def test_fields_of_a_newer_version_survive_a_change() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from foqs.catalog.administration import Administration
-from foqs.catalog.document import Permission, parse
+from foqs.catalog.document import Document, Permission, parse
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespace_deletion import DirectDeletions
 from foqs.catalog.namespace_settings import SETTING_RANGES
@@ -30,6 +30,9 @@ from foqs_client import (
     LimitExceeded,
     Namespace,
     NamespaceNotFound,
+    NotImplementedYet,
+    TopicPolicy,
+    UnknownOutcome,
     Usage,
 )
 from foqs_client.admin_calls import AdminCalls
@@ -58,10 +61,16 @@ class Configured:
             1 << 21,
             lambda topics: None,
             DirectDeletions(),
+            self.find_older_hosts,
             Random(1),
         )
+        self.older_hosts: list[str] = []
         self.client: Client
         self.host: Any
+
+    async def find_older_hosts(self, documents: int) -> list[str]:
+        """Return the hosts that the test plays, which read documents of format 1 only."""
+        return self.older_hosts if documents > 1 else []
 
     async def raw(self, name: str, request: Any) -> Any:
         """Return the reply to a request that the client would not send."""
@@ -162,6 +171,69 @@ def test_grants_are_set_listed_and_revoked() -> None:
     run(main())
 
 
+def test_policies_of_topics_are_set_listed_and_removed() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            client = found.client
+            assert await client.topic_policies() == []
+            await client.set_topic_policy(TopicPolicy("orders", 1))
+            await client.set_topic_policy(TopicPolicy("mail", 1_000))
+            await client.set_topic_policy(TopicPolicy("orders", 3))
+            assert await client.topic_policies() == [TopicPolicy("mail", 1_000), TopicPolicy("orders", 3)]
+            assert found.namespaces.group_limits == {("default", "orders"): 3, ("default", "mail"): 1_000}
+            before = found.namespaces.group_limits
+            await client.pause_topic("mail")
+            assert found.namespaces.group_limits is before  # else each owner would look at all its topics
+            await client.set_topic_policy(TopicPolicy("orders"))
+            await client.set_topic_policy(TopicPolicy("orders"))
+            assert await client.topic_policies() == [TopicPolicy("mail", 1_000)]
+            await client.set_topic_policy(TopicPolicy("mail"))
+            assert '"format": 1' in await client.export_config()
+
+    run(main())
+
+
+def test_a_policy_is_refused_while_an_older_host_would_not_keep_it() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            client = found.client
+            found.older_hosts = ["east-1"]
+            with pytest.raises(NotImplementedYet, match="east-1"):
+                await client.set_topic_policy(TopicPolicy("orders", 1))
+            with pytest.raises(NotImplementedYet, match="east-1"):
+                await client.import_config(
+                    '{"format": 2, "version": 1, "namespaces": {"default": {"policies": {"t": {"group_leases_max": 1}}}}}'
+                )
+            assert await client.topic_policies() == []
+            await client.pause_topic("orders")
+            found.older_hosts = []
+            await client.set_topic_policy(TopicPolicy("orders", 1))
+            assert '"format": 2' in await client.export_config()
+            found.older_hosts = ["east-1"]  # it has started since, and takes no shard over
+            await client.set_topic_policy(TopicPolicy("mail", 1))
+            await client.import_config(await client.export_config())
+            assert len(await client.topic_policies()) == 2
+
+    run(main())
+
+
+def test_a_host_that_joins_while_a_policy_is_stored_is_reported() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            stored = found.catalog.replace
+
+            async def replace(document: Document, expected: Document | None = None) -> None:
+                await stored(document, expected)
+                found.older_hosts = ["late"]
+
+            found.catalog.replace = replace  # type: ignore[method-assign]
+            with pytest.raises(UnknownOutcome, match="late"):
+                await found.client.set_topic_policy(TopicPolicy("orders", 1))
+            assert await found.client.topic_policies() == [TopicPolicy("orders", 1)]
+
+    run(main())
+
+
 def test_topics_are_paused_and_resumed() -> None:
     async def main() -> None:
         async with configured() as found:
@@ -218,6 +290,10 @@ def test_usage_of_an_empty_namespace_is_zero() -> None:
         (lambda f: f.client.set_grant("p", ["own"]), InvalidArgument, "permissions"),
         (lambda f: f.client.set_grant("p", [], "none"), NamespaceNotFound, "grant.namespace_name"),
         (lambda f: f.client.pause_topic("x" * 256), InvalidArgument, "topic"),
+        (lambda f: f.client.set_topic_policy(TopicPolicy("", 1)), InvalidArgument, "policy.topic"),
+        (lambda f: f.client.set_topic_policy(TopicPolicy("t", 0)), InvalidArgument, "policy.group_leases_max"),
+        (lambda f: f.client.set_topic_policy(TopicPolicy("t", 1_001)), LimitExceeded, "policy.group_leases_max"),
+        (lambda f: f.raw("setTopicPolicy", ttypes.SetTopicPolicyRequest("default")), InvalidArgument, "policy"),
         (lambda f: f.client.import_config("{"), InvalidArgument, "json"),
         (lambda f: f.raw("createNamespace", ttypes.SetNamespaceRequest()), InvalidArgument, "settings"),
         (lambda f: f.raw("setGrant", ttypes.GrantRequest()), InvalidArgument, "grant"),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from random import Random
 
 import pytest
 
-from foqs.cluster.membership import Membership, coarse_load
+from foqs.cluster import membership as membership_module
+from foqs.cluster.membership import Membership, coarse_load, own_versions
 from foqs.options.config import Config
 from foqs.runtime.clock import SystemClock
+from foqs_contract.errors import Unavailable
 from shardmgr.agent import AgentPace
 from shardmgr.model import Assignment, ClusterView, Layout, Plan, ShardSpec
 from shardmgr.planner import PlannerPace
+from shardmgr.registry.port import Registry, RegistryFailed
 from tests.support.local_ensemble import LocalEnsemble
+from tests.support.virtual_time import run_virtual
 
 
 def new_membership() -> Membership:
@@ -76,3 +81,24 @@ def test_unserved_shards_are_found_once_for_each_reading_of_the_plan(monkeypatch
         assert list(membership.unserved_shards()) == [1, 3]
     membership.agent.view = ClusterView(layout, Plan({}, {}), ())
     assert list(membership.unserved_shards()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["fails", "does not answer"])
+def test_older_hosts_are_unknown_while_the_registry_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """A policy that a host may not keep must not be stored because nobody could say so."""
+    membership = new_membership()
+
+    async def read(registry: Registry) -> None:
+        if answers:
+            raise RegistryFailed("there is no session")
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        with pytest.raises(Unavailable, match="no session" if answers else "not answered") as failed:
+            await membership.find_older_hosts(own_versions().documents)
+        assert failed.value.retry_after_ms
+
+    monkeypatch.setattr(membership_module, "read_cluster", read)
+    run_virtual(story)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import Document, NamespaceRecord, Permission, QueueEntry, parse, render
+from foqs.catalog.document import Document, NamespaceRecord, Permission, PolicyRecord, QueueEntry, parse, render
 from foqs.catalog.queue_changes import change_queue
 from foqs.console import session_secret
 from foqs.queue.bulk_jobs import bulk_job_transitions
@@ -35,7 +35,13 @@ ROOT: Final = Path(__file__).parents[3]
 NEWER: Final = {"since": [1, None]}
 """The value of the field `newer`, which a newer version has written into each object."""
 
-CATALOG_OBJECTS: Final = ("", "namespaces.*", "namespaces.*.settings", "namespaces.*.queues.*")
+CATALOG_OBJECTS: Final = (
+    "",
+    "namespaces.*",
+    "namespaces.*.settings",
+    "namespaces.*.queues.*",
+    "namespaces.*.policies.*",
+)
 LAYOUT_OBJECTS: Final = ("", "shards.*")
 PLAN_OBJECTS: Final = ("", "assignments.*")
 JOBS_OBJECTS: Final = ("", "jobs.*", "jobs.*.counts", "jobs.*.owner")
@@ -71,7 +77,7 @@ def objects_without(text: str | bytes, paths: tuple[str, ...]) -> list[str]:
 
 def catalog_of_newer_version() -> Document:
     known = documents_check.CATALOG
-    spare = replace(known.namespaces["orders"], deleting=None)
+    spare = replace(known.namespaces["orders"], deleting=None, policies={"mail": PolicyRecord(1)})
     return parse(
         by_newer_version(render(replace(known, namespaces={**known.namespaces, "spare": spare})), CATALOG_OBJECTS)
     )
@@ -87,6 +93,7 @@ CATALOG_CHANGES: Final[dict[str, Callable[[Document], Document]]] = {
     "in_one_version": lambda d: changes.in_one_version(d, changes.delete(changes.delete(d, "spare"), "orders")),
     "grant": lambda d: changes.grant(d, "spare", "new", frozenset(Permission)),
     "pause": lambda d: changes.pause(d, "spare", "new", paused=True),
+    "set_group_limit": lambda d: changes.set_group_limit(d, "spare", "mail", 3),
     "record_slots": lambda d: changes.record_slots(d, "new", {7: frozenset()}, [7]),
     "restore": lambda d: changes.restore(
         d,

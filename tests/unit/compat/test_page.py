@@ -7,7 +7,7 @@ import tomllib
 from itertools import pairwise
 from typing import Final
 
-from foqs.catalog.document import FORMAT_VERSION
+from foqs.catalog.document import FORMAT_MAX, FORMAT_VERSION
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs_contract.contract_version import ADDED_FIELDS, CONTRACT_VERSION
 from shardmgr.documents import FORMAT
@@ -22,8 +22,12 @@ PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_page_has_the_current_versions() -> None:
-    rows = dict(re.findall(r"^\| (\w+): [^|]+ \| (\d+) \|", PAGE, re.MULTILINE))
-    assert rows == {"contract": str(CONTRACT_VERSION), "documents": str(FORMAT)}
+    rows = dict(re.findall(r"^\| ([\w ,]+): [^|]+ \| (\d+) \|", PAGE, re.MULTILINE))
+    assert rows == {
+        "contract": str(CONTRACT_VERSION),
+        "documents": str(FORMAT),
+        "documents, the newest that is read": str(FORMAT_MAX),
+    }
     assert FORMAT == FORMAT_VERSION
     assert [int(folder.name) for folder in FOLDER.iterdir()] == [FORMAT]
 
@@ -33,7 +37,7 @@ def test_the_page_has_the_numbers_of_the_last_releases_and_each_rises_by_one_at_
     releases = {release: tuple(map(int, numbers)) for release, *numbers in rows}
     assert releases["0.1.0"] == (WITHOUT_ENTRY.wire, WITHOUT_ENTRY.documents, WITHOUT_ENTRY.schema)
     *before, last = releases.values()
-    now = (CONTRACT_VERSION, FORMAT, MIGRATIONS[-1].number)
+    now = (CONTRACT_VERSION, FORMAT_MAX, MIGRATIONS[-1].number)
     if PROJECT["version"] in releases:
         assert releases[PROJECT["version"]] == last == now
     for earlier, later in pairwise([*before, last, now]):

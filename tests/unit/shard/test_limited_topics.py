@@ -9,11 +9,14 @@ from random import Random
 
 import pytest
 
+from foqs.catalog import changes
 from foqs.core.items.item import GroupedItem, NewItem, State, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
 from foqs.queue.port import RowView
+from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_memory import GROUP_KEYS_MAX
+from foqs.shard.shard_takeover import ShardTakeover
 from foqs_contract.errors import StaleLease
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
@@ -200,6 +203,34 @@ def test_topics_with_limits_share_the_memory_for_groups() -> None:
             assert sum(sizes().values()) <= 8
             delivered += len(got)
         assert world.rows() == []
+        assert not world.broken
+
+    run_in_world(story)
+
+
+def test_policy_that_changes_during_a_takeover_counts_from_the_first_delivery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shard is not served yet when the host reads the policy, so nobody tells it; it has looked before."""
+
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(ONE)
+        await Caller(world, engine).enqueue([grouped("anna") for _ in range(3)])
+        await engine.abort()
+        document = await world.catalog.load()
+
+        async def recover(self: ShardTakeover, owned: object) -> OwnedShard:
+            shard = await original(self, owned)  # type: ignore[arg-type]
+            assert not shard.memory.limited_topics
+            await world.catalog.replace(changes.set_group_limit(document, "default", "t", 1))
+            return shard
+
+        original = ShardTakeover.recover
+        monkeypatch.setattr(ShardTakeover, "recover", recover)
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        assert len((await caller.get(count=3, wait_ms=2_000)).items) == 1
+        assert not (await caller.get(count=3)).items
         assert not world.broken
 
     run_in_world(story)

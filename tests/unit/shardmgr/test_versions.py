@@ -8,7 +8,14 @@ import pytest
 
 from shardmgr.cluster_reader import ClusterReading
 from shardmgr.model import MalformedDocument, Member, Plan
-from shardmgr.versions import HostVersions, distant_hosts, older_hosts, parse_versions, render_versions
+from shardmgr.versions import (
+    HostVersions,
+    distant_hosts,
+    hosts_without_format,
+    older_hosts,
+    parse_versions,
+    render_versions,
+)
 
 VERSIONS = HostVersions("0.2.0", 8, 1, 2)
 
@@ -36,6 +43,14 @@ def test_a_member_without_the_version_is_older() -> None:
     found = {"a": VERSIONS, "c": HostVersions("0", 7, 1, 1), "gone": VERSIONS}
     assert older_hosts(reading, found, 8) == ["b", "c", "odd"]
     assert older_hosts(reading, found, 7) == ["b", "odd"]
+
+
+def test_a_member_that_does_not_announce_a_format_does_not_read_it() -> None:
+    members = [Member(name, name, "a:1", "default") for name in ("a", "b", "c")]
+    reading = ClusterReading(None, Plan(), None, members, {"odd": "it is malformed"})
+    found = {"a": HostVersions("0.2.0", 8, 2, 2), "c": VERSIONS}
+    assert hosts_without_format(reading, found, 2) == ["b", "c", "odd"]
+    assert hosts_without_format(reading, found, 1) == ["odd"]
 
 
 def test_members_are_distant_if_a_number_differs_by_more_than_one() -> None:

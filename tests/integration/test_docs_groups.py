@@ -1,0 +1,52 @@
+"""docs/groups.md: the programs work as written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.processes import RestartableHost
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "groups.md").read_text()
+PROGRAMS: Final = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
+    with RestartableHost(tmp_path_factory.mktemp("host"), "memory:") as host:
+        host.start()
+        yield host
+
+
+def lines_of(name: str, folder: Path, host: RestartableHost) -> list[str]:
+    """Run a program of the page, and return what it prints."""
+    program = folder / name
+    program.write_text(PROGRAMS[name].replace("foqs://127.0.0.1:7411", host.address))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_each_customer_is_served_in_order(tmp_path: Path, host: RestartableHost) -> None:
+    steps = defaultdict(list)
+    for line in lines_of("in_order.py", tmp_path, host):
+        customer, step = line.split()
+        steps[customer].append(step)
+    assert steps == {"Ada": ["pay", "pack", "send"], "Bob": ["pay", "pack", "send"]}
+
+
+def test_three_reports_are_made_at_a_time(tmp_path: Path, host: RestartableHost) -> None:
+    assert lines_of("three_at_a_time.py", tmp_path, host) == ["3 reports at once", "1 more"]
+
+
+def test_every_program_is_run() -> None:
+    assert set(PROGRAMS) == {"in_order.py", "three_at_a_time.py"}
