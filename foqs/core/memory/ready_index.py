@@ -149,6 +149,8 @@ class ReadyIndex:
         """The topic of each reserved item of a topic with a source, by its number."""
         self._touched_sources: dict[TopicName, None] = {}
         """Topics with a source of which reservations have ended since `take_touched_sources`."""
+        self._head_count = 0
+        """Keys in windows of sources, which bound them. They count beside `_size`, so that they evict no other key."""
         self._reserved: dict[int, OrderKey] = {}
         self._reserved_key_max: OrderKey = BELOW_ALL
         """An upper bound of the reserved keys."""
@@ -159,7 +161,7 @@ class ReadyIndex:
         """Keys dropped because a window, or the index, was full."""
 
     def __len__(self) -> int:
-        return self._size
+        return self._size + self._head_count
 
     def __bool__(self) -> bool:
         return len(self) > 0
@@ -324,14 +326,16 @@ class ReadyIndex:
 
     def set_source(self, topic: TopicName, source: HeadSource, boundary: OrderKey | None) -> None:
         """Let a source decide on the window from now on, which is empty at first. It gets the heads with `set_heads`."""
-        self._sources.pop(topic, None)
+        self.remove_source(topic)
         self.forget(topic)
         self._sources[topic] = source
         self.set_heads(topic, (), (), boundary, is_reset=True)
 
     def remove_source(self, topic: TopicName) -> None:
         """Let the window hold READY keys again. It covers nothing: a refill reads them."""
-        if self._sources.pop(topic, None) is not None:
+        if topic in self._sources:
+            self.set_heads(topic, (), (), None, is_reset=True)
+            del self._sources[topic]
             self.discover(topic)
 
     def has_source(self, topic: TopicName) -> bool:
@@ -347,31 +351,34 @@ class ReadyIndex:
         *,
         is_reset: bool,
     ) -> None:
-        """Follow the heads of the source. `added` is in order; if `is_reset`, it has all of them. See `boundary`."""
+        """Follow the heads of the source: first the removed ones, then the added ones, in order. See `boundary`.
+
+        Args:
+            removed: keys that need not be in the window.
+            is_reset: the window is emptied before.
+        """
         window = self._windows.get(topic)
         if window is None:
             if not added and boundary is None:
                 return
             window = self._windows[topic] = _Window(topic, boundary)
-        before = len(window)
-        gone = set(removed)
-        kept = (
-            []
-            if is_reset
-            else [
-                key
-                for key in window.order_keys[window.start :]
-                if key not in gone and (boundary is None or key <= boundary)
-            ]
-        )
-        if added:
-            kept = sorted({*kept, *added}) if kept else [*added]
-        window.order_keys, window.start, window.boundary = kept, 0, boundary
-        self._size += len(kept) - before
-        if not kept and boundary is None:
-            self._remove_window(window)
-        elif self._size > self._order_keys_max:
-            self._evict()
+        before, order_keys = len(window), window.order_keys
+        if is_reset:
+            order_keys.clear()
+            window.start = 0
+        for key in removed:
+            at = bisect_left(order_keys, key, window.start)
+            if at < len(order_keys) and order_keys[at] == key:
+                del order_keys[at]
+        if boundary is not None:
+            del order_keys[bisect_right(order_keys, boundary, window.start) :]
+        if len(window):
+            _merge_into(order_keys, window.start, added)
+        else:
+            order_keys += added
+        window.boundary = boundary
+        self._head_count += len(window) - before
+        self._compact(window)
 
     # -------------------------------------------------------------- delivery
 
@@ -387,10 +394,11 @@ class ReadyIndex:
             self._reserved[key & NUMBER_MAX] = key
             if key > self._reserved_key_max:
                 self._reserved_key_max = key
-            self._size -= 1
             self._remove_window(window)
             if self._sources and topic in self._sources:
                 self._reserve_at_source(topic, order_keys)
+            else:
+                self._size -= 1
             return order_keys
         end = min(start + count, len(order_keys))
         best = order_keys[start:end]
@@ -400,15 +408,17 @@ class ReadyIndex:
         if best[-1] > self._reserved_key_max:
             self._reserved_key_max = best[-1]
         window.start = end
-        self._size -= len(best)
         if window.is_evictable:
             self._evictable.move_to_end(window)
         self._compact(window)
         if self._sources and topic in self._sources:
             self._reserve_at_source(topic, best)
+        else:
+            self._size -= len(best)
         return best
 
     def _reserve_at_source(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
+        self._head_count -= len(order_keys)
         self._sources[topic].reserve(order_keys)
         self._source_reservations.update([(key & NUMBER_MAX, topic) for key in order_keys])
 
@@ -599,14 +609,15 @@ class ReadyIndex:
         """Assert what the keys alone show of what is always true. `ShardMemory` compares them with counts and rows."""
         windows = self._windows.values()
         order_keys = [key for window in windows for key in window.order_keys[window.start :]]
+        head_count = sum([len(window) for window in windows if window.topic in self._sources])
         for window in windows:
             window.check()
             if window.topic in self._sources:
                 continue
             assert len(window) <= self._window_order_keys_max, f"invariant 18: the window of {window.topic} is too long"
             assert len(window) <= 1 or window.is_evictable, f"invariant 18: {window.topic} cannot be evicted"
-        assert self._size == len(order_keys), (
-            f"invariant 13: the index has {len(order_keys)} keys and counts {self._size}"
+        assert (self._size, self._head_count) == (len(order_keys) - head_count, head_count), (
+            f"invariant 13: the index has {len(order_keys)} keys, and counts {self._size} and {self._head_count} heads"
         )
         assert self._size <= self._order_keys_max or not any(
             len(window) > 1 and window.topic not in self._sources for window in windows

@@ -1,0 +1,95 @@
+"""Windows of the ready index that hold the heads of a source: in place, beside other topics, and within no bound of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Final
+
+import pytest
+
+from foqs.core.items.item import NUMBER_MAX, OrderKey, pack_order_key
+from foqs.core.memory.ready_index import ReadyIndex
+
+LIMITED: Final = ("namespace", "limited")
+OTHER: Final = ("namespace", "other")
+
+
+class Source:
+    """Notes what is reserved."""
+
+    def __init__(self) -> None:
+        self.reserved: set[int] = set()
+
+    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
+        self.reserved.update([key & NUMBER_MAX for key in order_keys])
+
+    def end_reservations(self, numbers: Iterable[int]) -> None:
+        self.reserved.difference_update(numbers)
+
+
+def key(number: int) -> OrderKey:
+    return pack_order_key(0, number, number)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_window_holds_the_heads_that_were_added_up_to_the_boundary(seed: int) -> None:
+    random = Random(seed)
+    index, source = ReadyIndex(100, 100), Source()
+    index.set_source(LIMITED, source, 0)
+    heads: set[int] = set()
+    for _ in range(200):
+        if random.random() < 0.4:
+            taken = [key & NUMBER_MAX for key in index.reserve(LIMITED, random.randint(1, 3))]
+            assert taken == sorted(heads)[: len(taken)]
+            heads.difference_update(taken)
+            assert source.reserved.issuperset(taken)
+            index.confirm_reservations(taken)
+            assert not source.reserved
+        else:
+            new = {random.randint(1, 300) for _ in range(random.choice((1, 1, 5, 30)))}
+            gone = {number for number in (*heads, 1_000) if random.random() < 0.1}
+            boundary = random.choice((None, None, random.randint(1, 300)))
+            is_reset = random.random() < 0.1
+            heads = (set() if is_reset else heads - gone) | new
+            if boundary is not None:
+                heads = {number for number in heads if number <= boundary}
+                new &= heads
+            index.set_heads(
+                LIMITED,
+                list(map(key, gone)),
+                list(map(key, sorted(new))),
+                None if boundary is None else key(boundary),
+                is_reset=is_reset,
+            )
+        assert index.peek(LIMITED, 1_000) == list(map(key, sorted(heads)))
+        assert len(index) == len(heads)
+        index.check()
+    index.remove_source(LIMITED)
+    assert len(index) == 0
+    assert index.needs_refill(LIMITED)
+    index.check()
+
+
+def test_heads_evict_no_keys_of_other_topics() -> None:
+    index = ReadyIndex(100, 50)
+    index.add_many(OTHER, [key(number) for number in range(1, 41)])
+    index.set_source(LIMITED, Source(), 0)
+    index.set_heads(LIMITED, (), [key(number) for number in range(101, 301)], None, is_reset=True)
+    index.add(OTHER, key(41))
+    assert len(index.peek(OTHER, 100)) == 41
+    assert index.evicted_count == 0
+    index.add_many(OTHER, [key(number) for number in range(42, 61)])
+    assert len(index.peek(OTHER, 100)) == 50
+    assert len(index.peek(LIMITED, 1_000)) == 200
+    index.check()
+
+
+def test_change_of_few_heads_does_not_make_the_window_again() -> None:
+    index = ReadyIndex(100, 100)
+    index.set_source(LIMITED, Source(), 0)
+    index.set_heads(LIMITED, (), [key(number) for number in range(1, 10_001)], None, is_reset=True)
+    order_keys = index._windows[LIMITED].order_keys
+    index.set_heads(LIMITED, [key(500)], [key(20_000)], None, is_reset=False)
+    assert index._windows[LIMITED].order_keys is order_keys
+    assert len(order_keys) == 10_000
