@@ -1,4 +1,4 @@
-"""Reads that extend a shard's memory beside its flushes: refills, reads of first keys, and prefetches.
+"""Reads that extend a shard's memory beside its flushes: refills, reads of first keys, pages of groups, and prefetches.
 
 Their rows may be stale when they arrive. So they enter the memory between two
 flushes, and only those that no flush has changed since the read began.
@@ -6,11 +6,11 @@ flushes, and only those that no flush has changed since the read began.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from foqs.core.flush.fence import Fence
-from foqs.core.groups.group_scan import GroupScan
-from foqs.core.groups.known_keys import BELOW_ALL
+from foqs.core.groups.group_page import GroupPage
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.memory.ready_index import Refill
@@ -77,12 +77,12 @@ class FirstKeyRead(RefillRead):
         self._memory.index.finish_first_key_read(refill, order_keys)
 
 
-class GroupScanRead:
-    """Reads groups of a topic with a limit: those that are wanted, else all. Page by page, so that other reads take turns.
+class GroupPageRead:
+    """Reads the next page of a topic with a limit.
 
     Args:
-        submit: queues it again, for the next page.
-        on_ended: is called at the end, also if it failed.
+        page_rows: the most rows of the page.
+        on_ended: is called at the end with whether there are new heads, and how long the read took, also if it failed.
     """
 
     is_wanted = True
@@ -93,76 +93,42 @@ class GroupScanRead:
         topic: TopicName,
         page_rows: int,
         run_between_flushes: RunBetweenFlushes,
-        submit: Callable[[GroupScanRead], None],
-        on_ended: Callable[[], None],
+        on_ended: Callable[[bool, float], None],
     ) -> None:
         self._memory = memory
         self._topic = topic
         self._page_rows = page_rows
         self._run_between_flushes = run_between_flushes
-        self._submit = submit
         self._on_ended = on_ended
-        self._scan: GroupScan | None = None
-        self._groups: TopicGroups | None = None
-
-    def _start(self) -> None:
-        groups = self._groups = self._memory.limited_topics.get(self._topic)
-        if groups is None:
-            return
-        is_first = groups.boundary == BELOW_ALL
-        read = groups.start_walk_page() if is_first or not groups.has_wanted else groups.start_lookup()
-        if read is not None:
-            self._scan = GroupScan(read, groups.limit, groups.groups_max)
-
-    def _is_over(self) -> bool:
-        """Return whether its result cannot be used any more: the policy has changed, or the topic was purged."""
-        groups, scan = self._groups, self._scan
-        return (
-            groups is None
-            or scan is None
-            or self._memory.limited_topics.get(self._topic) is not groups
-            or not groups.is_under_way(scan.read)
-        )
+        self._began_s = asyncio.get_running_loop().time()
 
     async def run(self, reads: Reads, committed: Fence) -> None:
-        if self._scan is None:
-            self._start()
-        scan, groups = self._scan, self._groups
-        page = None if scan is None else scan.next_page()
-        if scan is None or groups is None or page is None or self._is_over():
-            self._end()
+        self._began_s = asyncio.get_running_loop().time()
+        groups = self._memory.limited_topics.get(self._topic)
+        page = None if groups is None else groups.start_page(self._page_rows)
+        if groups is None or page is None:
+            self._end(False)
             return
         try:
             purged_up_to = self._memory.purge_markers.last_number(self._topic)
             rows = await reads.list_rows(
-                committed, self._topic, page.state, page.after, self._page_rows, purged_up_to, with_payload=False
+                committed, self._topic, page.state, page.after, page.rows_max, purged_up_to, with_payload=False
             )
         except BaseException:
-            groups.cancel_read(scan.read)
-            self._scan = None  # another attempt begins again
+            groups.cancel_page(page)
             raise
-        scan.add(rows, self._page_rows)
-        if scan.next_page() is None or scan.read.is_void:
-            self._run_between_flushes(self._apply)
-        else:
-            self._submit(self)
+        self._run_between_flushes(lambda: self._apply(groups, page, rows))
 
-    def _apply(self) -> None:
-        scan, groups = self._scan, self._groups
-        if not self._is_over() and scan is not None and groups is not None:
-            names = scan.read.names
-            groups.finish_read(scan.read, scan.found(groups))
-            groups.want((names or frozenset()) - (scan.read.names or frozenset()))
-            self._memory.settle_groups(self._topic)
-        self._on_ended()
+    def _apply(self, groups: TopicGroups, page: GroupPage, rows: Sequence[Row]) -> None:
+        groups.finish_page(page, rows)
+        is_current = self._memory.limited_topics.get(self._topic) is groups
+        self._end(is_current and self._memory.settle_groups(self._topic))
 
-    def _end(self) -> None:
-        if self._groups is not None and self._scan is not None:
-            self._groups.cancel_read(self._scan.read)
-        self._on_ended()
+    def _end(self, has_new_heads: bool) -> None:
+        self._on_ended(has_new_heads, asyncio.get_running_loop().time() - self._began_s)
 
     def on_failed(self, error: Unavailable) -> None:
-        self._end()
+        self._end(False)
 
 
 class PrefetchRead:

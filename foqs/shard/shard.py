@@ -18,7 +18,6 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Events, Inserts, Leases, Operation, OperationCaller
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
-from foqs.core.groups.known_keys import BELOW_ALL
 from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.breaker_window import BreakerSettings
@@ -28,9 +27,10 @@ from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
-from foqs.shard.background_reads import FirstKeyRead, GroupScanRead, PrefetchRead, RefillRead
+from foqs.shard.background_reads import FirstKeyRead, PrefetchRead, RefillRead
 from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.flush_report import FlushReport
+from foqs.shard.group_reads import GroupReads
 from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.idle_write_back import run_write_back, write_back_before_hand_over
 from foqs.shard.initial_count import InitialCount
@@ -60,11 +60,6 @@ _DELIVERY_ROOM_S: Final = 0.5
 """A shard accepts only as many deliveries as it can lease in this time, so that they commit before their dequeues' deadlines."""
 _DELIVERY_ROOM_MAX: Final = 1_000_000
 """More than any call requests."""
-
-_GROUP_PAGE_ROWS: Final = 500
-"""Rows of one page of a read of groups: some milliseconds."""
-_WALK_PAUSE_S: Final = 1.0
-"""The least time between two walks over all groups of a topic."""
 
 TOPIC_PRIORITIES_MAX: Final = 50
 """Priorities inspected for the age of a topic's oldest item: a page lists many topics."""
@@ -114,9 +109,6 @@ class OwnedShard:
         self._shard_clock = shard_clock
         self._store = store
         self._refilling: set[TopicName] = set()
-        self._walked_at_s: dict[TopicName, float] = {}
-        """When the last walk over all groups of a topic has ended, by the loop's clock."""
-        self._walks_waiting: set[TopicName] = set()
         self._namespaces: Final = host.namespaces
         self._limits_seen: Mapping[TopicName, int] | None = None
         self._prefetching: set[TopicName] = set()
@@ -151,6 +143,14 @@ class OwnedShard:
         )
         self._reader = self._new_reader(store, host)
         self._query_reader = self._new_reader(store, host)  # its reads delay no refill and no prefetch
+        self._group_reads = GroupReads(
+            memory,
+            self._reader,
+            self._writer.run_between_flushes,
+            constants.ready_window_items_max,
+            lambda: self.is_serving,
+            self._on_group_page_read,
+        )
         self.queries = RowQueries(
             self._check_serving, memory, self._query_reader, host.namespaces.retry_policies, self.now_ms
         )
@@ -580,7 +580,7 @@ class OwnedShard:
     def start_refill(self, topic: TopicName) -> None:
         """Extend the topic's window. The delivery port is notified when that is done."""
         if topic in self.memory.limited_topics:
-            self._start_group_read(topic, with_walk=True)
+            self._group_reads.request(topic)
         elif topic not in self._refilling:
             self._refilling.add(topic)
 
@@ -593,45 +593,11 @@ class OwnedShard:
             self._reader.submit(topic[0], self._constants.ready_window_items_max / KEYS_PER_ROW, read)
 
     def on_groups_wanted(self, topic: TopicName) -> None:
-        """Read groups of a topic with a limit, if it was read as a whole before."""
-        self._start_group_read(topic, with_walk=False)
+        """Read the next page of a topic with a limit."""
+        self._group_reads.start(topic)
 
-    def _start_group_read(self, topic: TopicName, *, with_walk: bool) -> None:
-        """Read groups of a topic with a limit: those that are wanted, else all if no head of the topic is known."""
-        groups = self.memory.limited_topics.get(topic)
-        if groups is None or not self._is_open or topic in self._refilling or not self.memory.may_read_groups(topic):
-            return
-        if not groups.has_wanted or groups.boundary == BELOW_ALL:
-            if not with_walk or not groups.may_have_more or self.index.best_key(topic) is not None:
-                return
-            loop = asyncio.get_running_loop()
-            pause_s = self._walked_at_s.get(topic, -_WALK_PAUSE_S) + _WALK_PAUSE_S - loop.time()
-            if pause_s > 0:
-                # All groups in memory are locked: dequeues must not have the table read all the time.
-                if topic not in self._walks_waiting:
-                    self._walks_waiting.add(topic)
-                    loop.call_later(pause_s, self._end_walk_pause, topic)
-                return
-        self._refilling.add(topic)
-        is_walk = groups.boundary == BELOW_ALL or not groups.has_wanted
-
-        def submit(read: GroupScanRead) -> None:
-            self._reader.submit(topic[0], page_rows, read)
-
-        def on_ended() -> None:
-            self._refilling.discard(topic)
-            if is_walk:
-                self._walked_at_s[topic] = asyncio.get_running_loop().time()
-            self.counts.mark_changed([topic])
-            self._start_group_read(topic, with_walk=False)
-            self._delivery_port.on_items_ready([topic])
-
-        page_rows = min(_GROUP_PAGE_ROWS, self._constants.ready_window_items_max)
-        read = GroupScanRead(self.memory, topic, page_rows, self._writer.run_between_flushes, submit, on_ended)
-        submit(read)
-
-    def _end_walk_pause(self, topic: TopicName) -> None:
-        self._walks_waiting.discard(topic)
+    def _on_group_page_read(self, topic: TopicName) -> None:
+        self.counts.mark_changed([topic])
         self._delivery_port.on_items_ready([topic])
 
     def follow_group_limits(self) -> None:
@@ -640,7 +606,6 @@ class OwnedShard:
         if limits is not self._limits_seen:
             self._limits_seen = limits
             self.memory.set_group_limits(limits)
-            self._walked_at_s = {topic: at_s for topic, at_s in self._walked_at_s.items() if topic in limits}
 
     async def _count_and_read_unread_topics(self) -> None:
         await self._initial_count.run()  # afterwards only topics with READY items have a window

@@ -17,9 +17,8 @@ from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
-from foqs.core.groups.group import STRICT, UNGROUPED
-from foqs.core.groups.known_keys import ABOVE_ALL
-from foqs.core.groups.places import line_place
+from foqs.core.groups.group import KEYS_PER_UNIT, STRICT
+from foqs.core.groups.places import group_name, line_place
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import EventKind
@@ -34,10 +33,8 @@ from foqs.store.port import TopicCount
 
 TOPICS_PER_STEP: Final = 1_000
 """Topics added or inspected in one step: a millisecond or two."""
-GROUP_KEYS_MAX: Final = 64
-"""Known items of one group and place, in topics with a limit."""
 GROUPS_MIN: Final = 2
-"""The least number of groups of a topic with a limit in memory."""
+"""The least memory for the groups of a topic with a limit, in units: `Group.count_units`."""
 _CACHE_HORIZON_MS: Final = 60_000
 """A row that cannot be delivered for this long is not cached."""
 _PARKED_STATES: Final = (State.DEFERRED, State.DEAD)
@@ -78,7 +75,7 @@ class ShardPort(Protocol):
         ...
 
     def on_groups_wanted(self, topic: TopicName) -> None:
-        """Read groups of a topic with a limit."""
+        """Read the next page of a topic with a limit."""
         ...
 
 
@@ -110,13 +107,14 @@ class ShardMemory:
         self._waiting_for_room: set[str] = set()
         self._purged_groups: set[TopicName] = set()
         """Topics with a limit that the flush under way has purged."""
-        self._groups_max = max(GROUPS_MIN, options.ready_index_items_max // GROUP_KEYS_MAX)
+        self.group_units_max: Final = max(GROUPS_MIN, options.ready_index_items_max // KEYS_PER_UNIT)
+        """The memory for the groups of all topics with a limit, in units: `Group.count_units`."""
+        self.group_units = 0
+        """What they take. It is at most `group_units_max`, but for groups that are held, and until all topics are settled."""
         self.limited_topics: dict[TopicName, TopicGroups] = {}
         """The groups of the topics whose groups have a limit."""
-        self._group_counts: dict[TopicName, int] = {}
-        """How many groups each topic with a limit had in memory when it was settled last."""
-        self._group_count = 0
-        """Their sum. It is at most `_groups_max`, but for reservations, and until all topics are settled."""
+        self._group_units: dict[TopicName, int] = {}
+        """What each of them took when it was settled last."""
         self._former_reservations: dict[TopicName, set[int]] = {}
         """Of topics that have got their limit since the takeover: the items that were reserved before."""
 
@@ -369,37 +367,32 @@ class ShardMemory:
     # ------------------------------------------------- topics with a group limit
 
     def set_group_limits(self, limits: Mapping[TopicName, int]) -> None:
-        """Follow the policies of topics: how many items of one group may be leased at once. Between two flushes."""
+        """Follow the policies of topics: how many items of one group may be leased at once. At any moment."""
         for topic in [topic for topic in self.limited_topics if topic not in limits]:
             del self.limited_topics[topic]
-            self._group_count -= self._group_counts.pop(topic, 0)
+            self.group_units -= self._group_units.pop(topic, 0)
             self._former_reservations.pop(topic, None)
             self.index.remove_source(topic)
             self._delivery_port.on_items_ready([topic])
+        new = [topic for topic in limits if topic not in self.limited_topics]
+        if new:
+            self._add_limited_topics(new, limits)
         for topic, limit in limits.items():
-            groups = self.limited_topics.get(topic)
-            if groups is None:
-                self._add_limited_topic(topic, limit)
-            elif groups.limit != limit:
+            groups = self.limited_topics[topic]
+            if groups.limit != limit:
                 groups.set_limit(limit)
                 self.settle_groups(topic)
                 self._delivery_port.on_items_ready([topic])
 
-    def _add_limited_topic(self, topic: TopicName, limit: int) -> None:
-        groups = self.limited_topics[topic] = TopicGroups(
-            limit,
-            self._groups_max,
-            GROUP_KEYS_MAX,
-            has_all=False,
-            keys_min=GROUP_KEYS_MAX // 4,
-            lookups_max=self._groups_max,  # fewer if it may have fewer groups
-        )
-        reserved = self.index.reserved_numbers()
-        if reserved:
-            # Their permits are unknown. Nothing is delivered until they have ended.
-            self._former_reservations[topic] = reserved
-        self.index.set_source(topic, groups, groups.boundary)
-        self._delivery_port.on_items_ready([topic])
+    def _add_limited_topics(self, topics: Collection[TopicName], limits: Mapping[TopicName, int]) -> None:
+        for topic in topics:
+            groups = self.limited_topics[topic] = TopicGroups(limits[topic], self.group_units_max)
+            former = self.index.reserved_numbers()
+            if former:
+                # Their permits are unknown. Nothing is delivered until they have ended.
+                self._former_reservations[topic] = former
+            self.index.set_source(topic, groups, groups.boundary)
+            self._delivery_port.on_items_ready([topic])
 
     def may_read_groups(self, topic: TopicName) -> bool:
         """Return whether the groups of a topic with a limit may be read, or `on_items_ready` will be called when they may."""
@@ -414,9 +407,9 @@ class ShardMemory:
     def group_hold(self, row: Row) -> tuple[int, list[int]] | None:
         """Return the limit of a READY row's group and the items that hold the row back; None if nothing does. See `Group.holders`."""
         groups = self.limited_topics.get((row.namespace, row.topic))
-        if groups is None or groups.limit is None or row.item_group is None:
+        if groups is None or row.item_group is None:
             return None
-        holders = groups.holders(row.item_group.decode(), row.order_key)
+        holders = groups.holders(group_name(row), row.order_key)
         return None if holders is None else (groups.limit, holders)
 
     def _follow_groups(self, plan: FlushPlan) -> dict[TopicName, None]:
@@ -433,7 +426,7 @@ class ShardMemory:
                 touched[topic] = None
                 is_strict = groups.limit == STRICT
                 groups.follow(
-                    UNGROUPED if row.item_group is None else row.item_group.decode(),
+                    group_name(row),
                     None if old is None else line_place(old, is_strict=is_strict),
                     None if new is None else line_place(new, is_strict=is_strict),
                 )
@@ -460,33 +453,35 @@ class ShardMemory:
         """Settle topics of which rows have changed, or reservations have ended. Returns those that may deliver more."""
         touched = dict.fromkeys([*followed, *self.index.take_touched_sources(), *self._former_reservations])
         found = [topic for topic in touched if topic in self.limited_topics and self.settle_groups(topic)]
-        if self._group_count > self._groups_max:
+        if self.group_units > self.group_units_max:
             # One has grown, and others must give its share back.
-            large = [topic for topic, groups in self.limited_topics.items() if len(groups) > self._groups_room(topic)]
+            large = [
+                topic for topic in self.limited_topics if self._group_units.get(topic, 0) > self._units_room(topic)
+            ]
             found += [topic for topic in large if self.settle_groups(topic)]
         return found
 
-    def _groups_room(self, topic: TopicName) -> int:
-        """Return how many groups a topic with a limit may have in memory: its share, and what other topics do not use."""
-        others = self._group_count - self._group_counts.get(topic, 0)
-        share = self._groups_max // max(1, len(self.limited_topics))
-        return max(GROUPS_MIN, share, self._groups_max - others)
+    def _units_room(self, topic: TopicName) -> int:
+        """Return how much memory the groups of a topic may take: its share, and what other topics do not use."""
+        others = self.group_units - self._group_units.get(topic, 0)
+        share = self.group_units_max // max(1, len(self.limited_topics))
+        return max(GROUPS_MIN, share, self.group_units_max - others)
 
     def settle_groups(self, topic: TopicName) -> bool:
-        """Let the window of a topic with a limit follow its heads. Returns whether it has new ones."""
+        """Let the window of a topic with a limit follow its heads. Returns whether it has new ones, or more may be read."""
         groups = self.limited_topics[topic]
-        groups.groups_max = self._groups_room(topic)
+        groups.units_max = self._units_room(topic)
         changes = groups.settle()
-        self._group_count += len(groups) - self._group_counts.get(topic, 0)
-        self._group_counts[topic] = len(groups)
-        boundary = None if changes.boundary == ABOVE_ALL else changes.boundary
-        if changes.is_reset or changes.removed or changes.added or boundary != self.index.boundary(topic):
-            self.index.set_heads(topic, changes.removed, changes.added, boundary, is_reset=changes.is_reset)
-        if groups.has_wanted:
+        self.group_units += groups.units - self._group_units.get(topic, 0)
+        self._group_units[topic] = groups.units
+        may_have_more = changes.boundary is not None and self.index.boundary(topic) is None
+        if changes.is_reset or changes.removed or changes.added or changes.boundary != self.index.boundary(topic):
+            self.index.set_heads(topic, changes.removed, changes.added, changes.boundary, is_reset=changes.is_reset)
+        if groups.next_kind is not None:
             self._shard.on_groups_wanted(topic)
         if topic in self._former_reservations and self.may_read_groups(topic):
             return True
-        return bool(changes.added)
+        return may_have_more or bool(changes.added)
 
     # --------------------------------------------------------------- failures
 
@@ -535,7 +530,7 @@ class ShardMemory:
             self._check_counts()
         for topic, groups in self.limited_topics.items():
             groups.check()
-            heads = sorted(key for group in groups.groups() for key in group.heads if key <= groups.boundary)
+            heads = groups.window_heads()
             window = self.index.peek(topic, len(heads) + 1)
             assert window == heads, f"invariant 13: the window of {topic} has {window}, and its heads are {heads}"
         for topic in self.purge_markers.topics():

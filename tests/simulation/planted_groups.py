@@ -11,9 +11,8 @@ from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases
 from foqs.core.flush.writes import Writes
-from foqs.core.groups import group_scan
+from foqs.core.groups import group_page
 from foqs.core.groups.group import Group
-from foqs.core.groups.known_keys import NO_ITEMS
 from foqs.core.groups.places import GroupPlace, Placed, line_place
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items import life
@@ -93,9 +92,9 @@ def one_lease_too_many() -> None:
     """A strict group counts its reservations and not its leases."""
 
     def run(self: Group, run_max: int) -> list[OrderKey]:
-        leased, self.known[GroupPlace.LEASED] = self.known[GroupPlace.LEASED], NO_ITEMS
+        leased, self.leased = self.leased, ()
         found = original(self, run_max)
-        self.known[GroupPlace.LEASED] = leased
+        self.leased = leased
         return found
 
     original = plant(Group, "run", run)
@@ -115,7 +114,7 @@ def permit_kept_at_give_back() -> None:
 
 def returned_item_passed() -> None:
     """An item that was delivered before waits like others in a strict group."""
-    for module in (shard_memory, group_scan):
+    for module in (shard_memory, group_page):
         plant(module, "line_place", lambda row, *, is_strict: line_place(row, is_strict=False))
 
 

@@ -5,41 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
+from foqs.core.groups.places import UNGROUPED
 from foqs.core.items.item import State
-from tests.support.plain_groups import Key, Line, Place, PlainItem, Table, line_of, offer_of
+from tests.support.core_groups import CoreGroupOwner
+from tests.support.plain_groups import PlainItem, Table, line_of, offer_of
 
-
-class GroupOwner(Protocol):
-    """The owner of a topic's groups: the plain one, or one that is made of the real parts."""
-
-    @property
-    def has_all(self) -> bool: ...
-    @property
-    def wanted(self) -> Collection[str]: ...
-    @property
-    def reads(self) -> Sequence[Any]: ...
-    @property
-    def reserved(self) -> Container[int]: ...
-    def heads(self) -> list[tuple[Key, str]]: ...
-    def reserve_best(self, run_max: int = 1) -> list[int]: ...
-    def give_back(self, numbers: Iterable[int]) -> None: ...
-    def commit(self, changes: Mapping[int, PlainItem | None], leased: Collection[int] = ()) -> None: ...
-    def start_read(self, *, of_all: bool) -> object: ...
-    def finish_read(self, read: Any) -> None: ...
-    def set_limit(self, limit: int | None) -> None: ...
-    def known(self) -> Iterator[tuple[str, Line, Mapping[Place, Key]]]: ...
-
-
-OwnerFactory: TypeAlias = Callable[[Table, int | None, int, int], GroupOwner]
+OwnerFactory: TypeAlias = Callable[[Table, int, int, int], CoreGroupOwner]
 
 GROUPS: Final = ("a", "b", "c")
 STEPS: Final = 60
-LIMITS: Final = (None, 1, 1, 1, 2, 3)
+LIMITS: Final = (1, 1, 1, 2, 3)
+NO_LIMIT: Final = 1_000
+"""For items without a group."""
 
 
 class Difference(Exception):
@@ -48,6 +30,8 @@ class Difference(Exception):
 
 class History:
     """One run of an owner type. `now` only orders items: time passes by events."""
+
+    extends_ended_leases = False
 
     def __init__(self, seed: int, make_owner: OwnerFactory) -> None:
         self.random = Random(seed)
@@ -76,7 +60,7 @@ class History:
             (2, self.extend_some),
             (2, self.pass_time),
             (2, self.administer),
-            (3, self.read),
+            (9, self.read),
             (2, self.set_limit),
             (1, self.purge),
             (1, self.replace_owner),
@@ -88,7 +72,7 @@ class History:
         state = self.random.choice((State.READY, State.READY, State.DEFERRED))
         after = self.now + self.random.choice((-30, 0, 0, 20))
         priority = self.random.choice((0, 0, 0, -1))
-        group = self.random.choice(GROUPS)
+        group = self.random.choice((*GROUPS, *GROUPS, UNGROUPED))
         self.commit({self.next_number: PlainItem(self.next_number, group, priority, after, state)})
         self.next_number += 1
 
@@ -101,7 +85,8 @@ class History:
             raise Difference(f"reserved {taken}, which have no row")
         group = self.table[taken[0]].group
         others = [n for numbers in self.pending for n in numbers if n in self.table and self.table[n].group == group]
-        allowed = offer_of(line_of(self.rows_of(group)), others, self.limit, run_max if self.limit == 1 else 1)
+        limit = self.limit_of(group)
+        allowed = offer_of(line_of(self.rows_of(group)), others, limit, run_max if limit == 1 else 1)
         if taken != allowed[: len(taken)]:
             raise Difference(f"reserved {taken} of {group}, where the rows allow {allowed}")
         self.pending.append(taken)
@@ -135,14 +120,11 @@ class History:
                 self.commit({row.number: replace(row, state=state)})
 
     def extend_some(self) -> None:
-        """An extension of a lease that has ended. Without a limit the item is leased again, else it is refused."""
+        """An extension of a lease that has ended. It is refused."""
         ended = [row for row in self.table.values() if row.state is State.READY and row.token]
         for row in self.random.sample(ended, 1) if ended else ():
-            if row.number not in self.owner.reserved and self.extends_ended_leases(self.limit):
+            if row.number not in self.owner.reserved and self.extends_ended_leases:
                 self.commit({row.number: replace(row, state=State.LEASED)})
-
-    def extends_ended_leases(self, limit: int | None) -> bool:
-        return limit is None
 
     def pass_time(self) -> None:
         for row in self.some(State.DEFERRED):
@@ -162,11 +144,12 @@ class History:
 
     def read(self) -> None:
         """Begin a read, or end one that may have begun long ago."""
-        reads = self.owner.reads
-        if reads and self.random.random() < 0.6:
-            self.owner.finish_read(self.random.choice(reads))
-        elif len(reads) < 3:
-            self.owner.start_read(of_all=not self.owner.has_all and self.random.random() < 0.3)
+        if self.random.random() < 0.3:
+            self.owner.groups.request_more()
+        if self.owner.read is None:
+            self.owner.start_read()
+        elif self.random.random() < 0.6:
+            self.owner.finish_read()
 
     def set_limit(self) -> None:
         self.limit = self.random.choice(LIMITS)
@@ -202,10 +185,11 @@ class History:
         pending = {number for numbers in self.pending for number in numbers if number in self.table}
         return len(leased | {number for number in pending if self.table[number].group == group})
 
+    def limit_of(self, group: str) -> int:
+        return NO_LIMIT if group == UNGROUPED else self.limit
+
     def check_limit(self) -> None:
         """A group has at most its limit of leases; a run of a strict group, which one flush leased, counts as one."""
-        if self.limit is None:
-            return
         for group in GROUPS:
             tokens = [row.token for row in self.rows_of(group) if row.state is State.LEASED]
             leases = len(set(tokens)) if self.limit == 1 else len(tokens)
@@ -213,33 +197,34 @@ class History:
                 raise Difference(f"{group} has {leases} leases, and its limit is {self.limit}")
 
     def check_rest(self) -> None:
-        """When all reads have ended and all reservations are settled, the best item that the rows allow is offered."""
+        """When all reads have ended and all reservations are settled, the best item that the rows allow is offered.
+
+        If the memory is full of groups that were delivered from, it is one of these, or none is.
+        """
         for numbers in self.pending:
             self.owner.give_back(numbers)
         self.pending = []
         owner = self.owner
-        for _ in range(50):
-            for each in list(owner.reads):
-                owner.finish_read(each)
-            if owner.wanted:
-                owner.start_read(of_all=False)
-            elif not owner.heads() and not owner.has_all:
-                owner.start_read(of_all=True)
-            else:
-                break
-        for name, line, boundaries in owner.known():
-            rows = line_of(self.rows_of(name)).items()
-            known = {n: (place, key) for n, (place, key) in rows if key <= boundaries[place]}
-            if line != known:
-                raise Difference(f"{name} is known as {line}, and is {known}")
-        best = [
+        owner.read_all()
+        best = sorted(
             (self.table[offer[0]].key, name)
-            for name in GROUPS
-            if (offer := offer_of(line_of(self.rows_of(name)), (), self.limit))
-        ]
+            for name in (*GROUPS, UNGROUPED)
+            if (offer := offer_of(line_of(self.rows_of(name)), (), self.limit_of(name)))
+        )
         heads = owner.heads()
-        if min(best, default=None) != (heads[0] if heads else None):
-            raise Difference(f"offers {heads[:1]}, where the rows allow {sorted(best)[:1]}")
+        if owner.groups.is_full:
+            held = {row.group for row in self.table.values() if self.is_held(row)}
+            if not heads and len(held) < owner.groups.units_max - 1:
+                raise Difference(f"is full and offers nothing, and only {held} were delivered from")
+            best = [head for head in best if head in heads]
+        if best[:1] != heads[:1]:
+            raise Difference(f"offers {heads[:1]}, where the rows allow {best[:1]}")
+
+    def is_held(self, row: PlainItem) -> bool:
+        """Return whether a row keeps its group in memory. In groups that are not strict, returned items wait like others."""
+        if row.group == UNGROUPED or row.state is State.DEAD:
+            return False
+        return row.state is State.LEASED or (self.limit == 1 and row.attempt > 0)
 
 
 def play(seed: int, make_owner: OwnerFactory, history_type: type[History] = History) -> str | None:

@@ -17,6 +17,7 @@ from foqs.core.items.item import Row, State, order_key_number
 from foqs.core.timing.due_timers import TimerEntry, timer_entry
 from foqs.shard.shard import OwnedShard
 from foqs.store.in_memory.memory_table import ShardTables
+from tests.support.group_differences import differences_of_groups
 
 
 def is_at_rest(shard: OwnedShard) -> bool:
@@ -26,6 +27,7 @@ def is_at_rest(shard: OwnedShard) -> bool:
             shard._intake,
             shard.index.reserved_count,
             shard._refilling,
+            shard._group_reads.topics,
             shard._prefetching,
             shard.counts.is_lagging,
             shard.memory.purge_markers,
@@ -173,20 +175,25 @@ def _index(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row]) -> Iterator[str]:
-    """Yield how the heads of a topic with a limit differ from what its rows allow."""
+    """Yield how the groups of a topic with a limit differ from its rows, and its heads from what these allow."""
     groups = shard.memory.limited_topics[topic]
     limit = groups.limit
-    assert limit is not None
     window = set(shard.index.peek(topic, len(rows) + 1))
-    is_exact = groups.has_all and not groups.has_wanted and not groups._reads
     by_group: dict[bytes | None, list[Row]] = {}
     for row in rows:
         by_group.setdefault(row.item_group, []).append(row)
     known = {row.order_key for row in rows if row.state is State.READY}
     for key in window - known:
         yield f"invariant 13: {topic} has the head {key}, which is not READY"
+    if not groups.is_read:
+        if window:
+            yield f"invariant 13: {topic} has heads before the rows of delivered items were read"
+        return
+    for difference in differences_of_groups(groups, rows):
+        yield f"{topic}: {difference}"
+    reserved = set(groups._reserved)
+    short = {group.name for group in groups._short}
     for name, items in by_group.items():
-        reserved = set(groups._reserved)
         ready = sorted(row.order_key for row in items if row.state is State.READY and row.id not in reserved)
         heads = sorted(window.intersection(ready))
         if name is None:
@@ -201,11 +208,10 @@ def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row
         backs_off = any(row.state is State.DEFERRED for row in delivered)
         if limit == 1 and heads and ((backs_off and not returned) or (returned and heads != returned[:1])):
             yield f"invariant 24: group {name!r} of {topic} has the heads {heads}, and {returned} were delivered before"
-        may_deliver = busy < limit and not (limit == 1 and backs_off)
-        if is_exact and ready and may_deliver and not heads:
-            yield f"invariant 11: group {name!r} of {topic} has {ready} READY, {busy} leases, and no head"
-        if is_exact and limit == 1 and heads and not returned and heads != ready[:1]:
-            yield f"invariant 24: group {name!r} of {topic} has the heads {heads}, and {ready[:1]} is the first item"
+        may_deliver = busy < limit and not (limit == 1 and backs_off) and name.decode() not in short
+        first = returned[:1] if limit == 1 and returned else ready[:1]
+        if may_deliver and first and first[0] <= groups.boundary and first[0] not in window:
+            yield f"invariant 11: group {name!r} of {topic} has {first} READY, {busy} leases, and the heads {heads}"
 
 
 def _cache(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:

@@ -1,146 +1,170 @@
 """What is known of one group, and which of its items may be delivered now.
 
-Always true: the group knows the items of its rows, in each place up to the boundary of that
-place. What it offers is certain, whatever lies above the boundaries. Knows no other group.
+Always true: the group knows all its items that were delivered and are not settled, and its waiting items up to the
+boundary of its topic. A long group knows its waiting items only up to its own cut. Knows no other group.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Final
+from typing import Final, TypeAlias
 
-from foqs.core.groups.known_keys import ABOVE_ALL, BELOW_ALL, NO_ITEMS, NOTHING_KNOWN, KnownKeys
 from foqs.core.groups.places import GroupPlace, Placed
-from foqs.core.items.item import NUMBER_MAX, OrderKey
+from foqs.core.items.item import NUMBER_MAX, ORDER_KEY_BITS, OrderKey
 
 STRICT: Final = 1
 """The limit of a strict group: its items are delivered in order, one run after the other."""
-UNGROUPED: Final = "\0"
-"""The name of the line of all items without a group. It has no limit, and no group has this name."""
+BELOW_ALL: Final[OrderKey] = 0
+"""Lower than every key, because no item has the number 0."""
+ABOVE_ALL: Final[OrderKey] = 1 << ORDER_KEY_BITS
+"""Higher than every key."""
+KEYS_PER_UNIT: Final = 8
+"""A group takes one unit of memory, and one more for each so many known items: some hundred bytes."""
+
+_Keys: TypeAlias = tuple[OrderKey, ...]
 
 
 class Group:
     """The items of a group by place, and its permits.
 
     Attributes:
-        known: the items of each place.
+        waiting: the keys of its waiting items up to the boundary of the topic, or to the cut, in order.
+        cut: above this key nothing is known of its waiting items; ABOVE_ALL: the boundary of the topic counts.
+        returned, backing_off, leased: the keys of its items in the other places, in order.
         reserved: the numbers of the items that dequeues have reserved. Each has a permit.
         heads: what was offered when the group was last settled, but for what was reserved since.
-        listed: the head by which `LastHeads` has the group; BELOW_ALL if it has not.
+        units: its memory when it was last settled.
     """
 
-    __slots__ = ("heads", "known", "listed", "name", "reserved")
+    __slots__ = ("backing_off", "cut", "heads", "leased", "name", "reserved", "returned", "units", "waiting")
 
-    def __init__(self, name: str, known: list[KnownKeys]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.known = known
         self.reserved: tuple[int, ...] = ()
         self.heads: list[OrderKey] = []
-        self.listed: OrderKey = BELOW_ALL
+        self.units = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all items. Reservations stay."""
+        self.waiting: list[OrderKey] = []
+        self.cut: OrderKey = ABOVE_ALL
+        self.returned: _Keys = ()
+        self.backing_off: _Keys = ()
+        self.leased: _Keys = ()
 
     # --------------------------------------------------------------- the rows
 
     def add(self, placed: Placed) -> None:
-        """Add an item to a place."""
+        """Add an item to a place. A waiting one above the cut stays unknown."""
         place, key = placed
-        known = self.known[place]
-        if known is NO_ITEMS:
-            self.known[place] = KnownKeys([key], ABOVE_ALL)
+        if place is GroupPlace.WAITING:
+            if key <= self.cut:
+                at = bisect_left(self.waiting, key)
+                if at == len(self.waiting) or self.waiting[at] != key:
+                    self.waiting.insert(at, key)
+        elif place is GroupPlace.RETURNED:
+            self.returned = _with(self.returned, key)
+        elif place is GroupPlace.BACKING_OFF:
+            self.backing_off = _with(self.backing_off, key)
         else:
-            known.add(key)
+            self.leased = _with(self.leased, key)
 
     def discard(self, placed: Placed) -> None:
-        """Remove an item from its place."""
+        """Remove an item from its place. An unknown one is ignored."""
         place, key = placed
-        known = self.known[place]
-        known.discard(key)
-        if not known.keys and known.boundary == ABOVE_ALL:
-            self.known[place] = NO_ITEMS
+        if place is GroupPlace.WAITING:
+            at = bisect_left(self.waiting, key)
+            if at < len(self.waiting) and self.waiting[at] == key:
+                del self.waiting[at]
+        elif place is GroupPlace.RETURNED:
+            self.returned = _without(self.returned, key)
+        elif place is GroupPlace.BACKING_OFF:
+            self.backing_off = _without(self.backing_off, key)
+        else:
+            self.leased = _without(self.leased, key)
 
-    def limit_to(self, keys_max: int, leases_max: int) -> None:
-        """Forget the last items of each place that has too many."""
-        for known in self.known[: GroupPlace.LEASED]:
-            known.limit_to(keys_max)
-        self.known[GroupPlace.LEASED].limit_to(leases_max)
+    def keep_first(self, keys_max: int) -> None:
+        """Forget the last waiting items if there are too many."""
+        if len(self.waiting) > keys_max:
+            del self.waiting[keys_max:]
+            self.cut = self.waiting[-1]
 
-    def waiting_start(self, limit: int | None) -> OrderKey | None:
-        """Return the key above which only waiting items are unknown; None if others may be."""
-        waiting, *others = self.known if limit is not None else self.known[: GroupPlace.LEASED]
-        return None if waiting.boundary == BELOW_ALL or not all(known.has_all for known in others) else waiting.boundary
+    def forget_above(self, boundary: OrderKey) -> bool:
+        """Forget the waiting items above the boundary of the topic, which has fallen. Return whether that changes anything."""
+        is_cut_lower = self.cut < boundary
+        end = bisect_right(self.waiting, boundary)
+        if end == len(self.waiting) and (is_cut_lower or self.cut == ABOVE_ALL):
+            return False
+        del self.waiting[end:]
+        self.cut = self.cut if is_cut_lower else ABOVE_ALL
+        return True
+
+    # -------------------------------------------------------------- its memory
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it must be in memory: an item was delivered and is not settled, or is reserved."""
+        return bool(self.leased or self.returned or self.backing_off or self.reserved)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no known items and no reservations."""
-        return not self.reserved and not any(known.keys for known in self.known)
+        """Whether nothing of it need be known: it is not held, and no item waits up to the boundary of the topic."""
+        return not self.waiting and self.cut == ABOVE_ALL and not self.is_held
 
-    def is_short(self, limit: int | None, keys_min: int = 1) -> bool:
-        """Return whether some place has fewer than `keys_min` known items, and its rows may have more."""
-        for known in self.known[: GroupPlace.LEASED]:
-            if known.boundary != ABOVE_ALL and len(known.keys) < keys_min:
-                return True
-        leased = self.known[GroupPlace.LEASED]
-        return limit is not None and leased.boundary != ABOVE_ALL and len(leased.keys) < limit
+    def count_units(self) -> int:
+        """Return how many units of memory it takes."""
+        return 1 + len(self.waiting) // KEYS_PER_UNIT + len(self.leased) // KEYS_PER_UNIT
 
     # -------------------------------------------------------------- the offer
 
-    def offer(self, limit: int | None) -> list[OrderKey]:
+    def offer(self, limit: int) -> list[OrderKey]:
         """Return the items that may be reserved now, in order: as many as permits are free."""
         if limit == STRICT:
             return self.run(1)
-        waiting, returned = self.known[GroupPlace.WAITING], self.known[GroupPlace.RETURNED]
-        # Above the boundary of one place, an unknown item of it may come before the next one of the other place.
-        end = min(waiting.boundary, returned.boundary)
-        ready = sorted(waiting.keys + returned.keys) if returned.keys else waiting.keys
-        if ready and ready[-1] > end:
-            ready = ready[: bisect_right(ready, end)]
-        if self.reserved:
-            ready = [key for key in ready if key & NUMBER_MAX not in self.reserved]
-        return ready[: len(ready) if limit is None else self._free_permits(limit)]
+        free = self._free_permits(limit)
+        if not self.reserved:
+            return self.waiting[:free]
+        return [key for key in self.waiting if key & NUMBER_MAX not in self.reserved][:free]
 
     def run(self, run_max: int) -> list[OrderKey]:
         """Return the items of a strict group that may be reserved together now, in order: at most `run_max`.
 
         Delivered items come before all others. The first one that backs off ends the run.
         """
-        leased = self.known[GroupPlace.LEASED]
-        if self.reserved or leased.keys or leased.boundary != ABOVE_ALL:
+        if self.reserved or self.leased:
             return []
-        returned, backing_off = self.known[GroupPlace.RETURNED], self.known[GroupPlace.BACKING_OFF]
-        end = min(returned.boundary, backing_off.boundary)
-        if backing_off.keys:
-            end = min(end, backing_off.keys[0])
-        elif end == ABOVE_ALL:
-            return (returned.keys + self.known[GroupPlace.WAITING].keys)[:run_max]
-        return returned.keys[: min(run_max, bisect_right(returned.keys, end))]
+        if self.backing_off:
+            return [*self.returned[: min(run_max, bisect_right(self.returned, self.backing_off[0]))]]
+        return [*self.returned, *self.waiting[:run_max]][:run_max] if self.returned else self.waiting[:run_max]
+
+    def _free_permits(self, limit: int) -> int:
+        busy = len(self.leased)
+        if self.reserved:
+            busy = len({key & NUMBER_MAX for key in self.leased}.union(self.reserved)) if busy else len(self.reserved)
+        return max(0, limit - busy)
 
     def holders(self, key: OrderKey, limit: int) -> list[int] | None:
         """Return the numbers of the known items that must be settled, or delivered, before this READY one may be.
 
-        None: it may be delivered now. An empty list: what holds it back is not in memory.
+        None: the group does not hold it back.
         """
         number = key & NUMBER_MAX
         if key in self.heads or number in self.reserved:
             return None
-        busy = [*self.reserved, *[each & NUMBER_MAX for each in self.known[GroupPlace.LEASED].keys]]
+        busy = [*self.reserved, *[each & NUMBER_MAX for each in self.leased]]
         if limit == STRICT:
-            delivered = self.known[GroupPlace.RETURNED].keys + self.known[GroupPlace.BACKING_OFF].keys
-            busy += [each & NUMBER_MAX for each in delivered if each != key]
+            busy += [each & NUMBER_MAX for each in self.returned + self.backing_off if each != key]
         if len(set(busy)) < limit:
-            waiting = self.known[GroupPlace.WAITING].keys
-            busy += [each & NUMBER_MAX for each in waiting[: bisect_left(waiting, key)]]
-        return list(dict.fromkeys(busy))
-
-    def _free_permits(self, limit: int) -> int:
-        """Return how many permits are free; 0 if there may be more leases than are known."""
-        leased = self.known[GroupPlace.LEASED]
-        if leased.boundary != ABOVE_ALL and len(leased.keys) < limit:
-            return 0
-        busy = len(leased.keys)
-        if self.reserved:
-            busy = len({key & NUMBER_MAX for key in leased.keys}.union(self.reserved)) if busy else len(self.reserved)
-        return max(0, limit - busy)
+            busy += [each & NUMBER_MAX for each in self.waiting[: bisect_left(self.waiting, key)]]
+        return list(dict.fromkeys(busy)) or None
 
 
-def no_items(limit: int | None) -> list[KnownKeys]:
-    """Return what is known of a group without items. Leases are remembered only if they are limited."""
-    return [NO_ITEMS, NO_ITEMS, NO_ITEMS, NOTHING_KNOWN if limit is None else NO_ITEMS]
+def _with(keys: _Keys, key: OrderKey) -> _Keys:
+    at = bisect_left(keys, key)
+    return keys if at < len(keys) and keys[at] == key else (*keys[:at], key, *keys[at:])
+
+
+def _without(keys: _Keys, key: OrderKey) -> _Keys:
+    at = bisect_left(keys, key)
+    return (*keys[:at], *keys[at + 1 :]) if at < len(keys) and keys[at] == key else keys

@@ -7,7 +7,7 @@ applied twice changes nothing. Knows no group. See docs/design/groups.md.
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from foqs.core.items.item import OrderKey, Row, State
 
@@ -23,6 +23,9 @@ class GroupPlace(enum.IntEnum):
     """DEFERRED, and delivered before."""
     LEASED = 3
 
+
+UNGROUPED: Final = "\0"
+"""The name under which items without a group are known. No group has this name."""
 
 Placed: TypeAlias = tuple[GroupPlace, OrderKey]
 """The place of an item, and its order key, which has its number."""
@@ -47,6 +50,11 @@ def line_place(row: Row, *, is_strict: bool) -> Placed | None:
     if row.state is State.READY:
         return GroupPlace.WAITING, row.order_key
     return (GroupPlace.LEASED, row.order_key) if row.state is State.LEASED else None
+
+
+def group_name(row: Row) -> str:
+    """Return the name of the group of a row's item; `UNGROUPED` if it has none."""
+    return UNGROUPED if row.item_group is None else row.item_group.decode()
 
 
 def placed_row(row: Row | None) -> Placed | None:

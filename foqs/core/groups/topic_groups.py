@@ -1,33 +1,33 @@
-"""The groups of one topic in memory: a cache of their rows, from which the heads of the topic follow.
+"""The groups of one topic in memory, from which the heads of the topic follow.
 
-Always true between two flushes: a group in memory has the items of its rows, in each place up to the boundary of
-that place. A group with reservations is in memory. An absent group has no items if all groups are in memory; else its
-head lies above the boundary, or it cannot be delivered now, or it is wanted, or a read of it is under way. While walks
-read parts of the groups, and beyond `WANTED_MAX`, an absent group may have an earlier head: it waits for its walk.
-No head, permit or turn is stored. Knows no window and no table; see docs/design/groups.md.
+Always true between two flushes, once the rows of delivered items were read (`is_read`):
+
+- All items that were delivered and are not settled are in memory, and so are all reserved ones. Their groups are *held*.
+- So are all waiting items up to the boundary, but for those of a long group above its cut.
+
+So a group that is not in memory holds no permit, and no item of it waits at or below the boundary: a new one there comes first
+in its group, and needs no read. Pages of rows in the order of delivery raise the boundary. If the memory is full, the boundary
+falls. If held groups alone fill it, the topic is *full*: nothing is delivered of other groups until some have ended. No head,
+permit or turn is stored. Knows no window and no table; see docs/design/groups.md.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
-from foqs.core.groups.group import STRICT, UNGROUPED, Group, no_items
-from foqs.core.groups.group_read import FoundGroups, GroupRead
-from foqs.core.groups.known_keys import ABOVE_ALL, BELOW_ALL, NO_ITEMS, NOTHING_KNOWN
-from foqs.core.groups.last_heads import LastHeads
-from foqs.core.groups.places import GroupPlace, Placed
-from foqs.core.items.item import NUMBER_MAX, OrderKey
+from foqs.core.groups.group import ABOVE_ALL, BELOW_ALL, KEYS_PER_UNIT, STRICT, Group
+from foqs.core.groups.group_page import GroupPage, PageKind
+from foqs.core.groups.places import UNGROUPED, GroupPlace, Placed
+from foqs.core.groups.ungrouped_items import UngroupedItems
+from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State
 
-GROUP_KEYS_MAX: Final = 32
-"""Items of one group and place in memory."""
-GROUP_LOOKUPS: Final = 100
-"""Groups of one look-up."""
-WANTED_MAX: Final = 100_000
-"""Absent groups that are to be looked up. What would be more is left to the next walk."""
+GROUP_KEYS_MAX: Final = 64
+"""Waiting items of one group in memory, or as many as the limit if that is more. Others are read when a quarter of them is left."""
+_ROOM_PART: Final = 8
+"""A memory that is full gives up this part of itself, so that it is not full again soon."""
 
 
 @dataclass(slots=True)
@@ -35,34 +35,15 @@ class HeadChanges:
     """What a window of heads must follow: first the removed keys, then the added ones, and nothing above the boundary stays.
 
     Attributes:
-        removed: keys that are no heads any more.
+        removed: keys that are no heads any more. They need not be in the window.
         added: new heads at or below the boundary, in order. If `is_reset`, all of them: the window is emptied before.
+        boundary: above it there may be heads that a read would find; None: a read would find none now.
     """
 
     removed: list[OrderKey]
     added: list[OrderKey]
-    boundary: OrderKey
+    boundary: OrderKey | None
     is_reset: bool = False
-
-
-class _Walk:
-    """A read of all groups, page by page.
-
-    Attributes:
-        position: groups with names up to this one were read.
-        boundary: no absent group that was read has a head at or below it. It becomes the topic's when the walk ends.
-        has_all: no group was forgotten since the walk began.
-        part, parts: it reads this one of so many parts of the groups.
-    """
-
-    __slots__ = ("boundary", "has_all", "part", "parts", "position")
-
-    def __init__(self, part: int, parts: int) -> None:
-        self.part = part
-        self.parts = parts
-        self.position = ""
-        self.boundary: OrderKey = ABOVE_ALL
-        self.has_all = True
 
 
 class TopicGroups:
@@ -71,51 +52,50 @@ class TopicGroups:
     After each flush, read or end of reservations, `settle` returns how the heads have changed.
 
     Args:
-        limit: how many items of a group may be leased at once; 1: strict order; None: any number.
-        groups_max: groups in memory; those with reservations are kept. It may be changed, and counts from the next `settle` on.
-        keys_max: items of one group and place in memory.
-        has_all: the topic has no items with groups yet. If not, a walk must read them.
-        keys_min: a group with fewer known items of a place is looked up, if its rows may have more.
-        lookups_max: groups of one look-up.
+        limit: how many items of a group may be leased at once; 1: strict order.
+        units_max: the memory for groups, in units; see `Group.count_units`. Held groups may exceed it. It may be changed,
+            and counts from the next `settle` on.
+        keys_max: waiting items of one group in memory, if the limit is not higher.
     """
 
-    def __init__(
-        self,
-        limit: int | None,
-        groups_max: int,
-        keys_max: int = GROUP_KEYS_MAX,
-        *,
-        has_all: bool = False,
-        keys_min: int = 1,
-        lookups_max: int = GROUP_LOOKUPS,
-    ) -> None:
-        self.groups_max = groups_max
+    def __init__(self, limit: int, units_max: int, keys_max: int = GROUP_KEYS_MAX) -> None:
         self.limit = limit
-        self.has_all = has_all
-        self.boundary: OrderKey = ABOVE_ALL if has_all else BELOW_ALL
-        """No absent group has a head at or below this key. Heads above it are not offered."""
+        self.units_max = units_max
+        self._group_units = 0
+        """What the groups took when they were settled last."""
+        self.is_full = False
+        """Whether the memory is full, so that no other group is read until some of these have ended."""
+        self.forgotten_groups = 0
+        """Groups that have left the memory because it was full."""
+        self.is_read = False
+        """Whether the rows of delivered items were read. Nothing is delivered before."""
+        self.boundary: OrderKey = BELOW_ALL
+        """All waiting items up to this key are known."""
         self._keys_max: Final = keys_max
-        self._keys_min: Final = keys_min
-        self._lookups_max: Final = lookups_max
+        self._states = self._states_to_read()
+        """The states of which rows of delivered items are still to be read."""
+        self._after: OrderKey = BELOW_ALL
+        """Up to which key the rows of the first of these states were read."""
         self._groups: dict[str, Group] = {}
         self._head_groups: dict[OrderKey, Group] = {}
         """The group of each head."""
+        self._ungrouped = UngroupedItems()
         self._reserved: dict[int, Group] = {}
         """The group of each reserved item, by its number."""
-        self._idle: OrderedDict[Group, None] = OrderedDict()
-        """Groups that have neither heads nor reservations, those that were settled first in front."""
-        self._last_heads = LastHeads(self._groups)
         self._touched: dict[Group, None] = {}
         """Groups whose heads may have changed since they were settled."""
-        self._wanted: OrderedDict[str, None] = OrderedDict()
-        """Groups to be looked up."""
-        self._reads: list[GroupRead] = []
-        self._walk: _Walk | None = None
-        self._walk_count = 0
-        self.walk_parts = 1
-        """Into how many parts walks divide the groups, one after the other. More than one while a walk of all would be void."""
-        self._window_boundary = self.boundary
-        """The boundary of the last changes that were returned."""
+        self._short: OrderedDict[Group, None] = OrderedDict()
+        """Groups with a cut that have few known items left, those that wait longest for a page in front."""
+        self._is_low = False
+        """Whether more heads are wanted than are known."""
+        self._page: GroupPage | None = None
+        """The page that is being read."""
+        self._last_kind = PageKind.DELIVERED
+        self._changes: dict[OrderKey, bool] = {}
+        """Keys that have become heads since `settle`, or are none any more."""
+        self._above: set[OrderKey] = set()
+        """Heads above the end of the window: of groups with returned items."""
+        self._window_end: OrderKey = BELOW_ALL
         self._is_reset = False
 
     def __len__(self) -> int:
@@ -127,48 +107,39 @@ class TopicGroups:
     # --------------------------------------------------------------- queries
 
     def get(self, name: str) -> Group | None:
-        """Return what is known of a group; None if it is absent."""
+        """Return what is known of a group; None if it is not in memory."""
         return self._groups.get(name)
 
     def groups(self) -> list[Group]:
         """Return the groups in memory."""
         return [*self._groups.values()]
 
+    def ungrouped_keys(self) -> Sequence[OrderKey]:
+        """Return the keys of the known waiting items without a group, in order."""
+        return self._ungrouped.keys
+
+    def window_heads(self) -> list[OrderKey]:
+        """Return what must be in the window now, in order."""
+        return sorted(key for key in (*self._head_groups, *self._ungrouped.heads()) if key <= self._window_end)
+
     def holders(self, name: str, key: OrderKey) -> list[int] | None:
-        """Return what holds a READY item of a group back; see `Group.holders`. An absent group is held back by what is unknown."""
-        if self.limit is None or name == UNGROUPED:
-            return None
+        """Return what holds a READY item of a group back; see `Group.holders`. An empty list: that is not read yet."""
+        if not self.is_read:
+            return []
         group = self._groups.get(name)
-        return [] if group is None else group.holders(key, self.limit)
-
-    @property
-    def may_have_more(self) -> bool:
-        """Whether groups that are absent may have heads, which a walk would find."""
-        return self.boundary < ABOVE_ALL
-
-    @property
-    def has_wanted(self) -> bool:
-        """Whether there are groups to be looked up."""
-        return bool(self._wanted)
+        return None if group is None else group.holders(key, self.limit)
 
     # -------------------------------------------------------------- delivery
 
     def reserve(self, order_keys: Iterable[OrderKey]) -> None:
-        """Take the permits of heads that a dequeue has reserved. Other keys of the window have no group, and are ignored."""
+        """Take the permits of heads that a dequeue has reserved."""
         for key in order_keys:
             group = self._head_groups.pop(key, None)
             if group is not None:
                 group.heads.remove(key)
                 self._take_permit(group, key & NUMBER_MAX)
-
-    def reserve_run(self, head: OrderKey, run_max: int) -> list[OrderKey]:
-        """Take the permit of a strict group for its head and those that follow it. Return them in order."""
-        group = self._head_groups[head]
-        run = group.run(run_max) if self.limit == STRICT else [head]
-        self.reserve((head,))
-        for key in run[1:]:
-            self._take_permit(group, key & NUMBER_MAX)
-        return run
+            elif key in self._ungrouped:
+                self._ungrouped.reserved[key & NUMBER_MAX] = key
 
     def end_reservations(self, numbers: Iterable[int]) -> None:
         """Return permits: reservations were given back, or a flush has settled them. What they are now, rows say."""
@@ -177,289 +148,313 @@ class TopicGroups:
             if group is not None:
                 group.reserved = tuple([each for each in group.reserved if each != number])
                 self._touched[group] = None
+            elif (key := self._ungrouped.end_reservation(number)) is not None:
+                self._changes[key] = True
 
     def _take_permit(self, group: Group, number: int) -> None:
         group.reserved = (*group.reserved, number)
         self._reserved[number] = group
-        self._idle.pop(group, None)
 
     # ------------------------------------------------------------ after a flush
 
     def follow(self, name: str, old: Placed | None, new: Placed | None) -> None:
         """Give one changed row, before and after, to its group. In any order within a flush; `settle` comes at its end."""
-        if self.limit is None or name == UNGROUPED:
-            # Leases lock nothing, and are not remembered.
-            old = None if old is not None and old[0] is GroupPlace.LEASED else old
-            new = None if new is not None and new[0] is GroupPlace.LEASED else new
-        if old is None and new is None:
+        if self._page is not None:
+            self._page.note(name, old, new)
+        if name == UNGROUPED:
+            self._follow_ungrouped(old, new)
             return
-        for read in self._reads:
-            read.note(name, old, new)
-        group = self._groups.get(name) or self._take_in(name, old, new)
+        group = self._groups.get(name)
+        if old is not None and group is not None:
+            group.discard(old)
+        if new is not None and (new[0] is not GroupPlace.WAITING or new[1] <= self.boundary):
+            group = group or self._add_group(name)
+            group.add(new)
         if group is not None:
-            if old is not None:
-                group.discard(old)
-            if new is not None:
-                group.add(new)
             self._touched[group] = None
 
-    def _take_in(self, name: str, old: Placed | None, new: Placed | None) -> Group | None:
-        """Return a group that is absent and known to be empty. Another one is looked up if it may have a head now."""
-        boundary, is_empty, walk = self.boundary, self.has_all, self._walk
-        if walk is not None and name <= walk.position:
-            boundary, is_empty = max(boundary, walk.boundary), is_empty or walk.has_all
-        if is_empty:
-            return self._add_group(name)
-        was_delivered = old is not None and old[0] is not GroupPlace.WAITING
-        if was_delivered or (new is not None and self._may_come_first(new, boundary)):
-            if len(self._wanted) < WANTED_MAX:
-                self._want(name)
-            else:
-                self._lower_boundary(ABOVE_ALL - 1)  # a walk finds it when no head is left
-                if walk is not None:
-                    walk.has_all = False
-        return None
-
-    def _may_come_first(self, new: Placed, boundary: OrderKey) -> bool:
-        return new[0] is not GroupPlace.WAITING or new[1] <= boundary
-
-    def want(self, names: Iterable[str]) -> None:
-        """Have groups looked up."""
-        for name in names:
-            self._want(name)
-
-    def _want(self, name: str) -> None:
-        """Have a group looked up, unless a read of it is under way: its result will be what the rows are then."""
-        for read in self._reads:
-            if read.names is not None and name in read.names:
-                return
-        self._wanted[name] = None
-
     def _add_group(self, name: str) -> Group:
-        group = self._groups[name] = Group(name, no_items(self.limit))
+        group = self._groups[name] = Group(name)
         return group
+
+    def _follow_ungrouped(self, old: Placed | None, new: Placed | None) -> None:
+        """Follow an item without a group. Leases lock nothing, and are not remembered."""
+        if old is not None and old[0] is GroupPlace.WAITING:
+            self._ungrouped.discard(old[1])
+            self._changes[old[1]] = False
+        if new is not None and new[0] is GroupPlace.WAITING and new[1] <= self.boundary:
+            self._add_ungrouped(new[1])
+
+    def _add_ungrouped(self, key: OrderKey) -> None:
+        if self._ungrouped.add(key):
+            self._changes[key] = True
 
     def purge(self) -> None:
         """Forget all groups: the topic has no rows any more. Reservations stay until their flush ends them."""
         self._forget_all()
-        for group in self._groups.values():
-            group.known = no_items(self.limit)
-        self.has_all, self.boundary = True, ABOVE_ALL
-        self._wanted.clear()
+        self.is_read, self.boundary = True, ABOVE_ALL
 
-    def set_limit(self, limit: int | None) -> None:
-        """Follow the topic's policy. All groups are forgotten, and a walk must read them. Leases and reservations stay."""
-        if limit != self.limit:
-            self.limit = limit
+    def set_limit(self, limit: int) -> None:
+        """Follow the topic's policy. Leases and reservations stay. Strict order needs other reads, so it forgets all groups."""
+        has_other_places = (limit == STRICT) != (self.limit == STRICT)
+        self.limit = limit
+        if has_other_places:
             self._forget_all()
-            self.has_all, self.boundary = False, BELOW_ALL
+            self.is_read, self.boundary = False, BELOW_ALL
+            self._states, self._after = self._states_to_read(), BELOW_ALL
+        else:
+            self._touched = dict.fromkeys(self._groups.values())
+
+    def _states_to_read(self) -> list[State]:
+        """Return the states in which rows of delivered items hold their group."""
+        return [State.LEASED, State.DEFERRED, State.READY] if self.limit == STRICT else [State.LEASED]
 
     def _forget_all(self) -> None:
-        """Forget all that is known, and make the reads under way void."""
+        """Forget all that is known, and make the read under way void."""
         kept = {group.name: group for group in self._reserved.values()}
-        self._groups.clear()
-        self._groups.update(kept)
+        self._groups = kept
         for group in kept.values():
-            group.known, group.heads, group.listed = [NOTHING_KNOWN] * len(GroupPlace), [], BELOW_ALL
+            group.forget()
+            group.heads = []
+        self._ungrouped.keys.clear()
         self._head_groups.clear()
-        self._last_heads.clear()
-        self._idle.clear()
+        self._above.clear()
+        self._changes.clear()
+        self._short.clear()
         self._touched = dict.fromkeys(kept.values())
-        self._reads.clear()
-        self._walk = None
+        self._group_units = sum([group.units for group in kept.values()])
+        self._page = None
         self._is_reset = True
 
     # -------------------------------------------------------------- the heads
 
     def settle(self) -> HeadChanges:
-        """Compute the heads of touched groups, ask for more of short ones, and keep the bounds. Return the new heads."""
-        removed: list[OrderKey] = []
-        added: list[OrderKey] = []
-        for group in self._touched:
-            self._settle_group(group, removed, added)
-        self._touched = {}
-        self._forget_groups()
-        is_reset = self._is_reset or self.boundary > self._window_boundary
-        if is_reset:
-            added, removed = [*self._head_groups], []
-        boundary = self.boundary
-        added = sorted([key for key in added if key <= boundary])
-        self._window_boundary, self._is_reset = boundary, False
-        return HeadChanges(removed, added, boundary, is_reset)
-
-    def _settle_group(self, group: Group, removed: list[OrderKey], added: list[OrderKey]) -> None:
-        group.limit_to(self._keys_max, self._leases_max)
-        heads, former = self.offer(group), group.heads
-        if heads != former:
-            for key in former:
-                if key not in heads:
-                    del self._head_groups[key]
-                    removed.append(key)
-            for key in heads:
-                if key not in former:
-                    self._head_groups[key] = group
-                    added.append(key)
-            group.heads = heads
-        if group.is_short(self._limit_of(group.name), self._keys_min):
-            self._want(group.name)
-        elif group.is_empty:
-            del self._groups[group.name]
-            self._idle.pop(group, None)
-            return
-        if group.heads or group.reserved:
-            self._idle.pop(group, None)
-            if group.heads:
-                self._last_heads.add(group)
-        else:
-            self._idle[group] = None
+        """Compute the heads of touched groups, and keep the bound of the memory. Return how the heads have changed."""
+        self._settle_touched()
+        if self.units > self.units_max:
+            self._make_room()
+        self.is_full = self.units > self._units_target and (self.is_full or self.units >= self.units_max)
+        return self._take_changes()
 
     def offer(self, group: Group) -> list[OrderKey]:
-        """Return the items of a group that may be reserved now, in order. None of them is in doubt."""
-        return group.offer(self._limit_of(group.name))
-
-    def _limit_of(self, name: str) -> int | None:
-        return None if name == UNGROUPED else self.limit
+        """Return the items of a group that may be reserved now, in order."""
+        return group.offer(self.limit) if self.is_read else []
 
     @property
-    def _leases_max(self) -> int:
-        return max(self._keys_max, self.limit or 0)
+    def units(self) -> int:
+        """The memory that was taken when the groups were settled last."""
+        return self._group_units + self._ungrouped.units
 
-    def _forget_groups(self) -> None:
-        """Forget groups beyond `groups_max`: first those that cannot be delivered now, then those with the last heads."""
-        while len(self._groups) > self.groups_max:
-            group: Group | None
-            if self._idle:
-                group, _ = self._idle.popitem(last=False)
-            else:
-                group = self._last_heads.pop()
-                if group is None:
-                    return
-                self._lower_boundary(group.heads[0] - 1)
-            for key in group.heads:
+    @property
+    def _units_target(self) -> int:
+        """How much memory is taken after room was made."""
+        return min(self.units_max - self.units_max // _ROOM_PART, self.units_max - 1)
+
+    def _settle_touched(self) -> None:
+        for group in self._touched:
+            self._settle_group(group)
+        self._touched = {}
+
+    def _settle_group(self, group: Group) -> None:
+        keys_max = max(self._keys_max, self.limit)
+        group.keep_first(keys_max)
+        if group.cut >= self.boundary:
+            group.cut = ABOVE_ALL
+        heads, former = self.offer(group), group.heads
+        if heads != former:
+            new, gone = set(heads), set(former)
+            for key in gone - new:
                 del self._head_groups[key]
+                self._changes[key] = False
+            for key in new - gone:
+                self._head_groups[key] = group
+                self._changes[key] = True
+            group.heads = heads
+        self._group_units -= group.units
+        if group.is_empty:
+            group.units = 0
             del self._groups[group.name]
-            self.has_all = False
-            if self._walk is not None:
-                self._walk.has_all = False
+            self._short.pop(group, None)
+            return
+        group.units = group.count_units()
+        self._group_units += group.units
+        if group.cut < ABOVE_ALL and len(group.waiting) * 4 < keys_max:
+            self._short[group] = None
+        else:
+            self._short.pop(group, None)
 
-    def _lower_boundary(self, boundary: OrderKey) -> None:
-        self.boundary = min(self.boundary, boundary)
-        if self._walk is not None:
-            self._walk.boundary = min(self._walk.boundary, boundary)
+    def _make_room(self) -> None:
+        """Lower the boundary, and forget what waits above it. Held groups stay."""
+        # With each of these keys, one unit is given back.
+        keys = self._ungrouped.keys[KEYS_PER_UNIT - 1 :: KEYS_PER_UNIT]
+        for group in self._groups.values():
+            if group.waiting and not group.is_held:
+                keys.append(group.waiting[0])
+            keys += group.waiting[KEYS_PER_UNIT - 1 :: KEYS_PER_UNIT]
+        keys.sort()
+        excess = min(self.units - self._units_target, len(keys))
+        if excess:
+            self.boundary = keys[-excess] - 1
+        before = len(self._groups)
+        self._changes.update(dict.fromkeys(self._ungrouped.forget_above(self.boundary), False))
+        self._touched = {group: None for group in self._groups.values() if group.forget_above(self.boundary)}
+        self._settle_touched()
+        self.forgotten_groups += before - len(self._groups)
+        if self._page is not None and self._page.kind is PageKind.REFILL:
+            self._page.is_void = True  # it begins above the boundary
+
+    def _take_changes(self) -> HeadChanges:
+        """Return what has changed since the last call. A full topic offers the heads that it knows in any case."""
+        end = ABOVE_ALL if self.is_full else self.boundary
+        removed = [key for key, is_head in self._changes.items() if not is_head]
+        new = [key for key, is_head in self._changes.items() if is_head]
+        self._changes = {}
+        self._above.difference_update(removed)
+        if end < self._window_end:
+            self._above.update([key for key in self._head_groups if key > end])
+        self._above.update([key for key in new if key > end])
+        added = [key for key in new if key <= end]
+        if end > self._window_end:
+            found = [key for key in self._above if key <= end]
+            self._above.difference_update(found)
+            added += found
+        self._window_end = end
+        is_reset, self._is_reset = self._is_reset, False
+        return HeadChanges(removed, sorted(set(added)), None if end == ABOVE_ALL else end, is_reset)
 
     # ----------------------------------------------------------------- reads
 
-    def start_lookup(self) -> GroupRead | None:
-        """Return the read of groups that are wanted; None if there is none. `finish_read` or `cancel_read` ends it."""
-        names = [*islice(self._wanted, min(self._lookups_max, self.groups_max))]
-        if not names:
-            return None
-        starts = {name: start for name in names if (start := self._waiting_start(name)) is not None}
-        if len(starts) < len(names):
-            # Groups of which more must be read come first.
-            names, starts = [name for name in names if name not in starts], {}
-        for name in names:
-            del self._wanted[name]
-        read = self._start_read(frozenset(names), "")
-        read.starts = starts
-        return read
-
-    def _waiting_start(self, name: str) -> OrderKey | None:
-        group = self._groups.get(name)
-        return None if group is None else group.waiting_start(self._limit_of(name))
-
-    def start_walk_page(self) -> GroupRead | None:
-        """Return the read of the next page of a walk over all groups, which it may begin. None while one is under way."""
-        for read in self._reads:
-            if read.names is None:
-                return None
-        if self._walk is None:
-            self._walk = _Walk(self._walk_count % self.walk_parts, self.walk_parts)
-            self._walk_count += 1
-        read = self._start_read(None, self._walk.position)
-        read.part, read.parts = self._walk.part, self._walk.parts
-        return read
+    def request_more(self) -> None:
+        """Have more heads read: a dequeue wants more than are known."""
+        self._is_low = True
 
     @property
-    def is_walking(self) -> bool:
-        """Whether a walk has begun and not ended. Its next page follows each page."""
-        return self._walk is not None
+    def next_kind(self) -> PageKind | None:
+        """What the next page is read for; None if none is needed. Refills and look-ups take turns."""
+        if self._page is not None:
+            return None
+        if not self.is_read:
+            has_begun = self._after > BELOW_ALL or self._states != self._states_to_read()
+            return PageKind.DELIVERED if self._is_low or has_begun else None
+        wants_refill = self._is_low and self.boundary < ABOVE_ALL and not self.is_full
+        if self._short and not (wants_refill and self._last_kind is PageKind.LOOKUP):
+            return PageKind.LOOKUP
+        return PageKind.REFILL if wants_refill else None
 
-    def _start_read(self, names: frozenset[str] | None, after: str) -> GroupRead:
-        read = GroupRead(names, after, self._keys_max, 0 if self.limit is None else self._leases_max)
-        self._reads.append(read)
-        return read
+    def start_page(self, rows_max: int) -> GroupPage | None:
+        """Return the page to read next, of at most `rows_max` rows. `finish_page` or `cancel_page` ends it."""
+        kind = self.next_kind
+        if kind is None:
+            return None
+        state, after = State.READY, self.boundary
+        if kind is PageKind.DELIVERED:
+            state, after = self._states[0], self._after
+        elif kind is PageKind.LOOKUP:
+            after = next(iter(self._short)).cut
+        else:
+            self._is_low = False
+            # It does not fill the memory, whatever its rows are.
+            rows_max = max(1, min(rows_max, self.units_max - self.units))
+        self._last_kind = kind
+        self._page = GroupPage(kind, state, after, rows_max)
+        return self._page
 
-    def finish_read(self, read: GroupRead, found: FoundGroups, last: str | None = None) -> None:
-        """Use a read, between two flushes, when all commits are known. `settle` follows.
+    def finish_page(self, page: GroupPage, rows: Sequence[Row]) -> None:
+        """Use a page, between two flushes, when all commits are known. `settle` follows.
 
         Args:
-            found: what the read found, as it was at some moment since the read began.
-            last: the last name of a page of a walk: all groups above `read.after` up to it were read. None: the page is
-                the last one.
+            rows: what the page shows, as it was at some moment since the read began: all that there was, if they are
+                fewer than its `rows_max`.
         """
-        if not self.is_under_way(read):
+        if page is not self._page:
             return
-        if read.is_void:
-            self.cancel_read(read)
-            if read.names is None:
-                self._walk, self.walk_parts = None, 2 * read.parts
+        if page.is_void:
+            self.cancel_page(page)
             return
-        self._reads.remove(read)
-        for name in read.names_up_to(found, last):
-            group = self._groups.get(name) or self._add_group(name)
-            group.known = read.known_of(name, found, no_items(self.limit))
-            if self.limit is None:
-                group.known[GroupPlace.LEASED] = NOTHING_KNOWN
-            self._wanted.pop(name, None)
+        self._page = None
+        end = page.end(rows)
+        if page.kind is PageKind.DELIVERED:
+            self._add_delivered(page, rows, end)
+        elif page.kind is PageKind.LOOKUP:
+            self._extend_short(page, rows, min(end, self.boundary))
+        else:
+            self._raise_boundary(page, rows, end)
+
+    def cancel_page(self, page: GroupPage) -> None:
+        """End a read that failed, or is void. It will be made again."""
+        if page is self._page:
+            self._page = None
+            if page.kind is PageKind.REFILL:
+                self._is_low = True
+
+    @property
+    def _is_strict(self) -> bool:
+        return self.limit == STRICT
+
+    def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
+        for name, placed in page.unchanged(rows, is_strict=self._is_strict):
+            if placed[0] is not GroupPlace.WAITING and name != UNGROUPED:
+                group = self._groups.get(name) or self._add_group(name)
+                group.add(placed)
+                self._touched[group] = None
+        self._after = end
+        if end == ABOVE_ALL:
+            self._after = BELOW_ALL
+            del self._states[0]
+            if not self._states:
+                self.is_read = True
+                self._touched = dict.fromkeys(self._groups.values())
+
+    def _extend_short(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
+        """Raise the cuts of short groups that lie within the page."""
+        keys: dict[str, list[OrderKey]] = {}
+        for name, key in page.waiting(rows, end, is_strict=self._is_strict):
+            keys.setdefault(name, []).append(key)
+        for group in [group for group in self._short if page.after <= group.cut < end]:
+            self._short.move_to_end(group)
+            cut, group.cut = group.cut, ABOVE_ALL if end >= self.boundary else end
+            for key in keys.get(group.name, ()):
+                if key > cut:
+                    group.add((GroupPlace.WAITING, key))
             self._touched[group] = None
-        walk = self._walk
-        if read.names is None and walk is not None:
-            if read.cut is not None:
-                walk.boundary, walk.has_all = min(walk.boundary, read.cut), False
-            if last is not None:
-                walk.position = last
-            else:
-                self.boundary, self.has_all, self._walk = walk.boundary, walk.has_all, None
-                if read.is_small:
-                    self.walk_parts = max(1, walk.parts // 2)
-                if self.has_all:
-                    self._wanted.clear()
-            if read.cut is not None:
-                for name in read.touched_names().difference(found):
-                    self._want(name)
 
-    def cancel_read(self, read: GroupRead) -> None:
-        """End a read that failed, or is void. What it was to read is wanted again."""
-        if self.is_under_way(read):
-            self._reads.remove(read)
-            self._wanted.update(dict.fromkeys(read.names or ()))
-
-    def is_under_way(self, read: GroupRead) -> bool:
-        """Return whether a read has begun and not ended. To forget all groups ends it."""
-        return read in self._reads
+    def _raise_boundary(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
+        """Add the waiting items of a page. Long groups read them later."""
+        for name, key in page.waiting(rows, end, is_strict=self._is_strict):
+            if name == UNGROUPED:
+                self._add_ungrouped(key)
+                continue
+            group = self._groups.get(name) or self._add_group(name)
+            group.add((GroupPlace.WAITING, key))
+            self._touched[group] = None
+        self.boundary = end
 
     # ----------------------------------------------------------------- check
 
     def check(self) -> None:
         """Assert what is always true between two flushes, as far as memory alone shows it."""
         assert not self._touched, "groups were not settled"
-        assert self.has_all is False or self.boundary == ABOVE_ALL, (
-            "all groups are in memory, and a boundary hides heads"
-        )
         for name, group in self._groups.items():
             self._check_group(name, group)
         assert set(self._head_groups) == {key for group in self._groups.values() for key in group.heads}
         assert sorted(self._reserved) == sorted(n for group in self._groups.values() for n in group.reserved)
-        idle = {name for name, group in self._groups.items() if not group.heads and not group.reserved}
-        assert idle == {group.name for group in self._idle}
+        assert self._group_units == sum([group.units for group in self._groups.values()])
+        assert self._above == {key for key in self._head_groups if key > self._window_end}
+        waiting = [*self._ungrouped.keys, *[key for group in self._groups.values() for key in group.waiting]]
+        assert max(waiting, default=BELOW_ALL) <= self.boundary, "an item above the boundary is known"
+        others = [group.name for group in self._groups.values() if group.waiting and not group.is_held]
+        assert self.units <= self.units_max or not others, (
+            f"invariant 18: {self.units} units of {self.units_max} are taken"
+        )
+        short = {group.name for group in self._short}
+        assert short <= set(self._groups), f"{short} are short, and not in memory"
 
     def _check_group(self, name: str, group: Group) -> None:
+        offer = self.offer(group)
         assert group.name == name
-        assert not NO_ITEMS.keys and not NOTHING_KNOWN.keys, "an item was added to a place that groups share"
-        assert group.heads == self.offer(group), (
-            f"invariant 13: {name} has {group.heads}, and offers {self.offer(group)}"
-        )
+        assert not group.is_empty, f"{name} is in memory for nothing"
+        assert group.cut == ABOVE_ALL or group.cut < self.boundary
+        assert group.heads == offer, f"invariant 13: {name} has {group.heads}, and offers {offer}"
         for number in group.reserved:
             assert self._reserved.get(number) is group, f"invariant 23: the permit of {number} is lost"
         for key in group.heads:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core.groups.group import STRICT, UNGROUPED, Group, no_items
-from foqs.core.groups.known_keys import ABOVE_ALL, KnownKeys
+from foqs.core.groups.group import STRICT, Group
 from foqs.core.groups.places import GroupPlace
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, pack_order_key
@@ -17,9 +16,10 @@ def key(number: int) -> OrderKey:
 
 def group_of(limit: int, reserved: tuple[int, ...] = (), **places: list[int]) -> Group:
     """Return a group with items by place, whose heads were offered before the reservations."""
-    group = Group("a", no_items(limit))
+    group = Group("a")
     for place, numbers in places.items():
-        group.known[GroupPlace[place.upper()]] = KnownKeys([key(number) for number in numbers], ABOVE_ALL)
+        for number in numbers:
+            group.add((GroupPlace[place.upper()], key(number)))
     group.heads = group.offer(limit)
     group.reserved = reserved
     if reserved:
@@ -51,8 +51,8 @@ def test_holders_of_an_item(
     assert group_of(limit, reserved, **places).holders(key(number), limit) == holders
 
 
-def test_item_of_an_absent_group_is_held_back_by_what_is_unknown_and_one_without_a_group_by_nothing() -> None:
-    groups = TopicGroups(1, groups_max=9)
+def test_item_of_a_group_that_is_not_in_memory_is_held_back_only_until_delivered_items_were_read() -> None:
+    groups = TopicGroups(STRICT, 9)
     assert groups.holders("a", key(1)) == []
-    assert groups.holders(UNGROUPED, key(1)) is None
-    assert TopicGroups(None, groups_max=9).holders("a", key(1)) is None
+    groups.purge()  # there are no rows to read
+    assert groups.holders("a", key(1)) is None

@@ -1,106 +1,243 @@
-"""The bounds of `TopicGroups`: groups beyond memory, and reads beside many changes."""
+"""The bounds of `TopicGroups`: groups beyond memory, long groups, and reads beside many changes and beside a producer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
-from typing import Final, TypeVar
+from typing import Final
 
 import pytest
 
-from foqs.core.groups.group_read import NOTES_MAX
-from foqs.core.groups.known_keys import ABOVE_ALL, NO_ITEMS, KnownKeys
-from foqs.core.groups.places import GroupPlace, place_of, placed_row
-from foqs.core.groups.topic_groups import GROUP_LOOKUPS, TopicGroups
-from foqs.core.items.item import State, pack_order_key
+from foqs.core.groups import group_page
+from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT, STRICT
+from foqs.core.groups.group_page import PageKind
+from foqs.core.groups.places import UNGROUPED, GroupPlace, place_of, placed_row
+from foqs.core.items.item import State, order_key_number
 from tests.support.builders import row
-from tests.support.core_groups import CheckedCoreGroupOwner
-from tests.support.plain_groups import PlainItem
+from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
+from tests.support.plain_groups import PlainItem, Table
 
-GROUPS_MAX: Final = 8
-T = TypeVar("T")
+UNITS_MAX: Final = 8
 
 
-def rows_of_many_groups(random: Random) -> dict[int, PlainItem]:
+def ready(number: int, group: str, priority: int = 0, attempt: int = 0) -> PlainItem:
+    return PlainItem(number, group, priority, number, State.READY, attempt)
+
+
+def table_of(items: Iterable[PlainItem]) -> Table:
+    return {item.number: item for item in items}
+
+
+class CountingOwner(CoreGroupOwner):
+    """An owner that counts the rows that it reads, in pages of 20."""
+
+    page_rows = 20
+    rows_read = 0
+
+    def finish_read(self) -> None:
+        assert self.read is not None
+        self.rows_read += len(self.rows_of(self.read.page) if self.read.rows is None else self.read.rows)
+        super().finish_read()
+
+
+def lease(owner: CoreGroupOwner, number: int) -> None:
+    item = owner.table[number]
+    owner.commit({number: replace(item, state=State.LEASED, attempt=item.attempt + 1)}, [number])
+
+
+def deliver(owner: CoreGroupOwner) -> list[int]:
+    """Deliver and settle what is offered, one by one. Return the numbers."""
+    delivered: list[int] = []
+    while taken := owner.reserve_best():
+        lease(owner, taken[0])
+        owner.commit({taken[0]: None})
+        delivered += taken
+    return delivered
+
+
+@pytest.mark.parametrize("limit", [STRICT, 2])
+def test_groups_beyond_memory_are_delivered_in_the_order_of_their_heads(limit: int) -> None:
+    random = Random(5)
     numbers = random.sample(range(1, 1_000), 150)
-    return {
-        number: PlainItem(
-            number, f"group {random.randrange(60)}", random.randrange(3), random.randrange(50), State.READY
-        )
-        for number in numbers
-    }
-
-
-def read_of(read: T | None) -> T:
-    assert read is not None
-    return read
-
-
-@pytest.mark.parametrize("limit", [None, 1, 2])
-def test_groups_beyond_memory_are_delivered_in_the_order_of_their_heads(limit: int | None) -> None:
-    table = rows_of_many_groups(Random(5))
+    table = table_of(ready(number, f"group {random.randrange(60)}", random.randrange(3)) for number in numbers)
     expected = [item.number for item in sorted(table.values(), key=lambda item: item.key)]
-    owner = CheckedCoreGroupOwner(table, limit, GROUPS_MAX, keys_max=2)
+    owner = CheckedCoreGroupOwner(table, limit, UNITS_MAX, keys_max=2)
     delivered: list[int] = []
     while table:
-        taken = [] if owner.wanted else owner.reserve_best()
-        if taken:
-            delivered += taken
-            owner.commit({taken[0]: replace(table[taken[0]], state=State.LEASED, attempt=1)}, taken)
-            owner.commit({taken[0]: None})
-        else:
-            owner.finish_read(read_of(owner.start_read(of_all=not owner.wanted)))
-        assert len(owner.groups) <= GROUPS_MAX
+        owner.read_all()
+        taken = owner.reserve_best()
+        lease(owner, taken[0])
+        owner.commit({taken[0]: None})
+        delivered += taken
+        assert owner.groups.units <= UNITS_MAX
     assert delivered == expected
 
 
-def test_group_that_cannot_be_delivered_is_forgotten_before_one_with_a_head() -> None:
-    groups = TopicGroups(1, groups_max=2, has_all=True)
-    groups.follow("locked", None, (GroupPlace.LEASED, pack_order_key(0, 1, 1)))
-    groups.follow("late", None, (GroupPlace.WAITING, pack_order_key(0, 9, 2)))
-    groups.settle()
-    groups.follow("early", None, (GroupPlace.WAITING, pack_order_key(0, 3, 3)))
-    groups.settle()
-    assert sorted(group.name for group in groups.groups()) == ["early", "late"]
-    earlier = pack_order_key(0, 2, 4)
-    groups.follow("earlier", None, (GroupPlace.WAITING, earlier))
-    groups.settle()
-    assert groups.get("earlier") is None  # it may have had other items
-    read = read_of(groups.start_lookup())
-    groups.finish_read(read, {"earlier": [KnownKeys([earlier], ABOVE_ALL), NO_ITEMS, NO_ITEMS, NO_ITEMS]})
-    changes = groups.settle()
-    assert sorted(group.name for group in groups.groups()) == ["earlier", "early"]
-    assert changes.added == [earlier]
-    assert changes.boundary == pack_order_key(0, 9, 2) - 1
+@pytest.mark.parametrize("limit", [STRICT, 2])
+def test_each_waiting_row_is_read_about_once_however_many_groups_there_are(limit: int) -> None:
+    table = table_of(ready(number, f"group {number}") for number in range(1, 301))
+    owner = CountingOwner(table, limit, UNITS_MAX, keys_max=2)
+    delivered: list[int] = []
+    while table:
+        owner.read_all()
+        delivered += deliver(owner)
+    assert delivered == [*range(1, 301)]
+    # Strict order reads those that were delivered before first, and must look at all.
+    assert owner.rows_read <= (600 if limit == STRICT else 300)
 
 
-def test_lookup_beside_too_many_changes_is_made_again() -> None:
-    groups = TopicGroups(1, groups_max=9)
-    groups.follow("a", (GroupPlace.LEASED, pack_order_key(0, 1, 1)), None)
-    read = read_of(groups.start_lookup())
-    for number in range(2, NOTES_MAX + 3):
-        groups.follow("a", (GroupPlace.WAITING, pack_order_key(0, number, number)), None)
-    groups.finish_read(read, {})
-    assert groups.get("a") is None
-    assert groups.has_wanted
+def test_rows_of_a_group_that_cannot_be_delivered_are_passed_over_once() -> None:
+    """Its many items come before those of ten others, and it is locked."""
+    locked = PlainItem(1, "locked", 0, 1, State.LEASED, 1)
+    table = table_of([locked, *[ready(number, "locked") for number in range(2, 401)]])
+    table |= table_of(ready(number, f"group {number % 10}") for number in range(401, 501))
+    owner = CountingOwner(table, STRICT, 2 * UNITS_MAX, keys_max=4)
+    delivered: list[int] = []
+    while len(delivered) < 100:
+        owner.read_all()
+        delivered += deliver(owner)
+    # Once for the items that were delivered before, once for those that wait, and some of the others again.
+    assert owner.rows_read <= 2 * 500 + 200
+    owner.commit({1: None})
+    owner.read_all()
+    assert owner.heads()[0][1] == "locked"
 
 
-def test_one_lookup_reads_a_bounded_number_of_groups() -> None:
-    groups = TopicGroups(1, groups_max=GROUP_LOOKUPS)
-    for number in range(1, GROUP_LOOKUPS + 2):
-        groups.follow(f"group {number}", (GroupPlace.LEASED, pack_order_key(0, 1, number)), None)
-    first, second = read_of(groups.start_lookup()), read_of(groups.start_lookup())
-    assert groups.start_lookup() is None
-    assert [len(read.names or ()) for read in (first, second)] == [GROUP_LOOKUPS, 1]
-    groups.cancel_read(second)
-    assert groups.start_lookup() is not None
+def test_new_item_of_a_group_that_is_not_in_memory_comes_without_a_read() -> None:
+    owner = CheckedCoreGroupOwner(table_of(ready(number, f"group {number}") for number in range(10, 60)), STRICT, 8, 2)
+    owner.read_all()
+    assert owner.groups.boundary < ABOVE_ALL
+    owner.commit({1: ready(1, "new")})
+    assert owner.heads()[0] == ((0, 1, 1), "new")
+    owner.commit({99: ready(99, "later")})
+    assert owner.groups.get("later") is None
+    assert owner.groups.next_kind is None
 
 
-def test_one_lookup_reads_no_more_groups_than_fit_into_memory() -> None:
-    groups = TopicGroups(1, groups_max=2)
-    for number in range(1, 4):
-        groups.follow(f"group {number}", (GroupPlace.LEASED, pack_order_key(0, 1, number)), None)
-    assert len(read_of(groups.start_lookup()).names or ()) == 2
+def test_old_items_are_delivered_beside_a_producer_of_better_ones_in_new_groups() -> None:
+    """A new one comes during each read. A consumer takes all that is offered, so the window is empty at each read."""
+    table = table_of(ready(number, f"old {number}", 5) for number in range(1, 41))
+    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=2)
+    old = 0
+    reads = 0
+    while old < 40:
+        reads += 1
+        assert reads <= 60, f"{old} of 40 old items were delivered"
+        owner.groups.request_more()
+        if owner.start_read():
+            owner.commit({100 + reads: ready(100 + reads, f"new {reads}")})
+            owner.finish_read()
+        old += len([number for number in deliver(owner) if number <= 40])
+
+
+def test_long_group_is_delivered_beside_a_producer_in_new_groups_and_leased_groups_that_fill_the_memory() -> None:
+    table = table_of(ready(number, "long") for number in range(1, 101))
+    table |= table_of(PlainItem(number, f"leased {number}", 0, number, State.LEASED, 1) for number in range(301, 306))
+    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=4)
+    delivered: list[int] = []
+    reads = 0
+    while len([number for number in delivered if number <= 100]) < 100:
+        reads += 1
+        assert reads <= 150, f"{len(delivered)} items were delivered"
+        owner.groups.request_more()
+        if owner.start_read():
+            owner.commit({1_000 + reads: ready(1_000 + reads, f"new {reads}")})
+            owner.finish_read()
+        delivered += deliver(owner)
+    assert [number for number in delivered if number <= 100] == [*range(1, 101)]
+
+
+def test_refills_and_lookups_take_turns() -> None:
+    table = table_of(ready(number, "long a" if number % 2 else "long b") for number in range(1, 101))
+    table |= table_of(ready(number, f"group {number}") for number in range(101, 201))
+    owner = CheckedCoreGroupOwner(table, 2, 200, keys_max=4)
+    kinds: list[PageKind] = []
+    for _ in range(20):
+        owner.groups.request_more()
+        owner.read_all()
+    for _ in range(8):
+        owner.groups.request_more()
+        deliver(owner)
+        if owner.start_read():
+            assert owner.read is not None
+            kinds.append(owner.read.page.kind)
+            owner.finish_read()
+    assert {PageKind.REFILL, PageKind.LOOKUP} == set(kinds)
+    assert not any(one is other is PageKind.LOOKUP for one, other in pairwise(kinds))
+
+
+def test_topic_whose_groups_are_all_under_delivery_reads_nothing_until_some_have_ended() -> None:
+    table = table_of(ready(number, f"group {number}") for number in range(1, 101))
+    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=2)
+    leased: list[int] = []
+    for _ in range(50):
+        owner.read_all()
+        leased += (taken := owner.reserve_best())
+        if taken:
+            lease(owner, taken[0])
+    assert leased == [*range(1, UNITS_MAX + 1)]
+    assert owner.groups.is_full
+    owner.groups.request_more()
+    assert owner.groups.next_kind is None
+    assert not owner.index.needs_refill(("namespace", "topic"))
+    for number in leased:
+        owner.commit({number: None})
+    owner.read_all()
+    assert owner.reserve_best() == [UNITS_MAX + 1]
+
+
+def test_returned_items_are_delivered_again_although_their_groups_fill_the_memory() -> None:
+    """All have a later place than items of other groups, which have no room."""
+    table = table_of(ready(number, f"group {number}") for number in range(1, 101))
+    table |= table_of(ready(number, f"returned {number}", 1, attempt=1) for number in range(101, 121))
+    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=2)
+    delivered: list[int] = []
+    while table:
+        owner.read_all()
+        delivered += deliver(owner)
+    assert delivered[:12] == [*range(101, 113)]
+    assert sorted(delivered) == [*range(1, 121)]
+
+
+def test_items_without_a_group_have_no_limit_and_take_an_eighth_of_a_group() -> None:
+    table = table_of(ready(number, UNGROUPED) for number in range(1, 201))
+    owner = CountingOwner(table, STRICT, UNITS_MAX, keys_max=2)
+    delivered: list[int] = []
+    while table:
+        owner.read_all()
+        delivered += deliver(owner)
+    assert delivered == [*range(1, 201)]
+    owner.read_all()
+    assert owner.groups.boundary == ABOVE_ALL
+    owner.commit(table_of(ready(number, UNGROUPED) for number in range(2_001, 3_001)))
+    assert UNITS_MAX * KEYS_PER_UNIT // 2 < len(owner.window()) <= UNITS_MAX * KEYS_PER_UNIT + KEYS_PER_UNIT
+    assert owner.groups.units <= UNITS_MAX
+
+
+def test_higher_limit_than_the_items_that_are_kept_of_a_group_is_offered_at_once() -> None:
+    table = table_of(ready(number, "a") for number in range(1, 101))
+    owner = CountingOwner(table, 50, 100, keys_max=4)
+    for _ in range(20):
+        owner.groups.request_more()
+        owner.read_all()
+    assert len(owner.window()) == 50
+
+
+def test_page_beside_too_many_changes_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_page, "CHANGES_MAX", 10)
+    owner = CheckedCoreGroupOwner({}, STRICT, 100, keys_max=2)
+    owner.read_all()
+    owner.groups.boundary = owner.groups.boundary - 1  # as if rows above it were unknown
+    owner.groups.request_more()
+    assert owner.start_read()
+    owner.commit(table_of(ready(number, f"group {number}") for number in range(1, 21)))
+    owner.finish_read()
+    assert owner.groups.boundary < ABOVE_ALL
+    assert owner.groups.next_kind is PageKind.REFILL
+    owner.start_read()
+    owner.finish_read()
 
 
 def test_place_follows_from_state_and_attempt() -> None:
@@ -115,6 +252,6 @@ def test_place_follows_from_state_and_attempt() -> None:
         (State.DEAD, 0): None,
         (State.DEAD, 1): None,
     }
-    ready = row(7, state=State.READY, attempt=0)
-    assert placed_row(ready) == (GroupPlace.WAITING, ready.order_key)
+    ready_row = row(7, state=State.READY, attempt=0)
+    assert placed_row(ready_row) == (GroupPlace.WAITING, ready_row.order_key)
     assert placed_row(None) is None
