@@ -113,10 +113,12 @@ class ShardMemory:
         """What they take. It is at most `group_units_max`, but for groups that are held, and until all topics are settled."""
         self.limited_topics: dict[TopicName, TopicGroups] = {}
         """The groups of the topics whose groups have a limit."""
+        self.limited_names: frozenset[TopicName] = frozenset()
+        """The names of these topics, which a flush may keep."""
         self._group_units: dict[TopicName, int] = {}
         """What each of them took when it was settled last."""
         self._former_reservations: dict[TopicName, set[int]] = {}
-        """Of topics that have got their limit since the takeover: the items that were reserved before."""
+        """Of topics that have got their limit since the takeover: the items that were reserved before, and may be theirs."""
 
     # ----------------------------------------------------------------- reads
 
@@ -374,6 +376,7 @@ class ShardMemory:
             self._former_reservations.pop(topic, None)
             self.index.remove_source(topic)
             self._delivery_port.on_items_ready([topic])
+        self.limited_names = frozenset(limits)
         new = [topic for topic in limits if topic not in self.limited_topics]
         if new:
             self._add_limited_topics(new, limits)
@@ -385,21 +388,35 @@ class ShardMemory:
                 self._delivery_port.on_items_ready([topic])
 
     def _add_limited_topics(self, topics: Collection[TopicName], limits: Mapping[TopicName, int]) -> None:
+        unknown, by_topic = self._reserved_by_topic()
         for topic in topics:
             groups = self.limited_topics[topic] = TopicGroups(limits[topic], self.group_units_max)
-            former = self.index.reserved_numbers()
+            former = unknown.union(by_topic.get(topic, ()))
             if former:
                 # Their permits are unknown. Nothing is delivered until they have ended.
                 self._former_reservations[topic] = former
             self.index.set_source(topic, groups, groups.boundary)
             self._delivery_port.on_items_ready([topic])
 
+    def _reserved_by_topic(self) -> tuple[set[int], Mapping[TopicName, list[int]]]:
+        """Return the reserved items whose rows are not cached, and the others by topic."""
+        unknown: set[int] = set()
+        by_topic: dict[TopicName, list[int]] = {}
+        for number in self.index.reserved_numbers():
+            row = self.cache.get(number)
+            if row is None:
+                unknown.add(number)
+            else:
+                by_topic.setdefault((row.namespace, row.topic), []).append(number)
+        return unknown, by_topic
+
     def may_read_groups(self, topic: TopicName) -> bool:
         """Return whether the groups of a topic with a limit may be read, or `on_items_ready` will be called when they may."""
         former = self._former_reservations.get(topic)
         if former is None:
             return True
-        if not former.isdisjoint(self.index.reserved_numbers()):
+        former.intersection_update([number for number in former if self.index.is_reserved(number)])
+        if former:
             return False
         del self._former_reservations[topic]
         return True

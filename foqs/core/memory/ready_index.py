@@ -229,9 +229,9 @@ class ReadyIndex:
         window = self._windows.get(topic)
         return None if window is None else window.boundary
 
-    def reserved_numbers(self) -> set[int]:
+    def reserved_numbers(self) -> list[int]:
         """Return the numbers of the reserved items."""
-        return set(self._reserved)
+        return [*self._reserved]
 
     def is_reserved(self, number: int) -> bool:
         """Return whether the item's key is reserved, and neither confirmed nor released."""

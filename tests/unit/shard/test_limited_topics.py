@@ -13,7 +13,7 @@ import pytest
 from foqs.catalog import changes
 from foqs.core.flush.fence import Fence
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT
-from foqs.core.items.item import GroupedItem, NewItem, State, format_id
+from foqs.core.items.item import NUMBER_MAX, GroupedItem, NewItem, State, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
 from foqs.queue.port import RowView
@@ -324,5 +324,25 @@ def test_heads_of_a_topic_with_a_limit_evict_no_keys_of_another_topic() -> None:
         assert len(shard.index.peek(("default", "t"), 100)) == 35
         assert len(shard.index.peek(("default", "u"), 100)) == 40
         assert shard.index.evicted_count == 0
+
+    run_in_world(story)
+
+
+def test_topic_that_gets_a_limit_waits_for_reservations_that_may_be_its_own_and_no_others() -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(ONE)
+        shard = engine.shards[1]
+        caller = Caller(world, engine)
+        await caller.put("u", 2)
+        await caller.enqueue([grouped("anna", "t"), grouped("anna", "v")])
+        other, unknown = shard.index.reserve(("default", "u"), 2)
+        await limit(engine, {"t": 1})
+        assert (await caller.get("t", wait_ms=1_000)).items
+        shard.memory.cache.remove([unknown & NUMBER_MAX])
+        await limit(engine, {"t": 1, "v": 1})
+        assert not (await caller.get("v", wait_ms=1_000)).items
+        shard.release_reservation([(("default", "u"), [unknown])])
+        assert (await caller.get("v", wait_ms=1_000)).items
+        shard.release_reservation([(("default", "u"), [other])])
 
     run_in_world(story)
