@@ -371,10 +371,13 @@ class OwnedShard:
         """Return for how long the oldest item in the ready index has been READY; None when there is none.
 
         For a topic, only items of its `TOPIC_PRIORITIES_MAX` best priorities count. If its best item is unknown,
-        because nobody has dequeued the topic, it is read soon.
+        because nobody has dequeued the topic, it is read soon. Items that their group holds back count, too.
         """
         limit = _OLDEST_KEYS_MAX if topic is None else TOPIC_PRIORITIES_MAX - 1
         oldest_ms = self.index.oldest_ms(limit, topic)
+        if self.memory.limited_topics:
+            held_ms = self.memory.oldest_in_groups_ms(_OLDEST_KEYS_MAX, topic)
+            oldest_ms = min((each for each in (oldest_ms, held_ms) if each is not None), default=None)
         if oldest_ms is None and topic is not None and self.index.needs_refill(topic):
             self._unread_topics.request(topic)
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
@@ -613,6 +616,9 @@ class OwnedShard:
 
     async def _read_first_key(self, topic: TopicName) -> None:
         """Read the best key of a topic whose window is empty. Its stats are reported again when it is known."""
+        if topic in self.memory.limited_topics:
+            self._group_reads.request(topic)
+            return
         ended = asyncio.get_running_loop().create_future()
 
         def on_ended() -> None:

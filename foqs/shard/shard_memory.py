@@ -429,6 +429,20 @@ class ShardMemory:
         holders = groups.holders(group_name(row), row.order_key)
         return None if holders is None else (groups.limit, holders)
 
+    def _groups_of(self, topic: TopicName) -> list[TopicGroups]:
+        groups = self.limited_topics.get(topic)
+        return [] if groups is None else [groups]
+
+    def oldest_in_groups_ms(self, groups_max: int, topic: TopicName | None) -> int | None:
+        """Return the lowest deliver_after_ms of known READY items of topics with a limit, or of one. See `TopicGroups.oldest_ms`."""
+        found: int | None = None
+        for groups in [*self.limited_topics.values()] if topic is None else self._groups_of(topic):
+            oldest_ms = groups.oldest_ms(groups_max)
+            groups_max = max(1, groups_max - len(groups))
+            if oldest_ms is not None and (found is None or oldest_ms < found):
+                found = oldest_ms
+        return found
+
     def _follow_groups(self, plan: FlushPlan) -> dict[TopicName, None]:
         """Give the changed rows of topics with a limit to their groups. Returns the topics with new heads."""
         limited = self.limited_topics

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from foqs.core.groups.group import ABOVE_ALL, BELOW_ALL, KEYS_PER_UNIT, STRICT, Group
 from foqs.core.groups.group_page import GroupPage, PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, Placed
 from foqs.core.groups.ungrouped_items import UngroupedItems
-from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State
+from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_key
 
 GROUP_KEYS_MAX: Final = 64
 """Waiting items of one group in memory, or as many as the limit if that is more. Others are read when a quarter of them is left."""
@@ -128,6 +129,16 @@ class TopicGroups:
             return []
         group = self._groups.get(name)
         return None if group is None else group.holders(key, self.limit)
+
+    def oldest_ms(self, groups_max: int) -> int | None:
+        """Return the lowest deliver_after_ms of known READY items, also of those that their group holds back.
+
+        Examines the first items of at most `groups_max` groups, so the result is approximate.
+        """
+        first = [*self._ungrouped.keys[:1]]
+        for group in islice(self._groups.values(), groups_max):
+            first += [*group.waiting[:1], *group.returned[:1]]
+        return min((unpack_order_key(key)[1] for key in first), default=None)
 
     # -------------------------------------------------------------- delivery
 

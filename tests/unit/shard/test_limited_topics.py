@@ -346,3 +346,30 @@ def test_topic_that_gets_a_limit_waits_for_reservations_that_may_be_its_own_and_
         shard.release_reservation([(("default", "u"), [other])])
 
     run_in_world(story)
+
+
+def test_age_of_a_topic_with_a_limit_is_known_without_a_consumer_and_counts_items_that_are_held_back() -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(ONE)
+        await limit(engine, {"t": 1})
+        caller = Caller(world, engine)
+        await caller.enqueue([grouped("anna")])
+        first = (await caller.get(wait_ms=1_000, lease_ms=600_000)).items
+        await caller.enqueue([grouped("anna")])
+        await world.pass_s(60)
+        stats = await caller.stats()
+        assert stats is not None
+        assert (stats.oldest_ready_age_ms or 0) >= 60_000
+        await engine.abort()
+        engine = await world.counted_engine(ONE)
+        await limit(engine, {"t": 1})
+        caller = Caller(world, engine)
+        await caller.stats()  # has the groups read
+        await world.pass_s(5)
+        stats = await caller.stats()
+        assert stats is not None
+        assert (stats.oldest_ready_age_ms or 0) >= 60_000
+        await caller.do(EventKind.ACK, first)
+        assert (await caller.get(wait_ms=1_000)).items
+
+    run_in_world(story)

@@ -240,6 +240,18 @@ def test_page_beside_too_many_changes_is_read_again(monkeypatch: pytest.MonkeyPa
     owner.finish_read()
 
 
+def test_age_of_the_oldest_item_counts_those_that_are_held_back() -> None:
+    table = table_of([PlainItem(1, "a", 0, 70, State.LEASED, 1), PlainItem(2, "a", 0, 20, State.READY)])
+    table |= table_of([PlainItem(3, "b", -1, 50, State.READY)])
+    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=2)
+    assert owner.groups.oldest_ms(10) is None
+    for _ in range(3):
+        owner.groups.request_more()
+        owner.read_all()
+    assert [order_key_number(key) for key in owner.window()] == [3]
+    assert owner.groups.oldest_ms(10) == 20
+
+
 def test_place_follows_from_state_and_attempt() -> None:
     places = {(state, attempt): place_of(state, attempt) for state in State for attempt in (0, 1)}
     assert places == {
