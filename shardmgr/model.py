@@ -29,6 +29,10 @@ class MalformedDocument(Exception):
         self.problem = problem
 
 
+class NewerDocument(MalformedDocument):
+    """The format of a document is newer than those that this version reads. It is not damaged."""
+
+
 @dataclass(slots=True, frozen=True)
 class HeldShard:
     """A member's shard: its epoch and its state, a value of `OwnershipState`."""

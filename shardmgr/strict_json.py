@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
 
-from shardmgr.model import MalformedDocument
+from shardmgr.model import MalformedDocument, NewerDocument
 
 NAME_BYTES_MAX: Final = 255
 _SHOWN_CHARS_MAX: Final = 60
@@ -51,7 +51,7 @@ F = TypeVar("F", bound=Form)
 def parse_document(
     form: type[F], text: bytes, version: int, *, allow_unknown: bool = True, newest: int | None = None
 ) -> F:
-    """Parse a document whose field `format` is `version`, or up to `newest`. Raises `MalformedDocument`.
+    """Parse a document whose field `format` is `version`, or up to `newest`. Raises `MalformedDocument`, or `NewerDocument`.
 
     Args:
         allow_unknown: accept fields that this version does not know.
@@ -62,7 +62,8 @@ def parse_document(
         if type(found) is not int or not version <= found <= (newest or version):
             reads = version if newest is None else f"{version} to {newest}"
             problem = f"{abbreviate(found)} is not a format that this version reads; it reads {reads}"
-            raise MalformedDocument("format", problem)
+            is_newer = type(found) is int and found > (newest or version)
+            raise (NewerDocument if is_newer else MalformedDocument)("format", problem)
     try:
         parsed = form.model_validate(raw, extra="allow" if allow_unknown else "forbid")
     except ValidationError as error:

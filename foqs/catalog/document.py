@@ -28,6 +28,7 @@ from foqs.core.items.item import SHARD_MAX
 from foqs_contract.call_table import Permission as Permission
 from foqs_contract.errors import FoqsError
 from shardmgr.model import MalformedDocument as MalformedDocument
+from shardmgr.model import NewerDocument as NewerDocument
 from shardmgr.model import Unknown
 from shardmgr.strict_json import Form, abbreviate, build_with_unknown, number_key, parse_document
 

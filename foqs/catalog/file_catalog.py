@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render_stored
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, NewerDocument, parse, render_stored
 from foqs.catalog.port import CatalogFailed, CatalogFull, CatalogUnknownOutcome, check_replaceable
 from shardmgr.private_files import make_private_folder, private_opener
 
@@ -95,6 +95,10 @@ class FileCatalog:
             return last[1]
         try:
             document = parse(data)
+        except NewerDocument as error:
+            raise CatalogFailed(
+                f"{self._path} was written by a newer version: {error}; start that version, and keep the document"
+            ) from None
         except MalformedDocument as error:
             raise CatalogFailed(
                 f"{self._path} is damaged: {error}; correct that place, or move the file away and import an export"

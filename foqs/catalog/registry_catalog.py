@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from typing import Final
 
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render_stored
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, NewerDocument, parse, render_stored
 from foqs.catalog.port import (
     CatalogConflict,
     CatalogFailed,
@@ -112,6 +112,10 @@ class RegistryCatalog:
         begun_s = loop.time()
         try:
             document = parse(entry.data)
+        except NewerDocument as error:
+            raise CatalogFailed(
+                f"the document {DOCUMENT_NAME!r} of the registry was written by a newer version: {error}; start that version, and keep the document"
+            ) from None
         except MalformedDocument as error:
             raise CatalogFailed(
                 f"the document {DOCUMENT_NAME!r} of the registry is damaged: {error}; delete it and import an export"

@@ -297,7 +297,11 @@ class Membership:
 
 
 def own_versions() -> HostVersions:
-    """Return the versions that this program speaks, as a member announces them."""
+    """Return the versions that this program speaks, as a member announces them.
+
+    One number stands for the documents of the registry and for the catalog. So the next format of either is one above both:
+    a host that announces 2 reads no document of the registry of format 2.
+    """
     return HostVersions(version("foqs"), MIGRATIONS[-1].number, max(FORMAT, FORMAT_MAX), CONTRACT_VERSION)
 
 

@@ -349,7 +349,8 @@ def test_an_unusable_catalog_is_reported_and_not_changed(folder: Path) -> None:
     good = path.read_text()
     for text, found, remedy in [
         (good[:-9], "catalog.json is damaged: line", "import an export"),
-        (good.replace('"format": 1', '"format": 2'), "is damaged: format: 2 is not a format", "import an export"),
+        (good.replace('"format": 1', '"format": "2"'), 'is damaged: format: "2" is not a format', "import an export"),
+        (good.replace('"format": 1', '"format": 3'), "a newer version: format: 3 is not a format", "keep the document"),
         (good + " " * 1_000_000, "more than 1000000 bytes", "catalog.bytes_max"),
     ]:
         path.write_text(text)

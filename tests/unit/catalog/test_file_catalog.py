@@ -32,6 +32,11 @@ def stored(path: Path, document: Document = FIRST) -> FileCatalog:
         (b'{"format": 1, "version": 1, "namespaces": {"a": {"paused": 1}}}', "namespaces.a.paused"),
         (b"", "line 1"),
         (b" " * 100_001, "catalog.bytes_max"),
+        (b'{"format": 0}', "is damaged: format: 0"),
+        (
+            b'{"format": 3}',
+            "was written by a newer version: format: 3 is not a format that this version reads; it reads 1 to 2",
+        ),
     ],
 )
 def test_damaged_file_is_named_with_the_place_and_never_overwritten(tmp_path: Path, content: bytes, words: str) -> None:

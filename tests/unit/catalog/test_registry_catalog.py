@@ -75,6 +75,25 @@ def test_other_changes_of_the_registry_do_not_end_the_wait() -> None:
     run_story(story)
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"format": 0}', "'catalog' of the registry is damaged: format: 0.* delete it"),
+        (b'{"format": 3}', "'catalog' of the registry was written by a newer version.* keep the document"),
+    ],
+)
+def test_document_of_a_newer_version_is_not_called_damaged(data: bytes, words: str) -> None:
+    """Its export has the newer format, too: an operator who deletes it has none."""
+
+    async def story(world: World, catalogs: Catalogs) -> None:
+        registry, catalog = await catalogs.view()
+        await registry.replace(DOCUMENT_NAME, data, None)
+        with pytest.raises(CatalogFailed, match=words):
+            await catalog.load()
+
+    run_story(story)
+
+
 def test_unchanged_text_is_not_parsed_again() -> None:
     async def story(world: World, catalogs: Catalogs) -> None:
         _, catalog = await catalogs.view()
