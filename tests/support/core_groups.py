@@ -36,7 +36,7 @@ class CoreGroupOwner:
     """The owner. It checks nothing, so that histories must find mistakes."""
 
     groups_type: type[TopicGroups] = TopicGroups
-    page_rows = 3
+    page_rows = 2
 
     def __init__(self, table: Table, limit: int, units_max: int, keys_max: int) -> None:
         self.table = table
@@ -71,7 +71,8 @@ class CoreGroupOwner:
 
     def reserve_run(self, head: OrderKey, run_max: int) -> list[OrderKey]:
         """Reserve a head and those behind it, as a shard will do."""
-        run = self.groups.get(self.table[order_key_number(head)].group)
+        item = self.table.get(order_key_number(head))
+        run = None if item is None else self.groups.get(item.group)
         behind = [] if run is None else run.run(run_max)[1:]
         self.index.reserve(TOPIC, 1)
         for key in behind:

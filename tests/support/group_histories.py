@@ -17,7 +17,7 @@ from tests.support.plain_groups import PlainItem, Table, line_of, offer_of
 
 OwnerFactory: TypeAlias = Callable[[Table, int, int, int], CoreGroupOwner]
 
-GROUPS: Final = ("a", "b", "c")
+GROUPS: Final = ("a", "b", "c", "d")
 STEPS: Final = 60
 LIMITS: Final = (1, 1, 1, 2, 3)
 NO_LIMIT: Final = 1_000
@@ -38,7 +38,7 @@ class History:
         self.make_owner = make_owner
         self.table: Table = {}
         self.limit = self.random.choice(LIMITS)
-        self.bounds = self.random.choice(((9, 9), (2, 9), (9, 1), (2, 1)))
+        self.bounds = self.random.choice(((9, 9), (3, 9), (2, 9), (9, 1), (3, 1), (2, 1)))
         self.owner = make_owner(self.table, self.limit, *self.bounds)
         self.now = 100
         self.next_number = 1

@@ -227,7 +227,6 @@ PLANTED = (
     BelievesPages,
     ForgetsHeldGroups,
     UsesPageBehindTheBoundary,
-    ExtendsFromBehind,
     IgnoresCuts,
     StaysFull,
     OffersUncertainHeads,
@@ -252,6 +251,31 @@ def test_extension_of_an_ended_lease_would_exceed_the_limit() -> None:
 
 
 # --------------------------------------------------------------- single stories
+
+
+@pytest.mark.parametrize("groups_type", [TopicGroups, ExtendsFromBehind])
+def test_long_groups_are_each_read_on_from_their_own_cut(groups_type: type[TopicGroups]) -> None:
+    """The next items of one lie two pages behind its cut. Meanwhile a page of another one is read, further on."""
+    numbers = {"a": (1, 2, 15, 16), "b": (3, 21, 40, 41)}
+    table = {n: PlainItem(n, group, 0, n, State.READY) for group, each in numbers.items() for n in each}
+    table |= {
+        n: PlainItem(n, "locked", 0, n, State.LEASED if n > 50 else State.READY, n // 50)
+        for n in (*range(5, 12), 51, 52)
+    }
+    owner = type("Owner", (CoreGroupOwner,), {"groups_type": groups_type})(table, 2, 100, 2)
+    for _ in range(40):
+        owner.groups.request_more()
+        owner.read_all()
+    delivered: list[int] = []
+    for _ in range(4):
+        while taken := owner.reserve_best():
+            delivered += taken
+            owner.commit(dict.fromkeys(taken), taken)
+        owner.read_all()
+    if groups_type is TopicGroups:
+        assert delivered == [1, 2, 3, 21, 15, 40, 41, 16]
+    else:
+        assert 15 not in delivered
 
 
 def test_higher_limit_makes_a_group_deliverable_that_was_locked() -> None:
