@@ -434,6 +434,17 @@ HOST: Final = Dashboard(
             ],
         ),
         Panel(
+            "Groups",
+            "Memory of the groups of topics with a limit, its limit, topics that wait for room, and pages read for them.",
+            "foqsitemswait",
+            [
+                (_here("foqs_group_units", "max", "shard"), "units, shard {{shard}}"),
+                (_here("foqs_group_limit_units", "max"), "limit"),
+                (_here("foqs_full_group_topics"), "topics without room"),
+                (_rate("foqs_group_pages_total", "", _HERE), "pages per second"),
+            ],
+        ),
+        Panel(
             "Row cache",
             "Memory of the rows that need not be read again, and its limit, by pool.",
             "foqsmemoryfull",

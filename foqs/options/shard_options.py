@@ -35,11 +35,13 @@ class ShardOptions(Options):
     ready_index_items_max: int = option(
         250_000,
         "items",
-        "The ready items of one shard in the ready index, over all topics. The rest is only in the table.",
+        "The ready items of one shard in the ready index, over all topics. The rest is only in the table. Beside them, topics "
+        "with a limit on the leases of groups have room for an eighth as many groups: 31,250. A group with many items counts "
+        "more than once.",
         10_000,
         100_000_000,
-        change="Raise it if foqs_ready_index_items stays near it and there is memory; foqs_ready_index_bytes shows what the "
-        "index takes. Lower it if the host is short of memory.",
+        change="Raise it if foqs_ready_index_items stays near it, or foqs_full_group_topics is not 0, and there is memory; "
+        "foqs_ready_index_bytes shows what the index takes. Lower it if the host is short of memory.",
     )
     lease_ranges_max: int = option(
         262_144,

@@ -56,6 +56,9 @@ _UNAVAILABLE_RETRY_MS_MAX: Final = 1_000
 _OLDEST_KEYS_MAX: Final = 20_000
 """Keys inspected for the age of the oldest item, so that a metrics scrape never delays the queue."""
 
+_OLDEST_GROUPS_MAX: Final = 1_000
+"""Groups inspected for it. Those that are in memory longest come first."""
+
 _DELIVERY_ROOM_S: Final = 0.5
 """A shard accepts only as many deliveries as it can lease in this time, so that they commit before their dequeues' deadlines."""
 _DELIVERY_ROOM_MAX: Final = 1_000_000
@@ -357,7 +360,14 @@ class OwnedShard:
     def snapshot(self) -> ShardSnapshot:
         journal = self._store.journal
         return take_snapshot(
-            self._intake, self._writer, self._reader, self.memory, self._report, journal, self.now_ms()
+            self._intake,
+            self._writer,
+            self._reader,
+            self.memory,
+            self._group_reads,
+            self._report,
+            journal,
+            self.now_ms(),
         )
 
     def now_ms(self) -> int:
@@ -376,7 +386,7 @@ class OwnedShard:
         limit = _OLDEST_KEYS_MAX if topic is None else TOPIC_PRIORITIES_MAX - 1
         oldest_ms = self.index.oldest_ms(limit, topic)
         if self.memory.limited_topics:
-            held_ms = self.memory.oldest_in_groups_ms(_OLDEST_KEYS_MAX, topic)
+            held_ms = self.memory.oldest_in_groups_ms(_OLDEST_GROUPS_MAX, topic)
             oldest_ms = min((each for each in (oldest_ms, held_ms) if each is not None), default=None)
         if oldest_ms is None and topic is not None and self.index.needs_refill(topic):
             self._unread_topics.request(topic)

@@ -115,6 +115,8 @@ class ShardMemory:
         """The groups of the topics whose groups have a limit."""
         self.limited_names: frozenset[TopicName] = frozenset()
         """The names of these topics, which a flush may keep."""
+        self._forgotten_groups = 0
+        """Those of topics that have a limit no more."""
         self._group_units: dict[TopicName, int] = {}
         """What each of them took when it was settled last."""
         self._former_reservations: dict[TopicName, set[int]] = {}
@@ -371,7 +373,7 @@ class ShardMemory:
     def set_group_limits(self, limits: Mapping[TopicName, int]) -> None:
         """Follow the policies of topics: how many items of one group may be leased at once. At any moment."""
         for topic in [topic for topic in self.limited_topics if topic not in limits]:
-            del self.limited_topics[topic]
+            self._forgotten_groups += self.limited_topics.pop(topic).forgotten_groups
             self.group_units -= self._group_units.pop(topic, 0)
             self._former_reservations.pop(topic, None)
             self.index.remove_source(topic)
@@ -428,6 +430,11 @@ class ShardMemory:
             return None
         holders = groups.holders(group_name(row), row.order_key)
         return None if holders is None else (groups.limit, holders)
+
+    @property
+    def forgotten_groups(self) -> int:
+        """How many groups have left the memory because it was full."""
+        return self._forgotten_groups + sum([groups.forgotten_groups for groups in self.limited_topics.values()])
 
     def _groups_of(self, topic: TopicName) -> list[TopicGroups]:
         groups = self.limited_topics.get(topic)

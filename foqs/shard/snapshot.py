@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from foqs.core.flush.intake import Intake
 from foqs.core.journal.journal_status import JournalStatus
 from foqs.shard.flush_report import FlushReport
+from foqs.shard.group_reads import GroupReads
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.writer import Writer
@@ -25,6 +26,8 @@ class ShardSnapshot:
     `held_items`: events that wait for an earlier event on the same number.
     `bisection_batch_count`: parts of refused batches that wait for another try.
     `flush_items_limit`: entries that the next flush may have.
+    `group_units`: memory of the groups of topics with a limit, in units of `Group.count_units`.
+    `full_topics`: topics with a limit whose groups under delivery fill their memory.
     `overdue_ms`: for how long the next scan for due items has been due.
     `lease_ranges`: memory of the remembered lease ends, in ranges; at most `lease_ranges_max`.
     `due_counts`: items that became due, by what ended.
@@ -45,6 +48,11 @@ class ShardSnapshot:
     index_topics: int
     refills: int
     evicted_keys: int
+    group_units: int
+    group_units_max: int
+    group_pages: int
+    forgotten_groups: int
+    full_topics: int
     watermark_age_ms: int | None
     overdue_ms: int
     sweep_age_ms: int | None
@@ -67,6 +75,7 @@ def take_snapshot(
     writer: Writer,
     reader: ShardReader,
     memory: ShardMemory,
+    group_reads: GroupReads,
     report: FlushReport,
     journal: JournalStatus | None,
     now_ms: int,
@@ -87,6 +96,11 @@ def take_snapshot(
         index_topics=index.topic_count,
         refills=index.refill_count,
         evicted_keys=index.evicted_count,
+        group_units=memory.group_units,
+        group_units_max=memory.group_units_max,
+        group_pages=group_reads.page_count,
+        forgotten_groups=memory.forgotten_groups,
+        full_topics=sum([groups.is_full for groups in memory.limited_topics.values()]),
         watermark_age_ms=None if timers.watermark_ms is None else now_ms - timers.watermark_ms,
         overdue_ms=max(0, now_ms - timers.next_scan_ms()),
         sweep_age_ms=None if timers.last_sweep_ms is None else now_ms - timers.last_sweep_ms,

@@ -194,6 +194,19 @@ SAMPLED_METRICS: Final = (
     _counter(
         "ready_index_evicted_items", "Items that were evicted from full windows; a refill reads them again", "shard"
     ),
+    _gauge(
+        "group_units",
+        "Memory of the groups of topics with a limit: a group takes one unit, and one more for each 8 known items",
+        "shard",
+    ),
+    _gauge("group_limit_units", "Memory that these groups may take: an eighth of shard.ready_index_items_max", "shard"),
+    _counter("group_pages", "Pages of up to 500 rows that were read for topics with a limit", "shard"),
+    _counter("forgotten_groups", "Groups that left a full memory; their items are read again", "shard"),
+    _gauge(
+        "full_group_topics",
+        "Topics with a limit whose memory is full of groups under delivery: others wait until some have ended",
+        "shard",
+    ),
     _gauge("timer_watermark_age_seconds", "Time since the moment up to which all due items are processed", "shard"),
     _gauge("timer_overdue_seconds", "How long the next scan for due items is overdue", "shard"),
     _gauge("timer_sweep_age_seconds", "Time since the last full scan for due items; absent before the first", "shard"),

@@ -124,10 +124,13 @@ class TopicGroups:
         return sorted(key for key in (*self._head_groups, *self._ungrouped.heads()) if key <= self._window_end)
 
     def holders(self, name: str, key: OrderKey) -> list[int] | None:
-        """Return what holds a READY item of a group back; see `Group.holders`. An empty list: that is not read yet."""
-        if not self.is_read:
-            return []
+        """Return what holds a READY item of a group back; see `Group.holders`.
+
+        An empty list: no group is delivered yet, or there is no room for its group.
+        """
         group = self._groups.get(name)
+        if not self.is_read or (group is None and self.is_full):
+            return []
         return None if group is None else group.holders(key, self.limit)
 
     def oldest_ms(self, groups_max: int) -> int | None:
@@ -414,7 +417,8 @@ class TopicGroups:
             del self._states[0]
             if not self._states:
                 self.is_read = True
-                self._touched = dict.fromkeys(self._groups.values())
+                # No item waits at or below the boundary, so only returned ones are heads.
+                self._touched.update([(group, None) for group in self._groups.values() if group.returned])
 
     def _extend_short(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         """Raise the cuts of short groups that lie within the page."""

@@ -212,17 +212,19 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
 def _explain_group(snapshot: ItemSnapshot, row: Row, limit: int, explanation: Reasons) -> None:
     """Explain what holds a ready item back whose group has a limit on its leases."""
     group = "" if row.item_group is None else row.item_group.decode()
+    shown = list(snapshot.group_holders[:HOLDERS_SHOWN_MAX])
+    if not shown:
+        explanation.add(
+            f"It is ready, but its group {group!r} has no room: the host has as many groups of such topics in memory as fit, "
+            "or is still reading the delivered items of the topic.",
+            "It comes when other groups have ended. Look at foqs_group_units and foqs_group_limit_units of its shard: "
+            "shard.ready_index_items_max raises the limit.",
+        )
+        return
     rule = (
         f"It is ready, but its group {group!r} holds it back: the policy of its topic allows "
         f"{counted(limit, 'delivered item')} of a group at once"
     )
-    shown = list(snapshot.group_holders[:HOLDERS_SHOWN_MAX])
-    if not shown:
-        explanation.add(
-            f"{rule}, and what is before it in the group is not in memory.",
-            "Ask again: its shard reads the group when its turn may have come.",
-        )
-        return
     more = len(snapshot.group_holders) - len(shown)
     others = f" and {more} more" if more else ""
     come = "comes" if len(snapshot.group_holders) == 1 else "come"

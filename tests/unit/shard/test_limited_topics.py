@@ -294,12 +294,14 @@ def test_topic_with_more_groups_under_delivery_than_fit_goes_on_when_some_have_e
         while items := (await caller.get(count=30, wait_ms=300)).items:
             got += items
         assert len(got) == 8
-        assert shard.memory.limited_topics["default", "t"].is_full
-        pages = shard._group_reads.page_count
+        snapshot = shard.snapshot()
+        assert (snapshot.full_topics, snapshot.group_units, snapshot.group_units_max) == (1, 8, 8)
+        [waiting_row, *_] = [row for row in world.database.tables[1].rows.values() if row.state is State.READY]
+        assert shard.memory.group_hold(waiting_row) == (1, [])
+        pages = snapshot.group_pages
         waiting = asyncio.ensure_future(caller.get(count=30, wait_ms=60_000, timeout_s=90))
         await world.pass_s(5)
-        assert shard._group_reads.page_count == pages
-        assert (await caller.stats()) is not None
+        assert shard.snapshot().group_pages == pages
         await caller.do(EventKind.ACK, got)
         delivered = len(got) + len(items := (await waiting).items)
         while items:

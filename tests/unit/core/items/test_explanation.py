@@ -56,7 +56,7 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         (READY, {"is_reserved": True}, "It is being delivered at this moment.", "Ask again"),
         (READY, {"group_limit": 3, "group_holders": ["2-1", "2-2"]}, "3 delivered items of a group at once, and 2-1, 2-2 come first", "foqs explain 2-1"),
         (READY, {"group_limit": 1, "group_holders": ["2-1"] * 12}, "2-1 and 2 more come first", "foqs explain 2-1"),
-        (READY, {"group_limit": 1}, "what is before it in the group is not in memory", "Ask again"),
+        (READY, {"group_limit": 1}, "has no room: the host has as many groups of such topics in memory as fit", "foqs_group_limit_units"),
         (READY, {"better_count": 1}, "1 better item of its topic, by priority, then by time, comes before it", "--priority -1"),
         (READY, {"better_count": 1, "best_priority": -9}, "1 better item", "--priority -10"),
         (item(State.READY, priority=7), {"better_count": 1, "best_priority": 8}, "1 better item", "--priority 6"),
