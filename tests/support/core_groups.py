@@ -38,7 +38,7 @@ class CoreGroupOwner:
     groups_type: type[TopicGroups] = TopicGroups
     page_rows = 2
 
-    def __init__(self, table: Table, limit: int, units_max: int, keys_max: int) -> None:
+    def __init__(self, table: Table, limit: int, units_max: int, keys_max: int = 9) -> None:
         self.table = table
         self.groups = self.groups_type(limit, units_max, keys_max)
         self.index = ReadyIndex(INDEX_KEYS_MAX, INDEX_KEYS_MAX)

@@ -27,6 +27,8 @@ from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_
 
 GROUP_KEYS_MAX: Final = 64
 """Waiting items of one group in memory, or as many as the limit if that is more. Others are read when a quarter of them is left."""
+HELD_FACTOR: Final = 4
+"""The read of delivered items stops while the groups that it has found take this many times the memory that it may fill."""
 _ROOM_PART: Final = 8
 """A memory that is full gives up this part of itself, so that it is not full again soon."""
 
@@ -72,6 +74,7 @@ class TopicGroups:
         """Whether the rows of delivered items were read. Nothing is delivered before."""
         self.boundary: OrderKey = BELOW_ALL
         """All waiting items up to this key are known."""
+        self._held_units_max: Final = HELD_FACTOR * units_max
         self._keys_max: Final = keys_max
         self._states = self._states_to_read()
         """The states of which rows of delivered items are still to be read."""
@@ -349,7 +352,7 @@ class TopicGroups:
             return None
         if not self.is_read:
             has_begun = self._after > BELOW_ALL or self._states != self._states_to_read()
-            return PageKind.DELIVERED if self._is_low or has_begun else None
+            return PageKind.DELIVERED if (self._is_low or has_begun) and self.units < self._held_units_max else None
         wants_refill = self._is_low and self.boundary < ABOVE_ALL and not self.is_full
         if self._short and not (wants_refill and self._last_kind is PageKind.LOOKUP):
             return PageKind.LOOKUP

@@ -14,6 +14,7 @@ from foqs.core.groups import group_page
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT, STRICT
 from foqs.core.groups.group_page import PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, place_of, placed_row
+from foqs.core.groups.topic_groups import HELD_FACTOR
 from foqs.core.items.item import State, order_key_number
 from tests.support.builders import row
 from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
@@ -40,6 +41,10 @@ class CountingOwner(CoreGroupOwner):
         assert self.read is not None
         self.rows_read += len(self.rows_of(self.read.page) if self.read.rows is None else self.read.rows)
         super().finish_read()
+
+
+class PagesOfFour(CheckedCoreGroupOwner):
+    page_rows = 4
 
 
 def lease(owner: CoreGroupOwner, number: int) -> None:
@@ -119,7 +124,7 @@ def test_new_item_of_a_group_that_is_not_in_memory_comes_without_a_read() -> Non
 def test_old_items_are_delivered_beside_a_producer_of_better_ones_in_new_groups() -> None:
     """A new one comes during each read. A consumer takes all that is offered, so the window is empty at each read."""
     table = table_of(ready(number, f"old {number}", 5) for number in range(1, 41))
-    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=2)
+    owner = PagesOfFour(table, STRICT, UNITS_MAX, keys_max=2)
     old = 0
     reads = 0
     while old < 40:
@@ -135,7 +140,7 @@ def test_old_items_are_delivered_beside_a_producer_of_better_ones_in_new_groups(
 def test_long_group_is_delivered_beside_a_producer_in_new_groups_and_leased_groups_that_fill_the_memory() -> None:
     table = table_of(ready(number, "long") for number in range(1, 101))
     table |= table_of(PlainItem(number, f"leased {number}", 0, number, State.LEASED, 1) for number in range(301, 306))
-    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=4)
+    owner = PagesOfFour(table, STRICT, UNITS_MAX, keys_max=4)
     delivered: list[int] = []
     reads = 0
     while len([number for number in delivered if number <= 100]) < 100:
@@ -199,6 +204,23 @@ def test_returned_items_are_delivered_again_although_their_groups_fill_the_memor
         delivered += deliver(owner)
     assert delivered[:12] == [*range(101, 113)]
     assert sorted(delivered) == [*range(1, 121)]
+
+
+def test_read_of_delivered_items_stops_while_they_hold_far_more_groups_than_fit() -> None:
+    table = table_of(ready(number, f"returned {number}", attempt=1) for number in range(1, 101))
+    owner = PagesOfFour(table, STRICT, UNITS_MAX)
+    owner.read_all()
+    assert not owner.groups.is_read
+    assert owner.groups.is_full
+    assert HELD_FACTOR * UNITS_MAX <= owner.groups.units < HELD_FACTOR * UNITS_MAX + owner.page_rows
+    assert owner.window() == []
+    for number in range(1, 81):
+        owner.commit({number: None})  # they expire, or are moved
+    delivered: list[int] = []
+    while table:
+        owner.read_all()
+        delivered += deliver(owner)
+    assert delivered == [*range(81, 101)]
 
 
 def test_items_without_a_group_have_no_limit_and_take_an_eighth_of_a_group() -> None:
