@@ -17,6 +17,8 @@ from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.intake import Intake
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Inserts, Leases, Operation
+from foqs.core.groups.group_page import GroupPage, PageKind
+from foqs.core.groups.topic_groups import HeadChanges, TopicGroups
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
 from foqs.core.memory.ready_index import ReadyIndex, Refill
 from foqs.core.memory.row_cache import Prefetch, RowCache
@@ -63,6 +65,15 @@ NAMES: Final = (
     "moves refused",
     "unknown and fenced",
 )
+LIMIT_NAMES: Final = (
+    "pages of delivered items",
+    "pages that raise a boundary",
+    "pages of long groups",
+    "pages of groups outdated",
+    "memories of groups made free",
+    "topics full of groups",
+)
+"""Those that happen only if topics have limits."""
 COUNTS: Final[Counter[str]] = Counter()
 DIRECT_DELIVERIES: Final[set[Leases]] = set()
 """Direct deliveries that are being written."""
@@ -222,6 +233,36 @@ def _resolve(original: Callable[..., Any]) -> Callable[..., Any]:
     return resolve
 
 
+def _finish_page(original: Callable[..., Any]) -> Callable[..., Any]:
+    names = dict(zip(PageKind, LIMIT_NAMES, strict=False))
+
+    def finish_page(self: TopicGroups, page: GroupPage, rows: Sequence[Row]) -> None:
+        if page is self._page and not page.is_void:
+            COUNTS[names[page.kind]] += 1
+            COUNTS["pages of groups outdated"] += any(row.id in page._changes for row in rows)
+        original(self, page, rows)
+
+    return finish_page
+
+
+def _make_room(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make_room(self: TopicGroups) -> None:
+        COUNTS["memories of groups made free"] += 1
+        original(self)
+
+    return make_room
+
+
+def _settle_groups(original: Callable[..., Any]) -> Callable[..., Any]:
+    def settle(self: TopicGroups) -> HeadChanges:
+        was_full = self.is_full
+        changes: HeadChanges = original(self)
+        COUNTS["topics full of groups"] += self.is_full and not was_full
+        return changes
+
+    return settle
+
+
 _installed = False
 
 
@@ -245,10 +286,13 @@ def install() -> None:
     wrap(FlushPlanner, "_assign_to_waiters", _assign_to_waiters)
     wrap(ShardMemory, "apply", _apply)
     wrap(Writer, "_resolve_outcome", _resolve)
+    wrap(TopicGroups, "finish_page", _finish_page)
+    wrap(TopicGroups, "_make_room", _make_room)
+    wrap(TopicGroups, "settle", _settle_groups)
 
 
 def reset() -> None:
     """Clear the counts before a run."""
     COUNTS.clear()
-    COUNTS.update(dict.fromkeys(NAMES, 0))
+    COUNTS.update(dict.fromkeys((*NAMES, *LIMIT_NAMES), 0))
     DIRECT_DELIVERIES.clear()

@@ -142,7 +142,7 @@ def run_seed(
         "zombies": run.cluster.zombies,
         "steps": run.cluster.loop.steps,
     }
-    counts |= {name: event_counts.COUNTS[name] for name in event_counts.NAMES}
+    counts |= {name: event_counts.COUNTS[name] for name in (*event_counts.NAMES, *event_counts.LIMIT_NAMES)}
     counts |= {name: sum(each.counts[name] for each in run.cluster.servers.values()) for name in faulty_database.NAMES}
     if isinstance(run.cluster, SimulatedFleet):
         counts |= run.cluster.counts

@@ -142,7 +142,8 @@ def test_fixed_seeds_of_stores_that_journal_atomic_calls_and_completions_have_no
     ],
 )
 def test_fixed_seeds_with_groups_have_no_violation(kind: list[str], base: int, seeds: int) -> None:
-    assert_seeds_pass(seeds, base, group_rules.NAMES, "--groups", *kind)
+    names = (*group_rules.NAMES, *(event_counts.LIMIT_NAMES if "--limits" in kind else ()))
+    assert_seeds_pass(seeds, base, names, "--groups", *kind)
 
 
 def assert_seeds_pass(seeds: int, base: int, names: Sequence[str], *options: str) -> list[int]:

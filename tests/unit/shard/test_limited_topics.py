@@ -241,10 +241,9 @@ def test_policy_that_changes_during_a_takeover_counts_from_the_first_delivery(
     run_in_world(story)
 
 
-def test_old_items_are_delivered_beside_a_producer_of_better_ones_while_reads_take_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The memory has room for 8 groups, a page takes 50 ms, and each 30 ms a better item of a new group comes."""
+@pytest.fixture
+def slow_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of a topic with a limit takes 50 ms."""
     original = GroupPageRead.run
 
     async def run(self: GroupPageRead, reads: Reads, committed: Fence) -> None:
@@ -252,6 +251,11 @@ def test_old_items_are_delivered_beside_a_producer_of_better_ones_while_reads_ta
         await original(self, reads, committed)
 
     monkeypatch.setattr(GroupPageRead, "run", run)
+
+
+@pytest.mark.usefixtures("slow_pages")
+def test_old_items_are_delivered_beside_a_producer_of_better_ones_while_reads_take_long() -> None:
+    """The memory has room for 8 groups, and each 30 ms a better item of a new group comes."""
 
     async def story(world: World) -> None:
         engine = await world.counted_engine(EIGHT_GROUPS)
@@ -308,6 +312,26 @@ def test_topic_with_more_groups_under_delivery_than_fit_goes_on_when_some_have_e
             await caller.do(EventKind.ACK, items)
             delivered += len(items := (await caller.get(count=30, wait_ms=300)).items)
         assert delivered == 30
+
+    run_in_world(story)
+
+
+@pytest.mark.usefixtures("slow_pages")
+def test_pages_that_find_nothing_to_deliver_take_half_of_the_time() -> None:
+    """A dequeue waits, and the rows of a locked group are passed over: 7 by each page."""
+
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(EIGHT_GROUPS)
+        caller = Caller(world, engine)
+        await caller.enqueue([grouped("anna") for _ in range(600)])
+        assert (await caller.get(wait_ms=1_000, lease_ms=600_000)).items
+        await limit(engine, {"t": 1})
+        waiting = asyncio.ensure_future(caller.get(wait_ms=60_000, timeout_s=90))
+        await world.pass_s(4)
+        pages = engine.shards[1].snapshot().group_pages
+        assert 30 < pages <= 45
+        await caller.enqueue([grouped("bert", priority=-1)])
+        assert (await waiting).items
 
     run_in_world(story)
 
