@@ -19,7 +19,7 @@ from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.groups.group import KEYS_PER_UNIT, STRICT
 from foqs.core.groups.places import group_name, line_place
-from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.groups.topic_groups import GROUP_KEYS_MAX, TopicGroups
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import EventKind
 from foqs.core.memory.namespace_usage import NamespaceUsage
@@ -117,6 +117,7 @@ class ShardMemory:
         """The names of these topics, which a flush may keep."""
         self._forgotten_groups = 0
         """Those of topics that have a limit no more."""
+        self._group_keys_max: Final = min(GROUP_KEYS_MAX, constants.ready_window_items_max)
         self._group_units: dict[TopicName, int] = {}
         """What each of them took when it was settled last."""
         self._former_reservations: dict[TopicName, set[int]] = {}
@@ -392,7 +393,7 @@ class ShardMemory:
     def _add_limited_topics(self, topics: Collection[TopicName], limits: Mapping[TopicName, int]) -> None:
         unknown, by_topic = self._reserved_by_topic()
         for topic in topics:
-            groups = self.limited_topics[topic] = TopicGroups(limits[topic], self.group_units_max)
+            groups = self.limited_topics[topic] = TopicGroups(limits[topic], self.group_units_max, self._group_keys_max)
             former = unknown.union(by_topic.get(topic, ()))
             if former:
                 # Their permits are unknown. Nothing is delivered until they have ended.
