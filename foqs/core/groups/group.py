@@ -34,15 +34,28 @@ class Group:
         reserved: the numbers of the items that dequeues have reserved. Each has a permit.
         heads: what was offered when the group was last settled, but for what was reserved since.
         units: its memory when it was last settled.
+        loose_units: how much of it would be free if its waiting items were forgotten.
     """
 
-    __slots__ = ("backing_off", "cut", "heads", "leased", "name", "reserved", "returned", "units", "waiting")
+    __slots__ = (
+        "backing_off",
+        "cut",
+        "heads",
+        "leased",
+        "loose_units",
+        "name",
+        "reserved",
+        "returned",
+        "units",
+        "waiting",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.reserved: tuple[int, ...] = ()
         self.heads: list[OrderKey] = []
         self.units = 0
+        self.loose_units = 0
         self.forget()
 
     def forget(self) -> None:
@@ -112,9 +125,11 @@ class Group:
         """Whether nothing of it need be known: it is not held, and no item waits up to the boundary of the topic."""
         return not self.waiting and self.cut == ABOVE_ALL and not self.is_held
 
-    def count_units(self) -> int:
-        """Return how many units of memory it takes."""
-        return 1 + len(self.waiting) // KEYS_PER_UNIT + len(self.leased) // KEYS_PER_UNIT
+    def count_units(self) -> tuple[int, int]:
+        """Return how many units of memory it takes, and how many of these its waiting items."""
+        loose = len(self.waiting) // KEYS_PER_UNIT
+        units = 1 + loose + len(self.leased) // KEYS_PER_UNIT
+        return units, loose + (1 if self.waiting and not self.is_held else 0)
 
     # -------------------------------------------------------------- the offer
 

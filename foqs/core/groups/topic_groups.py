@@ -66,6 +66,8 @@ class TopicGroups:
         self.units_max = units_max
         self._group_units = 0
         """What the groups took when they were settled last."""
+        self._loose_units = 0
+        """How much of it would be free if all waiting items were forgotten."""
         self.is_full = False
         """Whether the memory is full, so that no other group is read until some of these have ended."""
         self.forgotten_groups = 0
@@ -240,6 +242,7 @@ class TopicGroups:
         self._short.clear()
         self._touched = dict.fromkeys(kept.values())
         self._group_units = sum([group.units for group in kept.values()])
+        self._loose_units = sum([group.loose_units for group in kept.values()])
         self._page = None
         self._is_reset = True
 
@@ -248,7 +251,7 @@ class TopicGroups:
     def settle(self) -> HeadChanges:
         """Compute the heads of touched groups, and keep the bound of the memory. Return how the heads have changed."""
         self._settle_touched()
-        if self.units > self.units_max:
+        if self.units > self.units_max and self._loose_units + self._ungrouped.units:
             self._make_room()
         self.is_full = self.units > self._units_target and (self.is_full or self.units >= self.units_max)
         return self._take_changes()
@@ -288,13 +291,15 @@ class TopicGroups:
                 self._changes[key] = True
             group.heads = heads
         self._group_units -= group.units
+        self._loose_units -= group.loose_units
         if group.is_empty:
-            group.units = 0
+            group.units = group.loose_units = 0
             del self._groups[group.name]
             self._short.pop(group, None)
             return
-        group.units = group.count_units()
+        group.units, group.loose_units = group.count_units()
         self._group_units += group.units
+        self._loose_units += group.loose_units
         if group.cut < ABOVE_ALL and len(group.waiting) * 4 < keys_max:
             self._short[group] = None
         else:
@@ -457,6 +462,7 @@ class TopicGroups:
         assert set(self._head_groups) == {key for group in self._groups.values() for key in group.heads}
         assert sorted(self._reserved) == sorted(n for group in self._groups.values() for n in group.reserved)
         assert self._group_units == sum([group.units for group in self._groups.values()])
+        assert self._loose_units == sum([group.loose_units for group in self._groups.values()])
         assert self._above == {key for key in self._head_groups if key > self._window_end}
         waiting = [*self._ungrouped.keys, *[key for group in self._groups.values() for key in group.waiting]]
         assert max(waiting, default=BELOW_ALL) <= self.boundary, "an item above the boundary is known"

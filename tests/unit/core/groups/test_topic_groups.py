@@ -15,7 +15,7 @@ from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT, STRICT
 from foqs.core.groups.group_page import PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, place_of, placed_row
 from foqs.core.groups.topic_groups import HELD_FACTOR
-from foqs.core.items.item import State, order_key_number
+from foqs.core.items.item import State, order_key_number, pack_order_key
 from tests.support.builders import row
 from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
 from tests.support.plain_groups import PlainItem, Table
@@ -221,6 +221,23 @@ def test_read_of_delivered_items_stops_while_they_hold_far_more_groups_than_fit(
         owner.read_all()
         delivered += deliver(owner)
     assert delivered == [*range(81, 101)]
+
+
+def test_memory_that_is_full_of_held_groups_is_not_searched_for_room_at_each_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(PlainItem(number, f"group {number}", 0, number, State.LEASED, 1) for number in range(1, 21))
+    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX)
+    owner.read_all()
+    assert owner.groups.units > UNITS_MAX
+    searched: list[int] = []
+    monkeypatch.setattr(owner.groups, "_make_room", lambda: searched.append(owner.groups.units))
+    owner.commit({1: None})
+    assert not searched
+    owner.groups.boundary = ABOVE_ALL  # as if the rows above it were known
+    owner.groups.follow("other", None, (GroupPlace.WAITING, pack_order_key(0, 50, 50)))
+    owner.groups.settle()
+    assert searched == [20]
 
 
 def test_items_without_a_group_have_no_limit_and_take_an_eighth_of_a_group() -> None:
