@@ -117,7 +117,7 @@ class ShardMemory:
         """The names of these topics, which a flush may keep."""
         self._forgotten_groups = 0
         """Those of topics that have a limit no more."""
-        self._group_keys_max: Final = min(GROUP_KEYS_MAX, constants.ready_window_items_max)
+        self._group_keys_max: Final = min(GROUP_KEYS_MAX, max(1, constants.ready_window_items_max // 2))
         self._group_units: dict[TopicName, int] = {}
         """What each of them took when it was settled last."""
         self._former_reservations: dict[TopicName, set[int]] = {}
