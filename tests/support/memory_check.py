@@ -185,12 +185,11 @@ def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row
     known = {row.order_key for row in rows if row.state is State.READY}
     for key in window - known:
         yield f"invariant 13: {topic} has the head {key}, which is not READY"
-    if not groups.is_read:
-        if window:
-            yield f"invariant 13: {topic} has heads before the rows of delivered items were read"
-        return
-    for difference in differences_of_groups(groups, rows):
-        yield f"{topic}: {difference}"
+    if groups.is_read:
+        for difference in differences_of_groups(groups, rows):
+            yield f"{topic}: {difference}"
+    elif window - {row.order_key for row in rows if row.attempt and row.item_group is not None}:
+        yield f"invariant 13: {topic} has heads that wait before the rows of delivered items were read"
     reserved = set(groups._reserved)
     short = {group.name for group in groups._short}
     for name, items in by_group.items():
@@ -208,7 +207,7 @@ def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row
         backs_off = any(row.state is State.DEFERRED for row in delivered)
         if limit == 1 and heads and ((backs_off and not returned) or (returned and heads != returned[:1])):
             yield f"invariant 24: group {name!r} of {topic} has the heads {heads}, and {returned} were delivered before"
-        may_deliver = busy < limit and not (limit == 1 and backs_off) and name.decode() not in short
+        may_deliver = groups.is_read and busy < limit and not (limit == 1 and backs_off) and name.decode() not in short
         first = returned[:1] if limit == 1 and returned else ready[:1]
         if may_deliver and first and first[0] <= groups.boundary and first[0] not in window:
             yield f"invariant 11: group {name!r} of {topic} has {first} READY, {busy} leases, and the heads {heads}"

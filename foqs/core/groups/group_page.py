@@ -37,15 +37,15 @@ class GroupPage:
         self.after = after
         self.rows_max = rows_max
         self.is_void = False
-        self._changes: dict[int, tuple[str, OrderKey] | None] = {}
-        """The items that flushes have changed, by number: group and key of one that waits now, else None."""
+        self._changes: dict[int, tuple[str, Placed | None]] = {}
+        """The items that flushes have changed, by number: their group, and their place now."""
 
     def note(self, name: str, old: Placed | None, new: Placed | None) -> None:
         """Note a changed item of a group, before and after."""
         if old is not None:
-            self._changes[old[1] & NUMBER_MAX] = None
+            self._changes[old[1] & NUMBER_MAX] = name, None
         if new is not None:
-            self._changes[new[1] & NUMBER_MAX] = (name, new[1]) if new[0] is GroupPlace.WAITING else None
+            self._changes[new[1] & NUMBER_MAX] = name, new
         if len(self._changes) > CHANGES_MAX:
             self.is_void = True
             self._changes.clear()
@@ -65,10 +65,10 @@ class GroupPage:
 
     def waiting(self, rows: Iterable[Row], end: OrderKey, *, is_strict: bool) -> list[tuple[str, OrderKey]]:
         """Return group and key of the items that wait now above `after`, up to `end`."""
-        found = [
-            (name, key)
-            for name, (place, key) in self.unchanged(rows, is_strict=is_strict)
-            if place is GroupPlace.WAITING and key <= end
-        ]
-        found += [each for each in self._changes.values() if each is not None and self.after < each[1] <= end]
-        return found
+        found = self.unchanged(rows, is_strict=is_strict)
+        found += [(name, placed) for name, placed in self._changes.values() if placed is not None]
+        return [(name, key) for name, (place, key) in found if place is GroupPlace.WAITING and self.after < key <= end]
+
+    def changed_names(self) -> set[str]:
+        """Return the groups of the items that flushes have changed."""
+        return {name for name, _ in self._changes.values()}

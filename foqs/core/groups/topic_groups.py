@@ -27,8 +27,6 @@ from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_
 
 GROUP_KEYS_MAX: Final = 64
 """Waiting items of one group in memory, or as many as the limit if that is more. Others are read when a quarter of them is left."""
-HELD_FACTOR: Final = 4
-"""The read of delivered items stops while the groups that it has found take this many times the memory that it may fill."""
 _ROOM_PART: Final = 8
 """A memory that is full gives up this part of itself, so that it is not full again soon."""
 
@@ -73,10 +71,9 @@ class TopicGroups:
         self.forgotten_groups = 0
         """Groups that have left the memory because it was full."""
         self.is_read = False
-        """Whether the rows of delivered items were read. Nothing is delivered before."""
+        """Whether the rows of delivered items were read. Only returned ones are delivered before; see `offer`."""
         self.boundary: OrderKey = BELOW_ALL
         """All waiting items up to this key are known."""
-        self._held_units_max: Final = HELD_FACTOR * units_max
         self._keys_max: Final = keys_max
         self._states = self._states_to_read()
         """The states of which rows of delivered items are still to be read."""
@@ -257,8 +254,16 @@ class TopicGroups:
         return self._take_changes()
 
     def offer(self, group: Group) -> list[OrderKey]:
-        """Return the items of a group that may be reserved now, in order."""
-        return group.offer(self.limit) if self.is_read else []
+        """Return the items of a group that may be reserved now, in order.
+
+        The read of delivered items ends with READY ones, in order. All others are known then, so a returned item that
+        this read has passed is the first of its group.
+        """
+        if self.is_read:
+            return group.offer(self.limit)
+        if self._states != [State.READY]:
+            return []
+        return [key for key in group.offer(self.limit) if key <= self._after]
 
     @property
     def units(self) -> int:
@@ -357,7 +362,9 @@ class TopicGroups:
             return None
         if not self.is_read:
             has_begun = self._after > BELOW_ALL or self._states != self._states_to_read()
-            return PageKind.DELIVERED if (self._is_low or has_begun) and self.units < self._held_units_max else None
+            # A memory that is full of held groups waits for them to end, but not if they wait for the read.
+            may_go_on = self.units < self.units_max or not self._head_groups
+            return PageKind.DELIVERED if (self._is_low or has_begun) and may_go_on else None
         wants_refill = self._is_low and self.boundary < ABOVE_ALL and not self.is_full
         if self._short and not (wants_refill and self._last_kind is PageKind.LOOKUP):
             return PageKind.LOOKUP
@@ -419,6 +426,8 @@ class TopicGroups:
                 group = self._groups.get(name) or self._add_group(name)
                 group.add(placed)
                 self._touched[group] = None
+        # Returned items that a flush has changed may be offered now, too.
+        self._touched.update([(self._groups[name], None) for name in page.changed_names() if name in self._groups])
         self._after = end
         if end == ABOVE_ALL:
             self._after = BELOW_ALL

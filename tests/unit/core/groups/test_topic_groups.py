@@ -14,7 +14,6 @@ from foqs.core.groups import group_page
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT, STRICT
 from foqs.core.groups.group_page import PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, place_of, placed_row
-from foqs.core.groups.topic_groups import HELD_FACTOR
 from foqs.core.items.item import State, order_key_number, pack_order_key
 from tests.support.builders import row
 from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
@@ -206,21 +205,60 @@ def test_returned_items_are_delivered_again_although_their_groups_fill_the_memor
     assert sorted(delivered) == [*range(1, 121)]
 
 
-def test_read_of_delivered_items_stops_while_they_hold_far_more_groups_than_fit() -> None:
-    table = table_of(ready(number, f"returned {number}", attempt=1) for number in range(1, 101))
+@pytest.mark.parametrize("state", [State.READY, State.DEFERRED, State.LEASED])
+def test_strict_topic_is_delivered_although_the_first_read_finds_far_more_groups_than_fit(state: State) -> None:
+    table = table_of(PlainItem(number, f"held {number}", 0, number, state, 1) for number in range(1, 101))
+    table |= table_of(ready(number, f"held {number % 100 + 1}", -1) for number in range(101, 201))
     owner = PagesOfFour(table, STRICT, UNITS_MAX)
     owner.read_all()
-    assert not owner.groups.is_read
-    assert owner.groups.is_full
-    assert HELD_FACTOR * UNITS_MAX <= owner.groups.units < HELD_FACTOR * UNITS_MAX + owner.page_rows
-    assert owner.window() == []
-    for number in range(1, 81):
-        owner.commit({number: None})  # they expire, or are moved
+    if state is not State.READY:
+        assert owner.window() == []
+        for number in range(100, 0, -1):
+            owner.commit({number: replace(table[number], state=State.READY)})  # due, or the end of its lease
+    delivered: list[int] = []
+    while table:
+        owner.read_all()
+        if state is State.READY and len(delivered) < 90:
+            assert owner.groups.units < UNITS_MAX + owner.page_rows, "it waits for held groups to end"
+        delivered += (taken := owner.reserve_best())
+        assert taken, f"stands still with {len(table)} items"
+        lease(owner, taken[0])
+        owner.commit({taken[0]: None})
+    assert delivered[:90] == [*range(1, 91)]
+    assert sorted(delivered) == [*range(1, 201)]
+
+
+def test_returned_item_above_the_first_read_waits_for_those_of_its_group_below() -> None:
+    """It returns while the memory is full, and its place is behind one that is not read yet."""
+    table = table_of(ready(number, f"returned {number}", attempt=1) for number in range(1, 61))
+    table[70] = PlainItem(70, "returned 50", 0, 70, State.LEASED, 1)
+    owner = PagesOfFour(table, STRICT, UNITS_MAX)
+    owner.read_all()
+    owner.commit({70: replace(table[70], state=State.READY)})
     delivered: list[int] = []
     while table:
         owner.read_all()
         delivered += deliver(owner)
-    assert delivered == [*range(81, 101)]
+    assert delivered.index(50) < delivered.index(70)
+
+
+def test_returned_item_that_changes_beside_the_page_that_passes_it_is_offered() -> None:
+    table = table_of(ready(number, f"returned {number}", attempt=1) for number in range(1, 61))
+    table[61] = PlainItem(61, "other", 0, 1, State.DEFERRED, 1)
+    owner = PagesOfFour(table, STRICT, UNITS_MAX)
+    while owner.groups._states != [State.READY]:
+        owner.groups.request_more()
+        owner.start_read()
+        owner.finish_read()
+    assert owner.start_read()
+    owner.commit({61: replace(table[61], state=State.READY)})
+    owner.finish_read()
+    for number in range(1, 5):
+        owner.commit({number: None})
+    owner.groups.units_max = 1
+    owner.settle()
+    assert not owner.groups.is_read
+    assert [order_key_number(key) for key in owner.window()] == [61]
 
 
 def test_memory_that_is_full_of_held_groups_is_not_searched_for_room_at_each_flush(
