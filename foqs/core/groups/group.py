@@ -7,7 +7,7 @@ boundary of its topic. A long group knows its waiting items only up to its own c
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Final, TypeAlias
+from typing import Final
 
 from foqs.core.groups.places import GroupPlace, Placed
 from foqs.core.items.item import NUMBER_MAX, ORDER_KEY_BITS, OrderKey
@@ -20,8 +20,6 @@ ABOVE_ALL: Final[OrderKey] = 1 << ORDER_KEY_BITS
 """Higher than every key."""
 KEYS_PER_UNIT: Final = 8
 """A group takes one unit of memory, and one more for each so many known items: some hundred bytes."""
-
-_Keys: TypeAlias = tuple[OrderKey, ...]
 
 
 class Group:
@@ -62,40 +60,36 @@ class Group:
         """Forget all items. Reservations stay."""
         self.waiting: list[OrderKey] = []
         self.cut: OrderKey = ABOVE_ALL
-        self.returned: _Keys = ()
-        self.backing_off: _Keys = ()
-        self.leased: _Keys = ()
+        self.returned: list[OrderKey] = []
+        self.backing_off: list[OrderKey] = []
+        self.leased: list[OrderKey] = []
 
     # --------------------------------------------------------------- the rows
 
     def add(self, placed: Placed) -> None:
         """Add an item to a place. A waiting one above the cut stays unknown."""
         place, key = placed
-        if place is GroupPlace.WAITING:
-            if key <= self.cut:
-                at = bisect_left(self.waiting, key)
-                if at == len(self.waiting) or self.waiting[at] != key:
-                    self.waiting.insert(at, key)
-        elif place is GroupPlace.RETURNED:
-            self.returned = _with(self.returned, key)
-        elif place is GroupPlace.BACKING_OFF:
-            self.backing_off = _with(self.backing_off, key)
-        else:
-            self.leased = _with(self.leased, key)
+        if place is GroupPlace.WAITING and key > self.cut:
+            return
+        keys = self._keys(place)
+        at = bisect_left(keys, key)
+        if at == len(keys) or keys[at] != key:
+            keys.insert(at, key)
 
     def discard(self, placed: Placed) -> None:
         """Remove an item from its place. An unknown one is ignored."""
         place, key = placed
+        keys = self._keys(place)
+        at = bisect_left(keys, key)
+        if at < len(keys) and keys[at] == key:
+            del keys[at]
+
+    def _keys(self, place: GroupPlace) -> list[OrderKey]:
         if place is GroupPlace.WAITING:
-            at = bisect_left(self.waiting, key)
-            if at < len(self.waiting) and self.waiting[at] == key:
-                del self.waiting[at]
-        elif place is GroupPlace.RETURNED:
-            self.returned = _without(self.returned, key)
-        elif place is GroupPlace.BACKING_OFF:
-            self.backing_off = _without(self.backing_off, key)
-        else:
-            self.leased = _without(self.leased, key)
+            return self.waiting
+        if place is GroupPlace.LEASED:
+            return self.leased
+        return self.returned if place is GroupPlace.RETURNED else self.backing_off
 
     def keep_first(self, keys_max: int) -> None:
         """Forget the last waiting items if there are too many."""
@@ -128,8 +122,8 @@ class Group:
     def count_units(self) -> tuple[int, int]:
         """Return how many units of memory it takes, and how many of these its waiting items."""
         loose = len(self.waiting) // KEYS_PER_UNIT
-        units = 1 + loose + len(self.leased) // KEYS_PER_UNIT
-        return units, loose + (1 if self.waiting and not self.is_held else 0)
+        held = (len(self.leased) + len(self.returned) + len(self.backing_off)) // KEYS_PER_UNIT
+        return 1 + loose + held, loose + (1 if self.waiting and not self.is_held else 0)
 
     # -------------------------------------------------------------- the offer
 
@@ -150,12 +144,12 @@ class Group:
         if self.reserved or self.leased:
             return []
         if self.backing_off:
-            return [*self.returned[: min(run_max, bisect_right(self.returned, self.backing_off[0]))]]
-        return [*self.returned, *self.waiting[:run_max]][:run_max] if self.returned else self.waiting[:run_max]
+            return self.returned[: min(run_max, bisect_right(self.returned, self.backing_off[0]))]
+        return [*self.returned[:run_max], *self.waiting[:run_max]][:run_max]
 
     def _free_permits(self, limit: int) -> int:
         busy = len(self.leased)
-        if self.reserved:
+        if self.reserved and busy < limit:
             busy = len({key & NUMBER_MAX for key in self.leased}.union(self.reserved)) if busy else len(self.reserved)
         return max(0, limit - busy)
 
@@ -173,13 +167,3 @@ class Group:
         if len(set(busy)) < limit:
             busy += [each & NUMBER_MAX for each in self.waiting[: bisect_left(self.waiting, key)]]
         return list(dict.fromkeys(busy)) or None
-
-
-def _with(keys: _Keys, key: OrderKey) -> _Keys:
-    at = bisect_left(keys, key)
-    return keys if at < len(keys) and keys[at] == key else (*keys[:at], key, *keys[at:])
-
-
-def _without(keys: _Keys, key: OrderKey) -> _Keys:
-    at = bisect_left(keys, key)
-    return (*keys[:at], *keys[at + 1 :]) if at < len(keys) and keys[at] == key else keys

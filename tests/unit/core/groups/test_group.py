@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from foqs.core.groups.group import STRICT, Group
+from foqs.core.groups.group import KEYS_PER_UNIT, STRICT, Group
 from foqs.core.groups.places import GroupPlace
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, pack_order_key
@@ -49,6 +51,36 @@ def test_holders_of_an_item(
     limit: int, reserved: tuple[int, ...], places: dict[str, list[int]], number: int, holders: list[int] | None
 ) -> None:
     assert group_of(limit, reserved, **places).holders(key(number), limit) == holders
+
+
+class Uncopied(list[OrderKey]):
+    """Keys that may be changed in place, and never be gone through."""
+
+    def __iter__(self) -> Iterator[OrderKey]:
+        raise AssertionError("all keys were gone through")
+
+
+@pytest.mark.parametrize("place", ["returned", "backing_off", "leased"])
+@pytest.mark.parametrize("limit", [STRICT, 2])
+def test_item_of_a_group_with_many_changes_its_place_without_a_copy_of_the_others(place: str, limit: int) -> None:
+    group = group_of(STRICT, **{place: [*range(1, 100)]})
+    keys = Uncopied(getattr(group, place))
+    setattr(group, place, keys)
+    if place == "leased":
+        group.reserved = (200,)
+    group.add((GroupPlace[place.upper()], key(200)))
+    assert len(keys) == 100
+    assert group.offer(limit) == ([key(1)] if (place, limit) == ("returned", STRICT) else [])
+    group.discard((GroupPlace[place.upper()], key(200)))
+    assert len(keys) == 99
+    assert getattr(group, place) is keys
+
+
+@pytest.mark.parametrize("place", ["waiting", "returned", "backing_off", "leased"])
+def test_each_known_item_counts_in_the_memory_of_its_group(place: str) -> None:
+    units, loose = group_of(STRICT, **{place: [*range(1, 1 + 3 * KEYS_PER_UNIT)]}).count_units()
+    assert units == 4
+    assert loose == (4 if place == "waiting" else 0)
 
 
 def test_item_of_a_group_that_is_not_in_memory_is_held_back_only_until_delivered_items_were_read() -> None:
