@@ -13,7 +13,6 @@ permit or turn is stored. Knows no window and no table; see docs/design/groups.m
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -87,8 +86,14 @@ class TopicGroups:
         """The group of each reserved item, by its number."""
         self._touched: dict[Group, None] = {}
         """Groups whose heads may have changed since they were settled."""
-        self._short: OrderedDict[Group, None] = OrderedDict()
-        """Groups with a cut that have few known items left, those that wait longest for a page in front."""
+        self._short: dict[Group, None] = {}
+        """Groups with a cut that have few known items left."""
+        self._starved: dict[Group, None] = {}
+        """Those of them that nothing holds back, and that know no item."""
+        self._swept_to: OrderKey = BELOW_ALL
+        """Where the last look-up has ended. The next one begins here, or at the next cut of a short group."""
+        self._unfilled: dict[Group, None] = {}
+        """Groups whose cut is there, and that know fewer items than they may."""
         self._is_low = False
         """Whether more heads are wanted than are known."""
         self._page: GroupPage | None = None
@@ -236,7 +241,8 @@ class TopicGroups:
         self._head_groups.clear()
         self._above.clear()
         self._changes.clear()
-        self._short.clear()
+        for each in (self._short, self._starved, self._unfilled):
+            each.clear()
         self._touched = dict.fromkeys(kept.values())
         self._group_units = sum([group.units for group in kept.values()])
         self._loose_units = sum([group.loose_units for group in kept.values()])
@@ -300,15 +306,30 @@ class TopicGroups:
         if group.is_empty:
             group.units = group.loose_units = 0
             del self._groups[group.name]
-            self._short.pop(group, None)
+            self._sort(group, is_short=False, is_starved=False, is_unfilled=False)
             return
         group.units, group.loose_units = group.count_units()
         self._group_units += group.units
         self._loose_units += group.loose_units
-        if group.cut < ABOVE_ALL and len(group.waiting) * 4 < keys_max:
-            self._short[group] = None
-        else:
-            self._short.pop(group, None)
+        is_short = group.cut < ABOVE_ALL and len(group.waiting) * 4 < keys_max
+        self._sort(
+            group,
+            is_short=is_short,
+            is_starved=is_short and not group.waiting and not group.is_held,
+            is_unfilled=group.cut == self._swept_to and len(group.waiting) < keys_max,
+        )
+
+    def _sort(self, group: Group, *, is_short: bool, is_starved: bool, is_unfilled: bool) -> None:
+        """Note what look-ups may do for a group."""
+        for groups, is_in in (
+            (self._short, is_short),
+            (self._starved, is_starved),
+            (self._unfilled, is_unfilled),
+        ):
+            if is_in:
+                groups[group] = None
+            else:
+                groups.pop(group, None)
 
     def _make_room(self) -> None:
         """Lower the boundary, and forget what waits above it. Held groups stay."""
@@ -347,7 +368,9 @@ class TopicGroups:
             added += found
         self._window_end = end
         is_reset, self._is_reset = self._is_reset, False
-        return HeadChanges(removed, sorted(set(added)), None if end == ABOVE_ALL else end, is_reset)
+        if end == ABOVE_ALL:
+            return HeadChanges(removed, sorted(set(added)), ABOVE_ALL - 1 if self._starved else None, is_reset)
+        return HeadChanges(removed, sorted(set(added)), end, is_reset)
 
     # ----------------------------------------------------------------- reads
 
@@ -366,7 +389,7 @@ class TopicGroups:
             may_go_on = self.units < self.units_max or not self._head_groups
             return PageKind.DELIVERED if (self._is_low or has_begun) and may_go_on else None
         wants_refill = self._is_low and self.boundary < ABOVE_ALL and not self.is_full
-        if self._short and not (wants_refill and self._last_kind is PageKind.LOOKUP):
+        if (self._short or self._unfilled) and not (wants_refill and self._last_kind is PageKind.LOOKUP):
             return PageKind.LOOKUP
         return PageKind.REFILL if wants_refill else None
 
@@ -379,7 +402,7 @@ class TopicGroups:
         if kind is PageKind.DELIVERED:
             state, after = self._states[0], self._after
         elif kind is PageKind.LOOKUP:
-            after = next(iter(self._short)).cut
+            after = self._next_cut()
         else:
             self._is_low = False
             # It does not fill the memory, whatever its rows are.
@@ -387,6 +410,13 @@ class TopicGroups:
         self._last_kind = kind
         self._page = GroupPage(kind, state, after, rows_max)
         return self._page
+
+    def _next_cut(self) -> OrderKey:
+        """Return where the next look-up begins. Look-ups sweep over the topic, so that each serves all groups on its way."""
+        if self._unfilled:
+            return self._swept_to
+        cuts = [group.cut for group in self._short]
+        return min([cut for cut in cuts if cut >= self._swept_to], default=min(cuts))
 
     def finish_page(self, page: GroupPage, rows: Sequence[Row]) -> None:
         """Use a page, between two flushes, when all commits are known. `settle` follows.
@@ -405,7 +435,7 @@ class TopicGroups:
         if page.kind is PageKind.DELIVERED:
             self._add_delivered(page, rows, end)
         elif page.kind is PageKind.LOOKUP:
-            self._extend_short(page, rows, min(end, self.boundary))
+            self._raise_cuts(page, rows, min(end, self.boundary))
         else:
             self._raise_boundary(page, rows, end)
 
@@ -437,18 +467,22 @@ class TopicGroups:
                 # No item waits at or below the boundary, so only returned ones are heads.
                 self._touched.update([(group, None) for group in self._groups.values() if group.returned])
 
-    def _extend_short(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
-        """Raise the cuts of short groups that lie within the page."""
+    def _raise_cuts(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
+        """Raise the cuts that lie within the page, of short groups and of those that have items there."""
         keys: dict[str, list[OrderKey]] = {}
         for name, key in page.waiting(rows, end, is_strict=self._is_strict):
             keys.setdefault(name, []).append(key)
-        for group in [group for group in self._short if page.after <= group.cut < end]:
-            self._short.move_to_end(group)
-            cut, group.cut = group.cut, ABOVE_ALL if end >= self.boundary else end
-            for key in keys.get(group.name, ()):
-                if key > cut:
-                    group.add((GroupPlace.WAITING, key))
-            self._touched[group] = None
+        found = dict.fromkeys([*self._short, *self._unfilled])
+        found.update([(self._groups[name], None) for name in keys if name in self._groups])
+        self._swept_to = end
+        self._touched.update(self._unfilled)
+        for group in found:
+            if page.after <= group.cut < end:
+                cut, group.cut = group.cut, ABOVE_ALL if end >= self.boundary else end
+                for key in keys.get(group.name, ()):
+                    if key > cut:
+                        group.add((GroupPlace.WAITING, key))
+                self._touched[group] = None
 
     def _raise_boundary(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         """Add the waiting items of a page. Long groups read them later."""
@@ -479,8 +513,9 @@ class TopicGroups:
         assert self.units <= self.units_max or not others, (
             f"invariant 18: {self.units} units of {self.units_max} are taken"
         )
-        short = {group.name for group in self._short}
-        assert short <= set(self._groups), f"{short} are short, and not in memory"
+        for group in (*self._short, *self._starved, *self._unfilled):
+            assert self._groups.get(group.name) is group, f"{group.name} is short, and not in memory"
+        assert all(group.cut == self._swept_to for group in self._unfilled)
 
     def _check_group(self, name: str, group: Group) -> None:
         offer = self.offer(group)

@@ -166,13 +166,13 @@ class UsesPageBehindTheBoundary(TopicGroups):
 
 
 class ExtendsFromBehind(TopicGroups):
-    """A look-up extends all short groups, also those whose next items lie before its page."""
+    """A look-up raises the cuts of all short groups, also those whose next items lie before its page."""
 
-    def _extend_short(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
+    def _raise_cuts(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         cuts = {group: group.cut for group in self._short}
         for group in cuts:
             group.cut = max(group.cut, page.after) if group.cut < end else group.cut
-        super()._extend_short(page, rows, end)
+        super()._raise_cuts(page, rows, end)
 
 
 class IgnoresCuts(TopicGroups):
@@ -253,10 +253,17 @@ def test_extension_of_an_ended_lease_would_exceed_the_limit() -> None:
 # --------------------------------------------------------------- single stories
 
 
+def reserve_all(owner: CoreGroupOwner) -> list[int]:
+    reserved: list[int] = []
+    while taken := owner.reserve_best():
+        reserved += taken
+    return reserved
+
+
 @pytest.mark.parametrize("groups_type", [TopicGroups, ExtendsFromBehind])
 def test_long_groups_are_each_read_on_from_their_own_cut(groups_type: type[TopicGroups]) -> None:
-    """The next items of one lie two pages behind its cut. Meanwhile a page of another one is read, further on."""
-    numbers = {"a": (1, 2, 15, 16), "b": (3, 21, 40, 41)}
+    """The next items of one lie behind the last look-up, which goes on for another group first."""
+    numbers = {"a": (1, 2, 15, 16), "b": (3, 21, 40, 41, 60, 61)}
     table = {n: PlainItem(n, group, 0, n, State.READY) for group, each in numbers.items() for n in each}
     table |= {
         n: PlainItem(n, "locked", 0, n, State.LEASED if n > 50 else State.READY, n // 50)
@@ -266,16 +273,18 @@ def test_long_groups_are_each_read_on_from_their_own_cut(groups_type: type[Topic
     for _ in range(40):
         owner.groups.request_more()
         owner.read_all()
+    assert reserve_all(owner) == [1, 2, 3, 21]
+    owner.commit({3: None, 21: None}, [3, 21])
+    owner.read_all()
+    assert reserve_all(owner) == [40, 41]
+    owner.commit(dict.fromkeys((1, 2, 40, 41)), (1, 2, 40, 41))
     delivered: list[int] = []
     for _ in range(4):
-        while taken := owner.reserve_best():
-            delivered += taken
-            owner.commit(dict.fromkeys(taken), taken)
         owner.read_all()
-    if groups_type is TopicGroups:
-        assert delivered == [1, 2, 3, 21, 15, 40, 41, 16]
-    else:
-        assert 15 not in delivered
+        taken = reserve_all(owner)
+        owner.commit(dict.fromkeys(taken), taken)
+        delivered += taken
+    assert delivered == ([15, 16, 60, 61] if groups_type is TopicGroups else [60, 61])
 
 
 def test_higher_limit_makes_a_group_deliverable_that_was_locked() -> None:

@@ -16,7 +16,7 @@ from foqs.core.groups.group_page import PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, place_of, placed_row
 from foqs.core.items.item import State, order_key_number, pack_order_key
 from tests.support.builders import row
-from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
+from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner
 from tests.support.plain_groups import PlainItem, Table
 
 UNITS_MAX: Final = 8
@@ -170,6 +170,48 @@ def test_refills_and_lookups_take_turns() -> None:
             owner.finish_read()
     assert {PageKind.REFILL, PageKind.LOOKUP} == set(kinds)
     assert not any(one is other is PageKind.LOOKUP for one, other in pairwise(kinds))
+
+
+def test_long_groups_that_come_forward_at_different_speeds_share_their_lookups() -> None:
+    """Each has one lease at a time, which ends at random, and their cuts lie all over the topic."""
+    random = Random(3)
+    table = table_of(ready(1 + turn * 20 + group, f"group {group}") for turn in range(40) for group in range(20))
+    for group in range(20):
+        for turn in range(random.randrange(20)):
+            del table[1 + turn * 20 + group]
+    owner = CountingOwner(table, STRICT, 1_000, keys_max=8)
+    while owner.groups.boundary < ABOVE_ALL:
+        owner.groups.request_more()
+        owner.start_read()
+        owner.finish_read()
+    owner.rows_read, items = 0, len(table)
+    leased: list[int] = []
+    while table:
+        while taken := owner.reserve_best():
+            lease(owner, taken[0])
+            leased += taken
+        for number in random.sample(leased, min(4, len(leased))):
+            leased.remove(number)
+            owner.commit({number: None})
+        if owner.start_read():
+            owner.finish_read()
+    assert owner.rows_read <= 3 * items
+
+
+def test_dequeue_is_not_answered_empty_while_a_lookup_may_find_items() -> None:
+    table = table_of(ready(number, f"group {number % 2}") for number in range(1, 41))
+    owner = CheckedCoreGroupOwner(table, STRICT, 100, keys_max=4)
+    while owner.groups.boundary < ABOVE_ALL:
+        owner.groups.request_more()
+        owner.read_all()
+    deliver(owner)
+    assert owner.groups.next_kind is PageKind.LOOKUP
+    assert owner.index.needs_refill(TOPIC)
+    owner.read_all()
+    for _ in range(2):
+        lease(owner, owner.reserve_best()[0])
+    assert not owner.window()
+    assert not owner.index.needs_refill(TOPIC), "no read finds items that may be delivered"
 
 
 def test_topic_whose_groups_are_all_under_delivery_reads_nothing_until_some_have_ended() -> None:
