@@ -18,6 +18,7 @@ from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.groups.group import KEYS_PER_UNIT, STRICT
+from foqs.core.groups.group_shares import GROUPS_MIN, GroupShares
 from foqs.core.groups.places import group_name, line_place
 from foqs.core.groups.topic_groups import GROUP_KEYS_MAX, TopicGroups
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
@@ -33,8 +34,6 @@ from foqs.store.port import TopicCount
 
 TOPICS_PER_STEP: Final = 1_000
 """Topics added or inspected in one step: a millisecond or two."""
-GROUPS_MIN: Final = 2
-"""The least memory for the groups of a topic with a limit, in units: `Group.count_units`."""
 _CACHE_HORIZON_MS: Final = 60_000
 """A row that cannot be delivered for this long is not cached."""
 _PARKED_STATES: Final = (State.DEFERRED, State.DEAD)
@@ -107,10 +106,9 @@ class ShardMemory:
         self._waiting_for_room: set[str] = set()
         self._purged_groups: set[TopicName] = set()
         """Topics with a limit that the flush under way has purged."""
-        self.group_units_max: Final = max(GROUPS_MIN, options.ready_index_items_max // KEYS_PER_UNIT)
-        """The memory for the groups of all topics with a limit, in units: `Group.count_units`."""
-        self.group_units = 0
-        """What they take. It is at most `group_units_max`, but for groups that are held, and until all topics are settled."""
+        units_max = max(GROUPS_MIN, options.ready_index_items_max // KEYS_PER_UNIT)
+        self.group_shares: Final = GroupShares(units_max, host.namespaces.weight_of)
+        """The memory for the groups of all topics with a limit."""
         self.limited_topics: dict[TopicName, TopicGroups] = {}
         """The groups of the topics whose groups have a limit."""
         self.limited_names: frozenset[TopicName] = frozenset()
@@ -118,8 +116,6 @@ class ShardMemory:
         self._forgotten_groups = 0
         """Those of topics that have a limit no more."""
         self._group_keys_max: Final = min(GROUP_KEYS_MAX, max(1, constants.ready_window_items_max // 2))
-        self._group_units: dict[TopicName, int] = {}
-        """What each of them took when it was settled last."""
         self._former_reservations: dict[TopicName, set[int]] = {}
         """Of topics that have got their limit since the takeover: the items that were reserved before, and may be theirs."""
 
@@ -375,7 +371,7 @@ class ShardMemory:
         """Follow the policies of topics: how many items of one group may be leased at once. At any moment."""
         for topic in [topic for topic in self.limited_topics if topic not in limits]:
             self._forgotten_groups += self.limited_topics.pop(topic).forgotten_groups
-            self.group_units -= self._group_units.pop(topic, 0)
+            self.group_shares.set_units(topic, 0)
             self._former_reservations.pop(topic, None)
             self.index.remove_source(topic)
             self._delivery_port.on_items_ready([topic])
@@ -393,7 +389,9 @@ class ShardMemory:
     def _add_limited_topics(self, topics: Collection[TopicName], limits: Mapping[TopicName, int]) -> None:
         unknown, by_topic = self._reserved_by_topic()
         for topic in topics:
-            groups = self.limited_topics[topic] = TopicGroups(limits[topic], self.group_units_max, self._group_keys_max)
+            groups = self.limited_topics[topic] = TopicGroups(
+                limits[topic], self.group_shares.units_max, self._group_keys_max
+            )
             former = unknown.union(by_topic.get(topic, ()))
             if former:
                 # Their permits are unknown. Nothing is delivered until they have ended.
@@ -492,27 +490,16 @@ class ShardMemory:
         """Settle topics of which rows have changed, or reservations have ended. Returns those that may deliver more."""
         touched = dict.fromkeys([*followed, *self.index.take_touched_sources(), *self._former_reservations])
         found = [topic for topic in touched if topic in self.limited_topics and self.settle_groups(topic)]
-        if self.group_units > self.group_units_max:
-            # One has grown, and others must give its share back.
-            large = [
-                topic for topic in self.limited_topics if self._group_units.get(topic, 0) > self._units_room(topic)
-            ]
-            found += [topic for topic in large if self.settle_groups(topic)]
+        # If one has grown, others must give its share back.
+        found += [topic for topic in self.group_shares.large_topics() if self.settle_groups(topic)]
         return found
-
-    def _units_room(self, topic: TopicName) -> int:
-        """Return how much memory the groups of a topic may take: its share, and what other topics do not use."""
-        others = self.group_units - self._group_units.get(topic, 0)
-        share = self.group_units_max // max(1, len(self.limited_topics))
-        return max(GROUPS_MIN, share, self.group_units_max - others)
 
     def settle_groups(self, topic: TopicName) -> bool:
         """Let the window of a topic with a limit follow its heads. Returns whether it has new ones, or more may be read."""
         groups = self.limited_topics[topic]
-        groups.units_max = self._units_room(topic)
+        groups.units_max = self.group_shares.room(topic)
         changes = groups.settle()
-        self.group_units += groups.units - self._group_units.get(topic, 0)
-        self._group_units[topic] = groups.units
+        self.group_shares.set_units(topic, groups.units)
         may_have_more = changes.boundary is not None and self.index.boundary(topic) is None
         if changes.is_reset or changes.removed or changes.added or changes.boundary != self.index.boundary(topic):
             self.index.set_heads(topic, changes.removed, changes.added, changes.boundary, is_reset=changes.is_reset)
