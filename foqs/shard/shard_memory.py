@@ -425,7 +425,7 @@ class ShardMemory:
     def group_hold(self, row: Row) -> tuple[int, list[int]] | None:
         """Return the limit of a READY row's group and the items that hold the row back; None if nothing does. See `Group.holders`."""
         groups = self.limited_topics.get((row.namespace, row.topic))
-        if groups is None or row.item_group is None:
+        if groups is None:
             return None
         holders = groups.holders(group_name(row), row.order_key)
         return None if holders is None else (groups.limit, holders)

@@ -131,14 +131,12 @@ class TopicGroups:
         return sorted(key for key in (*self._head_groups, *self._ungrouped.heads()) if key <= self._window_end)
 
     def holders(self, name: str, key: OrderKey) -> list[int] | None:
-        """Return what holds a READY item of a group back; see `Group.holders`.
-
-        An empty list: no group is delivered yet, or there is no room for its group.
-        """
+        """Return what holds a READY item back; see `Group.holders`. An empty list: there is no room for it, or for its group."""
         group = self._groups.get(name)
-        if not self.is_read or (group is None and self.is_full):
-            return []
-        return None if group is None else group.holders(key, self.limit)
+        found = None if group is None else group.holders(key, self.limit)
+        if found is not None or not self.is_full or key in self._head_groups or key in self._ungrouped:
+            return found
+        return [] if group is None or not self.is_read else None
 
     def oldest_ms(self, groups_max: int) -> int | None:
         """Return the lowest deliver_after_ms of known READY items, also of those that their group holds back.

@@ -197,8 +197,10 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
         explanation.add("It is being delivered at this moment.", "Ask again: it is then leased, or ready again.")
     elif snapshot.group_limit is not None:
         _explain_group(snapshot, row, snapshot.group_limit, explanation)
+        _explain_missing_demand(snapshot, explanation)
     else:
         _explain_order(snapshot, row, explanation)
+        _explain_missing_demand(snapshot, explanation)
     if row.payload_bytes > snapshot.payload_bytes_max:
         explanation.add(
             f"Its payload of {row.payload_bytes:,} bytes is larger than its namespace allows now, "
@@ -211,18 +213,17 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
 
 def _explain_group(snapshot: ItemSnapshot, row: Row, limit: int, explanation: Reasons) -> None:
     """Explain what holds a ready item back whose group has a limit on its leases."""
-    group = "" if row.item_group is None else row.item_group.decode()
+    subject = "it" if row.item_group is None else f"its group {row.item_group.decode()!r}"
     shown = list(snapshot.group_holders[:HOLDERS_SHOWN_MAX])
     if not shown:
         explanation.add(
-            f"It is ready, but its group {group!r} has no room: the host has as many groups of such topics in memory as fit, "
-            "or is still reading the delivered items of the topic.",
+            f"It is ready, but {subject} has no room: as many groups of such topics are under delivery as fit into memory.",
             "It comes when other groups have ended. Look at foqs_group_units and foqs_group_limit_units of its shard: "
             "shard.ready_index_items_max raises the limit.",
         )
         return
     rule = (
-        f"It is ready, but its group {group!r} holds it back: the policy of its topic allows "
+        f"It is ready, but {subject} holds it back: the policy of its topic allows "
         f"{counted(limit, 'delivered item')} of a group at once"
     )
     more = len(snapshot.group_holders) - len(shown)
@@ -235,7 +236,7 @@ def _explain_group(snapshot: ItemSnapshot, row: Row, limit: int, explanation: Re
 
 
 def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
-    """Explain the place of a ready item among others, and the demand for its topic."""
+    """Explain the place of a ready item among others, and which consumers wait for its topic."""
     if snapshot.better_count is None:
         explanation.add("The better items before it could not be counted now.", "Ask again.")
     elif snapshot.better_count:
@@ -261,7 +262,10 @@ def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
                 f"{wait} for its topic, which should not last while an item is ready.",
                 "Ask again: it should be leased.",
             )
-    else:
+
+
+def _explain_missing_demand(snapshot: ItemSnapshot, explanation: Reasons) -> None:
+    if not snapshot.waiter_count:
         last_dequeue = (
             "this host remembers no dequeue of a ready item of it"
             if snapshot.last_dequeue_ms_ago is None

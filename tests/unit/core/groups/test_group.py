@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from foqs.core.groups.group import KEYS_PER_UNIT, STRICT, Group
-from foqs.core.groups.places import GroupPlace
+from foqs.core.groups.places import UNGROUPED, GroupPlace
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, pack_order_key
 
@@ -83,8 +83,16 @@ def test_each_known_item_counts_in_the_memory_of_its_group(place: str) -> None:
     assert loose == (4 if place == "waiting" else 0)
 
 
-def test_item_of_a_group_that_is_not_in_memory_is_held_back_only_until_delivered_items_were_read() -> None:
-    groups = TopicGroups(STRICT, 9)
-    assert groups.holders("a", key(1)) == []
+def test_item_of_a_group_that_is_not_in_memory_is_held_back_only_if_the_memory_is_full() -> None:
+    groups = TopicGroups(STRICT, 1)
+    assert groups.holders("a", key(1)) is None, "a read is needed, and nothing else holds it back"
     groups.purge()  # there are no rows to read
     assert groups.holders("a", key(1)) is None
+    groups.follow("b", None, (GroupPlace.LEASED, key(2)))
+    groups.settle()
+    assert groups.holders("a", key(3)) == []
+    assert groups.holders("b", key(4)) == [2]
+    assert groups.holders(UNGROUPED, key(5)) == []
+    groups.follow(UNGROUPED, None, (GroupPlace.WAITING, key(6)))
+    groups.settle()
+    assert groups.holders(UNGROUPED, key(6)) is None
