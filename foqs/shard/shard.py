@@ -627,7 +627,7 @@ class OwnedShard:
     async def _read_first_key(self, topic: TopicName) -> None:
         """Read the best key of a topic whose window is empty. Its stats are reported again when it is known."""
         if topic in self.memory.limited_topics:
-            self._group_reads.request(topic)
+            await self._group_reads.read_first(topic)
             return
         ended = asyncio.get_running_loop().create_future()
 

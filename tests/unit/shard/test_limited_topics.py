@@ -13,11 +13,12 @@ import pytest
 from foqs.catalog import changes
 from foqs.core.flush.fence import Fence
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT
-from foqs.core.items.item import NUMBER_MAX, GroupedItem, NewItem, State, format_id
+from foqs.core.items.item import NUMBER_MAX, GroupedItem, NewItem, State, TopicName, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
 from foqs.queue.port import RowView
 from foqs.shard.background_reads import GroupPageRead
+from foqs.shard.group_reads import GroupReads
 from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_takeover import ShardTakeover
 from foqs.store.port import Reads
@@ -370,6 +371,37 @@ def test_topic_that_gets_a_limit_waits_for_reservations_that_may_be_its_own_and_
         shard.release_reservation([(("default", "u"), [unknown])])
         assert (await caller.get("v", wait_ms=1_000)).items
         shard.release_reservation([(("default", "u"), [other])])
+
+    run_in_world(story)
+
+
+def test_ages_of_topics_with_a_limit_are_read_one_topic_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of many topics after a takeover does not begin the reads of all their delivered items at once."""
+    together: list[int] = []
+    start = GroupReads.start
+
+    def counted_start(self: GroupReads, topic: TopicName) -> None:
+        start(self, topic)
+        together.append(len(self.topics))
+
+    async def story(world: World) -> None:
+        topics = [f"t{number}" for number in range(5)]
+        limits = dict.fromkeys(topics, 1)
+        engine = await world.counted_engine(ONE)
+        await limit(engine, limits)
+        await Caller(world, engine).enqueue([grouped("anna", topic) for topic in topics])
+        await engine.abort()
+        engine = await world.counted_engine(ONE)
+        await limit(engine, limits)
+        shard = engine.shards[1]
+        monkeypatch.setattr(GroupReads, "start", counted_start)
+        names = [("default", topic) for topic in topics]
+        for _ in range(3):
+            for name in names:
+                shard.oldest_ready_age_ms(name)
+            await world.pass_s(30)
+        assert all(shard.oldest_ready_age_ms(name) is not None for name in names)
+        assert max(together) == 1
 
     run_in_world(story)
 
