@@ -309,12 +309,13 @@ class TopicGroups:
         group.units, group.loose_units = group.count_units()
         self._group_units += group.units
         self._loose_units += group.loose_units
-        is_short = group.cut < ABOVE_ALL and len(group.waiting) * 4 < keys_max
+        is_long = group.cut < ABOVE_ALL
+        is_short = is_long and len(group.waiting) * 4 < keys_max
         self._sort(
             group,
             is_short=is_short,
             is_starved=is_short and not group.waiting and not group.is_held,
-            is_unfilled=group.cut == self._swept_to and len(group.waiting) < keys_max,
+            is_unfilled=is_long and group.cut == self._swept_to and len(group.waiting) < keys_max,
         )
 
     def _sort(self, group: Group, *, is_short: bool, is_starved: bool, is_unfilled: bool) -> None:
@@ -513,7 +514,7 @@ class TopicGroups:
         )
         for group in (*self._short, *self._starved, *self._unfilled):
             assert self._groups.get(group.name) is group, f"{group.name} is short, and not in memory"
-        assert all(group.cut == self._swept_to for group in self._unfilled)
+        assert all(group.cut == self._swept_to < ABOVE_ALL for group in self._unfilled)
 
     def _check_group(self, name: str, group: Group) -> None:
         offer = self.offer(group)

@@ -175,10 +175,10 @@ def test_refills_and_lookups_take_turns() -> None:
 def test_long_groups_that_come_forward_at_different_speeds_share_their_lookups() -> None:
     """Each has one lease at a time, which ends at random, and their cuts lie all over the topic."""
     random = Random(3)
-    table = table_of(ready(1 + turn * 20 + group, f"group {group}") for turn in range(40) for group in range(20))
-    for group in range(20):
+    table = table_of(ready(1 + turn * 40 + group, f"group {group}") for turn in range(40) for group in range(40))
+    for group in range(40):
         for turn in range(random.randrange(20)):
-            del table[1 + turn * 20 + group]
+            del table[1 + turn * 40 + group]
     owner = CountingOwner(table, STRICT, 1_000, keys_max=8)
     while owner.groups.boundary < ABOVE_ALL:
         owner.groups.request_more()
@@ -195,7 +195,25 @@ def test_long_groups_that_come_forward_at_different_speeds_share_their_lookups()
             owner.commit({number: None})
         if owner.start_read():
             owner.finish_read()
-    assert owner.rows_read <= 3 * items
+    assert owner.rows_read <= 4 * items
+
+
+def test_topic_whose_lookup_has_reached_its_end_reads_nothing_more() -> None:
+    table = table_of(ready(number, "long") for number in range(1, 12))
+    owner = CheckedCoreGroupOwner(table, STRICT, 100, keys_max=4)
+    while owner.groups.boundary < ABOVE_ALL:
+        owner.groups.request_more()
+        owner.read_all()
+    delivered: list[int] = []
+    while table:
+        owner.read_all()
+        lease(owner, owner.reserve_best()[0])
+        delivered += [number for number, item in table.items() if item.state is State.LEASED]
+        owner.commit({delivered[-1]: None})
+    assert delivered == [*range(1, 12)]
+    owner.commit({12: ready(12, "another")})
+    lease(owner, owner.reserve_best()[0])
+    assert owner.groups.next_kind is None
 
 
 def test_dequeue_is_not_answered_empty_while_a_lookup_may_find_items() -> None:
