@@ -92,7 +92,7 @@ def one_lease_too_many() -> None:
     """A strict group counts its reservations and not its leases."""
 
     def run(self: Group, run_max: int) -> list[OrderKey]:
-        leased, self.leased = self.leased, ()
+        leased, self.leased = self.leased, []
         found = original(self, run_max)
         self.leased = leased
         return found

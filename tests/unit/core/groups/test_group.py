@@ -16,7 +16,7 @@ def key(number: int) -> OrderKey:
     return pack_order_key(0, number, number)
 
 
-def group_of(limit: int, reserved: tuple[int, ...] = (), **places: list[int]) -> Group:
+def group_of(limit: int, reserved: tuple[int, ...] = (), /, **places: list[int]) -> Group:
     """Return a group with items by place, whose heads were offered before the reservations."""
     group = Group("a")
     for place, numbers in places.items():
