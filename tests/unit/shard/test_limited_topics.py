@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from random import Random
+from typing import Any, cast
 
 import pytest
 
 from foqs.catalog import changes
 from foqs.core.flush.fence import Fence
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT
-from foqs.core.items.item import NUMBER_MAX, GroupedItem, NewItem, State, TopicName, format_id
+from foqs.core.items.item import NUMBER_MAX, GroupedItem, NewItem, Row, State, TopicName, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
 from foqs.queue.port import RowView
@@ -242,14 +243,24 @@ def test_policy_that_changes_during_a_takeover_counts_from_the_first_delivery(
     run_in_world(story)
 
 
+class SlowReads:
+    """Reads whose pages of rows take 50 ms."""
+
+    def __init__(self, reads: Reads) -> None:
+        self.reads = reads
+
+    async def list_rows(self, *args: Any, **options: Any) -> list[Row]:
+        await asyncio.sleep(0.05)
+        return await self.reads.list_rows(*args, **options)
+
+
 @pytest.fixture
 def slow_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of a topic with a limit takes 50 ms."""
     original = GroupPageRead.run
 
     async def run(self: GroupPageRead, reads: Reads, committed: Fence) -> None:
-        await asyncio.sleep(0.05)
-        await original(self, reads, committed)
+        await original(self, cast("Reads", SlowReads(reads)), committed)
 
     monkeypatch.setattr(GroupPageRead, "run", run)
 
