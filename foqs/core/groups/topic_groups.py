@@ -368,7 +368,8 @@ class TopicGroups:
         self._window_end = end
         is_reset, self._is_reset = self._is_reset, False
         if end == ABOVE_ALL:
-            return HeadChanges(removed, sorted(set(added)), ABOVE_ALL - 1 if self._starved else None, is_reset)
+            may_find_more = self._starved or not self.is_read
+            return HeadChanges(removed, sorted(set(added)), ABOVE_ALL - 1 if may_find_more else None, is_reset)
         return HeadChanges(removed, sorted(set(added)), end, is_reset)
 
     # ----------------------------------------------------------------- reads
