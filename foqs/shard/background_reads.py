@@ -123,6 +123,7 @@ class GroupPageRead:
         groups.finish_page(page, rows)
         is_current = self._memory.limited_topics.get(self._topic) is groups
         self._end(is_current and self._memory.settle_groups(self._topic))
+        self._memory.settle_full_topics()
 
     def _end(self, has_new_heads: bool) -> None:
         self._on_ended(has_new_heads, asyncio.get_running_loop().time() - self._began_s)

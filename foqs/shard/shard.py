@@ -614,7 +614,8 @@ class OwnedShard:
         self._delivery_port.on_items_ready([topic])
 
     def follow_group_limits(self) -> None:
-        """Follow the limits of groups, which may have changed."""
+        """Follow the limits of groups and the weights of namespaces, which may have changed."""
+        self.memory.group_shares.follow_weights()
         limits = self._namespaces.group_limits
         if limits is not self._limits_seen:
             self._limits_seen = limits

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
@@ -36,6 +37,8 @@ TOPICS_PER_STEP: Final = 1_000
 """Topics added or inspected in one step: a millisecond or two."""
 _CACHE_HORIZON_MS: Final = 60_000
 """A row that cannot be delivered for this long is not cached."""
+_FULL_TOPICS_PER_STEP: Final = 100
+"""Topics with a limit that are settled after a flush because others have given memory back: less than a millisecond."""
 _PARKED_STATES: Final = (State.DEFERRED, State.DEAD)
 _TOPIC_AND_STATE: Final = attrgetter("namespace", "topic", "state")
 
@@ -111,6 +114,8 @@ class ShardMemory:
         """The memory for the groups of all topics with a limit."""
         self.limited_topics: dict[TopicName, TopicGroups] = {}
         """The groups of the topics whose groups have a limit."""
+        self._full_topics: dict[TopicName, None] = {}
+        """Those whose memory is full, the one that has waited longest for memory of others first."""
         self.limited_names: frozenset[TopicName] = frozenset()
         """The names of these topics, which a flush may keep."""
         self._forgotten_groups = 0
@@ -372,6 +377,7 @@ class ShardMemory:
         for topic in [topic for topic in self.limited_topics if topic not in limits]:
             self._forgotten_groups += self.limited_topics.pop(topic).forgotten_groups
             self.group_shares.set_units(topic, 0)
+            self._full_topics.pop(topic, None)
             self._former_reservations.pop(topic, None)
             self.index.remove_source(topic)
             self._delivery_port.on_items_ready([topic])
@@ -385,6 +391,7 @@ class ShardMemory:
                 groups.set_limit(limit)
                 self.settle_groups(topic)
                 self._delivery_port.on_items_ready([topic])
+        self.settle_full_topics()
 
     def _add_limited_topics(self, topics: Collection[TopicName], limits: Mapping[TopicName, int]) -> None:
         unknown, by_topic = self._reserved_by_topic()
@@ -492,7 +499,20 @@ class ShardMemory:
         found = [topic for topic in touched if topic in self.limited_topics and self.settle_groups(topic)]
         # If one has grown, others must give its share back.
         found += [topic for topic in self.group_shares.large_topics() if self.settle_groups(topic)]
+        self.settle_full_topics()
         return found
+
+    def settle_full_topics(self) -> None:
+        """Settle topics whose memory is full, if others have given memory back. Notify the delivery port of those with room."""
+        if not self._full_topics or not self.group_shares.has_freed:
+            return
+        topics = [*islice(self._full_topics, _FULL_TOPICS_PER_STEP)]
+        self.group_shares.has_freed = len(topics) < len(self._full_topics)
+        for topic in topics:
+            del self._full_topics[topic]  # one that is full again becomes the last
+        found = [topic for topic in topics if self.settle_groups(topic)]
+        if found:
+            self._delivery_port.on_items_ready(found)
 
     def settle_groups(self, topic: TopicName) -> bool:
         """Let the window of a topic with a limit follow its heads. Returns whether it has new ones, or more may be read."""
@@ -500,6 +520,10 @@ class ShardMemory:
         groups.units_max = self.group_shares.room(topic)
         changes = groups.settle()
         self.group_shares.set_units(topic, groups.units)
+        if groups.is_full:
+            self._full_topics.setdefault(topic)
+        else:
+            self._full_topics.pop(topic, None)
         may_have_more = changes.boundary is not None and self.index.boundary(topic) is None
         if changes.is_reset or changes.removed or changes.added or changes.boundary != self.index.boundary(topic):
             self.index.set_heads(topic, changes.removed, changes.added, changes.boundary, is_reset=changes.is_reset)

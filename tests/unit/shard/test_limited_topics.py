@@ -328,6 +328,63 @@ def test_topic_with_more_groups_under_delivery_than_fit_goes_on_when_some_have_e
     run_in_world(story)
 
 
+def test_full_topic_uses_memory_that_another_topic_gives_back() -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(EIGHT_GROUPS)
+        await limit(engine, {"t": 1, "u": 1})
+        groups = engine.shards[1].memory.limited_topics["default", "t"]
+        caller = Caller(world, engine)
+        await caller.enqueue([grouped(f"group {number}", "u") for number in range(6)])
+        of_u: list[RowView] = []
+        while items := (await caller.get("u", 6, wait_ms=500, lease_ms=600_000)).items:
+            of_u += items
+        assert len(of_u) == 6
+        await caller.enqueue([grouped(f"group {number}") for number in range(8)])
+        while (await caller.get(count=8, wait_ms=500, lease_ms=600_000)).items:
+            assert len(groups) <= 4
+        assert groups.is_full
+        waiting = asyncio.ensure_future(caller.get(wait_ms=60_000, timeout_s=90))
+        await world.pass_s(1)
+        assert not waiting.done()
+        await caller.do(EventKind.ACK, of_u)
+        await world.pass_s(1)
+        assert (await waiting).items
+        assert len(groups) > 4
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("limits", [(1, 1), (None, 1), (2, 1)])
+def test_strict_topic_is_delivered_that_is_full_of_ended_leases_before_its_first_read(
+    limits: tuple[int | None, int],
+) -> None:
+    """Its owner or its limit has changed, and nobody has dequeued since."""
+
+    async def story(world: World) -> None:
+        former, new = limits
+        engine = await world.counted_engine(EIGHT_GROUPS)
+        await limit(engine, {} if former is None else {"t": former})
+        caller = Caller(world, engine)
+        await caller.enqueue([grouped(f"group {number}") for number in range(8)])
+        leased = 0
+        while leased < 8:
+            leased += len((await caller.get(count=8, wait_ms=500, lease_ms=20_000)).items)
+        if former == new:
+            await engine.abort()
+            engine = await world.counted_engine(EIGHT_GROUPS)
+            caller = Caller(world, engine)
+        await limit(engine, {"t": new})
+        await world.pass_s(30)
+        groups = engine.shards[1].memory.limited_topics["default", "t"]
+        assert (groups.is_read, groups.is_full) == (False, True)
+        delivered = 0
+        while items := (await caller.get(count=8, wait_ms=500)).items:
+            delivered += len(items)
+        assert delivered == 8
+
+    run_in_world(story)
+
+
 @pytest.mark.usefixtures("slow_pages")
 def test_pages_that_find_nothing_to_deliver_take_half_of_the_time() -> None:
     """A dequeue waits, and the rows of a locked group are passed over: 7 by each page."""

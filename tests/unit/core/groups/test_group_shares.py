@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from foqs.core.groups.group_shares import GROUPS_MIN, GroupShares
 
 WEIGHTS = {"heavy": 3}
@@ -39,6 +41,28 @@ def test_share_follows_the_weight_of_the_namespace() -> None:
     assert shares.room(("heavy", "t")) == 90
     assert shares.room(("a", "t")) == 50
     assert shares.large_topics() == [("a", "t")]
+
+
+def test_changed_weight_counts_when_it_is_followed() -> None:
+    weights = {"a": 1, "b": 1}
+    shares = GroupShares(120, weights.__getitem__)
+    shares.set_units(("a", "t"), 70)
+    shares.set_units(("b", "t"), 70)
+    assert shares.room(("a", "t")) == 60
+    weights["b"] = 2
+    shares.follow_weights()
+    assert shares.room(("a", "t")) == 50  # what the other one leaves
+    shares.set_units(("b", "t"), 100)
+    assert shares.room(("a", "t")) == 40
+
+
+@pytest.mark.parametrize(("units", "has_freed"), [(0, True), (9, True), (10, False), (11, False)])
+def test_memory_that_a_topic_gives_back_is_noted(units: int, has_freed: bool) -> None:
+    shares = shares_of({("a", "t"): 10, ("b", "t"): 10})
+    assert not shares.has_freed
+    shares.set_units(("a", "t"), units)
+    shares.set_units(("b", "t"), 12)
+    assert shares.has_freed == has_freed
 
 
 def test_topics_without_groups_in_memory_take_no_share() -> None:
