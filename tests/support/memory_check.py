@@ -194,8 +194,7 @@ def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row
     if reserved and is_at_rest(shard):
         yield f"invariant 11: {topic} counts {reserved} as reserved, and nothing is"
     # An item that is cancelled while its lease is queued keeps its permit until that flush.
-    unsure = {groups._reserved[number].name for number in reserved.difference(row.id for row in rows)}
-    unsure |= {group.name for group in groups._short}
+    cancelled = {groups._reserved[number].name for number in reserved.difference(row.id for row in rows)}
     for name, items in by_group.items():
         ready = sorted(row.order_key for row in items if row.state is State.READY and row.id not in reserved)
         heads = sorted(window.intersection(ready))
@@ -211,9 +210,12 @@ def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row
         backs_off = any(row.state is State.DEFERRED for row in delivered)
         if limit == 1 and heads and ((backs_off and not returned) or (returned and heads != returned[:1])):
             yield f"invariant 24: group {name!r} of {topic} has the heads {heads}, and {returned} were delivered before"
-        may_deliver = groups.is_read and busy < limit and not (limit == 1 and backs_off) and name.decode() not in unsure
+        may_deliver = groups.is_read and busy < limit and not (limit == 1 and backs_off)
         first = returned[:1] if limit == 1 and returned else ready[:1]
-        if may_deliver and first and first[0] <= groups.boundary and first[0] not in window:
+        group = groups.get(name.decode())
+        known_up_to = groups.boundary if group is None else min(groups.boundary, group.cut)
+        is_known = bool(first) and first[0] <= known_up_to and name.decode() not in cancelled
+        if may_deliver and is_known and first[0] not in window:
             yield f"invariant 11: group {name!r} of {topic} has {first} READY, {busy} leases, and the heads {heads}"
 
 
