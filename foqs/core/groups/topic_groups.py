@@ -26,6 +26,8 @@ from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_
 
 GROUP_KEYS_MAX: Final = 64
 """Waiting items of one group in memory, or as many as the limit if that is more. Others are read when a quarter of them is left."""
+_SHORT_KEYS_MAX: Final = KEYS_PER_UNIT - 1
+"""The same while groups that hold their waiting items back fill the memory: these items take no unit."""
 _ROOM_PART: Final = 8
 """A memory that is full gives up this part of itself, so that it is not full again soon."""
 
@@ -74,6 +76,8 @@ class TopicGroups:
         self.boundary: OrderKey = BELOW_ALL
         """All waiting items up to this key are known."""
         self._keys_max: Final = keys_max
+        self._kept_keys_max = keys_max
+        """Fewer while groups that hold their waiting items back fill the memory."""
         self._states = self._states_to_read()
         """The states of which rows of delivered items are still to be read."""
         self._after: OrderKey = BELOW_ALL
@@ -254,8 +258,28 @@ class TopicGroups:
         self._settle_touched()
         if self.units > self.units_max and self._loose_units + self._ungrouped.units:
             self._make_room()
-        self.is_full = self.units > self._units_target and (self.is_full or self.units >= self.units_max)
+        self._note_full()
+        self._follow_pressure()
         return self._take_changes()
+
+    def _note_full(self) -> None:
+        self.is_full = self.units > self._units_target and (self.is_full or self.units >= self.units_max)
+
+    def _follow_pressure(self) -> None:
+        """Keep fewer waiting items of each group while they fill a memory of which few groups have heads."""
+        units_each = 1 + self._keys_max // KEYS_PER_UNIT
+        if self._kept_keys_max < self._keys_max:
+            if len(self._groups) * units_each <= self._units_target:
+                self._kept_keys_max = self._keys_max
+        elif (
+            self.is_full
+            and self._loose_units * _ROOM_PART >= self.units_max
+            and 2 * units_each * len(self._head_groups) < self.units_max
+        ):
+            self._kept_keys_max = min(self._keys_max, _SHORT_KEYS_MAX)
+            self._touched = dict.fromkeys(self._groups.values())
+            self._settle_touched()
+            self._note_full()
 
     def offer(self, group: Group) -> list[OrderKey]:
         """Return the items of a group that may be reserved now, in order.
@@ -285,7 +309,7 @@ class TopicGroups:
         self._touched = {}
 
     def _settle_group(self, group: Group) -> None:
-        keys_max = max(self._keys_max, self.limit)
+        keys_max = max(self._kept_keys_max, self.limit)
         group.keep_first(keys_max)
         if group.cut >= self.boundary:
             group.cut = ABOVE_ALL
