@@ -380,7 +380,9 @@ class ShardMemory:
             self._full_topics.pop(topic, None)
             self._former_reservations.pop(topic, None)
             self.index.remove_source(topic)
-            self._delivery_port.on_items_ready([topic])
+            if not self.counts.is_lagging and not self.counts.count(topic, State.READY):
+                self.index.forget(topic)
+            self._report_deliverable([topic])
         self.limited_names = frozenset(limits)
         new = [topic for topic in limits if topic not in self.limited_topics]
         if new:
@@ -390,7 +392,7 @@ class ShardMemory:
             if groups.limit != limit:
                 groups.set_limit(limit)
                 self.settle_groups(topic)
-                self._delivery_port.on_items_ready([topic])
+                self._report_deliverable([topic])
         self.settle_full_topics()
 
     def _add_limited_topics(self, topics: Collection[TopicName], limits: Mapping[TopicName, int]) -> None:
@@ -405,6 +407,11 @@ class ShardMemory:
                 self._former_reservations[topic] = former
             self.index.set_source(topic, groups, groups.boundary)
             self._delivery_port.on_items_ready([topic])
+
+    def _report_deliverable(self, topics: Sequence[TopicName]) -> None:
+        """Notify the dequeues of this host, and by the counts other hosts, of topics that may deliver more without a changed row."""
+        self.counts.mark_changed(topics)
+        self._delivery_port.on_items_ready(topics)
 
     def _reserved_by_topic(self) -> tuple[set[int], Mapping[TopicName, list[int]]]:
         """Return the reserved items whose rows are not cached, and the others by topic."""
@@ -512,7 +519,7 @@ class ShardMemory:
             del self._full_topics[topic]  # one that is full again becomes the last
         found = [topic for topic in topics if self.settle_groups(topic)]
         if found:
-            self._delivery_port.on_items_ready(found)
+            self._report_deliverable(found)
 
     def settle_groups(self, topic: TopicName) -> bool:
         """Let the window of a topic with a limit follow its heads. Returns whether it has new ones, or more may be read."""

@@ -328,7 +328,8 @@ def test_topic_with_more_groups_under_delivery_than_fit_goes_on_when_some_have_e
     run_in_world(story)
 
 
-def test_full_topic_uses_memory_that_another_topic_gives_back() -> None:
+@pytest.mark.parametrize("waits_here", [True, False])
+def test_full_topic_uses_memory_that_another_topic_gives_back(waits_here: bool) -> None:
     async def story(world: World) -> None:
         engine = await world.counted_engine(EIGHT_GROUPS)
         await limit(engine, {"t": 1, "u": 1})
@@ -343,12 +344,14 @@ def test_full_topic_uses_memory_that_another_topic_gives_back() -> None:
         while (await caller.get(count=8, wait_ms=500, lease_ms=600_000)).items:
             assert len(groups) <= 4
         assert groups.is_full
-        waiting = asyncio.ensure_future(caller.get(wait_ms=60_000, timeout_s=90))
+        waiting = asyncio.ensure_future(caller.get(wait_ms=60_000, timeout_s=90)) if waits_here else None
         await world.pass_s(1)
-        assert not waiting.done()
+        counts = engine.shards[1].counts
+        counts.changed = {}
         await caller.do(EventKind.ACK, of_u)
-        await world.pass_s(1)
-        assert (await waiting).items
+        if waiting is None:
+            assert ("default", "t") in counts.changed, "other hosts do not know of it"
+        assert (await (waiting or caller.get(wait_ms=1_000))).items
         assert len(groups) > 4
 
     run_in_world(story)
@@ -381,6 +384,35 @@ def test_strict_topic_is_delivered_that_is_full_of_ended_leases_before_its_first
         while items := (await caller.get(count=8, wait_ms=500)).items:
             delivered += len(items)
         assert delivered == 8
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("limits", [{"t": 2}, {}])
+def test_other_hosts_are_informed_of_a_topic_whose_limit_is_raised_or_removed(limits: dict[str, int]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(ONE)
+        await limit(engine, {"t": 1})
+        caller = Caller(world, engine)
+        await caller.enqueue([grouped("anna") for _ in range(2)])
+        assert len((await caller.get(count=2, wait_ms=500, lease_ms=600_000)).items) == 1
+        counts = engine.shards[1].counts
+        counts.changed = {}
+        await limit(engine, limits)
+        assert ("default", "t") in counts.changed
+
+    run_in_world(story)
+
+
+def test_topic_without_items_has_no_window_when_its_limit_is_removed() -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(ONE)
+        await limit(engine, {"t": 1, "u": 1})
+        caller = Caller(world, engine)
+        await caller.enqueue([grouped("anna"), grouped("anna", "u")])
+        await caller.do(EventKind.ACK, (await caller.get(wait_ms=500)).items)
+        await limit(engine, {})
+        assert engine.shards[1].index.topics() == [("default", "u")]
 
     run_in_world(story)
 
