@@ -51,13 +51,14 @@ class GroupClient(SimulatedClient):
             self._enqueue_atomically,
             self._consume,
             self._hold,
+            self._extend_late,
             self._redrive,
             self._move,
             self._cancel,
             self._purge,
         )
         while not is_over():
-            [step] = rng.choices(steps, (30, 12, 8, 40, 3, 5, 5, 4, 2))
+            [step] = rng.choices(steps, (30, 12, 8, 40, 3, 2, 5, 5, 4, 2))
             self._start(step())
             await asyncio.sleep(rng.expovariate(25))
         await asyncio.gather(*self._in_flight)
@@ -115,12 +116,12 @@ class GroupClient(SimulatedClient):
         items.append(self._new_item(group, key, NEXT))
         await self._call(self._client.enqueue(items, atomic=True, timeout_ms=self._timeout_ms()))
 
-    def _new_item(self, group: str | None, key: str | None, topic: str = FIRST) -> Item:
+    def _new_item(self, group: str | None, key: str | None, topic: str = FIRST, priority: int | None = None) -> Item:
         self._number += 1
         return Item(
             topic,
             f"grouped/{self._number}".encode(),
-            self._rng.choice((0, 0, 0, 1, -3)),
+            self._rng.choice((0, 0, 0, 1, -3)) if priority is None else priority,
             lease_ms=self._rng.choice((60, 300, 900)),
             attempts_max=self._rng.choice((None, None, 3)),
             idempotency_key=key,
@@ -150,6 +151,22 @@ class GroupClient(SimulatedClient):
         finally:
             more = await waiting
         for delivery in [*held, *more]:
+            await self._settle(delivery)
+
+    async def _extend_late(self) -> None:
+        """Extend leases that have ended, while others may have their permits: better items of the same groups are delivered."""
+        rng = self._rng
+        late = await self._call(self._client.dequeue({NEXT: 2}, wait_ms=30, lease_ms=60, timeout_ms=1_000))
+        await asyncio.sleep(0.1)  # they have ended
+        groups = sorted({each.group for each in late if each.group})
+        if groups:
+            items = [self._new_item(group, None, NEXT, priority=-4) for group in groups for _ in range(2)]
+            await self._call(self._client.enqueue(items, timeout_ms=self._timeout_ms()))
+        more = await self._call(self._client.dequeue({NEXT: 8}, wait_ms=30, lease_ms=900, timeout_ms=1_000))
+        for delivery in late:
+            with suppress(FoqsError):
+                await self._call(self._client.extend([delivery], lease_ms=rng.choice((300, 900))))
+        for delivery in more:
             await self._settle(delivery)
 
     async def _settle(self, delivery: Delivery) -> None:

@@ -179,7 +179,7 @@ LIMIT_BUGS: Final[Mapping[str, Bug]] = {
     "permit-kept-at-give-back": Bug(permit_kept_at_give_back, (11, 13)),
     "returned-item-passed": Bug(returned_item_passed, (24,)),
     "new-items-delivered-directly": Bug(new_items_delivered_directly, (23,), first_seed=2),
-    "ended-lease-extended": Bug(ended_lease_extended, (23,), first_seed=3),
+    "ended-lease-extended": Bug(ended_lease_extended, (23,), first_seed=1),
     "permit-kept-at-cancel": Bug(permit_kept_at_cancel, (11, 13), first_seed=2),
     "permits-kept-at-purge": Bug(permits_kept_at_purge, (11, 13), first_seed=2),
     "limits-unread-at-takeover": Bug(limits_unread_at_takeover, (23,)),
