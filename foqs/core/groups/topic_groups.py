@@ -26,8 +26,8 @@ from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_
 
 GROUP_KEYS_MAX: Final = 64
 """Waiting items of one group in memory, or as many as the limit if that is more. Others are read when a quarter of them is left."""
-_SHORT_KEYS_MAX: Final = KEYS_PER_UNIT - 1
-"""The same while groups that hold their waiting items back fill the memory: these items take no unit."""
+_PARKED_KEYS_MAX: Final = KEYS_PER_UNIT - 1
+"""The same for a group that backs off, if the memory is full: these items take no unit."""
 _ROOM_PART: Final = 8
 """A memory that is full gives up this part of itself, so that it is not full again soon."""
 
@@ -76,8 +76,6 @@ class TopicGroups:
         self.boundary: OrderKey = BELOW_ALL
         """All waiting items up to this key are known."""
         self._keys_max: Final = keys_max
-        self._kept_keys_max = keys_max
-        """Fewer while groups that hold their waiting items back fill the memory."""
         self._states = self._states_to_read()
         """The states of which rows of delivered items are still to be read."""
         self._after: OrderKey = BELOW_ALL
@@ -98,6 +96,8 @@ class TopicGroups:
         """Where the last look-up has ended. The next one begins here, or at the next cut of a short group."""
         self._unfilled: dict[Group, None] = {}
         """Groups whose cut is there, and that know fewer items than they may."""
+        self._parked: dict[Group, None] = {}
+        """Groups that wait for the end of a backoff, and whose waiting items take memory."""
         self._is_low = False
         """Whether more heads are wanted than are known."""
         self._page: GroupPage | None = None
@@ -243,7 +243,7 @@ class TopicGroups:
         self._head_groups.clear()
         self._above.clear()
         self._changes.clear()
-        for each in (self._short, self._starved, self._unfilled):
+        for each in (self._short, self._starved, self._unfilled, self._parked):
             each.clear()
         self._touched = dict.fromkeys(kept.values())
         self._group_units = sum([group.units for group in kept.values()])
@@ -259,27 +259,20 @@ class TopicGroups:
         if self.units > self.units_max and self._loose_units + self._ungrouped.units:
             self._make_room()
         self._note_full()
-        self._follow_pressure()
+        if self.is_full and self._parked and self._loose_units * _ROOM_PART >= self.units_max:
+            self._shorten_parked()
         return self._take_changes()
 
     def _note_full(self) -> None:
         self.is_full = self.units > self._units_target and (self.is_full or self.units >= self.units_max)
 
-    def _follow_pressure(self) -> None:
-        """Keep fewer waiting items of each group while they fill a memory of which few groups have heads."""
-        units_each = 1 + self._keys_max // KEYS_PER_UNIT
-        if self._kept_keys_max < self._keys_max:
-            if len(self._groups) * units_each <= self._units_target:
-                self._kept_keys_max = self._keys_max
-        elif (
-            self.is_full
-            and self._loose_units * _ROOM_PART >= self.units_max
-            and 2 * units_each * len(self._head_groups) < self.units_max
-        ):
-            self._kept_keys_max = min(self._keys_max, _SHORT_KEYS_MAX)
-            self._touched = dict.fromkeys(self._groups.values())
-            self._settle_touched()
-            self._note_full()
+    def _shorten_parked(self) -> None:
+        """Forget most waiting items of groups that back off: they take memory that other groups need sooner."""
+        for group in self._parked:
+            group.keep_first(_PARKED_KEYS_MAX)
+        self._touched = dict.fromkeys(self._parked)
+        self._settle_touched()
+        self._note_full()
 
     def offer(self, group: Group) -> list[OrderKey]:
         """Return the items of a group that may be reserved now, in order.
@@ -309,7 +302,7 @@ class TopicGroups:
         self._touched = {}
 
     def _settle_group(self, group: Group) -> None:
-        keys_max = max(self._kept_keys_max, self.limit)
+        keys_max = max(self._keys_max, self.limit)
         group.keep_first(keys_max)
         if group.cut >= self.boundary:
             group.cut = ABOVE_ALL
@@ -328,26 +321,29 @@ class TopicGroups:
         if group.is_empty:
             group.units = group.loose_units = 0
             del self._groups[group.name]
-            self._sort(group, is_short=False, is_starved=False, is_unfilled=False)
+            self._sort(group, is_short=False, is_starved=False, is_unfilled=False, is_parked=False)
             return
         group.units, group.loose_units = group.count_units()
         self._group_units += group.units
         self._loose_units += group.loose_units
-        is_long = group.cut < ABOVE_ALL
+        backs_off = bool(group.backing_off) and not heads
+        is_long = group.cut < ABOVE_ALL and not backs_off
         is_short = is_long and len(group.waiting) * 4 < keys_max
         self._sort(
             group,
             is_short=is_short,
             is_starved=is_short and not group.waiting and not group.is_held,
             is_unfilled=is_long and group.cut == self._swept_to and len(group.waiting) < keys_max,
+            is_parked=backs_off and len(group.waiting) > _PARKED_KEYS_MAX,
         )
 
-    def _sort(self, group: Group, *, is_short: bool, is_starved: bool, is_unfilled: bool) -> None:
-        """Note what look-ups may do for a group."""
+    def _sort(self, group: Group, *, is_short: bool, is_starved: bool, is_unfilled: bool, is_parked: bool) -> None:
+        """Note what look-ups may do for a group, and whether it may do with fewer items."""
         for groups, is_in in (
             (self._short, is_short),
             (self._starved, is_starved),
             (self._unfilled, is_unfilled),
+            (self._parked, is_parked),
         ):
             if is_in:
                 groups[group] = None
@@ -537,7 +533,7 @@ class TopicGroups:
         assert self.units <= self.units_max or not others, (
             f"invariant 18: {self.units} units of {self.units_max} are taken"
         )
-        for group in (*self._short, *self._starved, *self._unfilled):
+        for group in (*self._short, *self._starved, *self._unfilled, *self._parked):
             assert self._groups.get(group.name) is group, f"{group.name} is short, and not in memory"
         assert all(group.cut == self._swept_to < ABOVE_ALL for group in self._unfilled)
 
