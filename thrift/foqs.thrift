@@ -1257,6 +1257,11 @@ struct TopicUpdate {
   7: optional i32 best_priority,
   8: optional i64 oldest_ready_age_ms,
   9: optional bool counts_lag,
+  /**
+   * With a limit on the leases of groups: how many READY items no group holds back, as far as the host knows, and at least 1
+   * while it may find one. Missing: all of `ready`.
+   */
+  10: optional i64 deliverable,
 }
 
 /** A report of one host on a namespace: its enqueues and its backlog. */

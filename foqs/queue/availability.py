@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.items.item import OrderKey, State, TopicName, unpack_order_key
+from foqs.core.items.item import OrderKey, TopicName, unpack_order_key
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.outage import Outage
 from foqs.queue.suspension import Suspension
@@ -113,9 +113,9 @@ class Availability:
         )
 
     def ready_count(self, topic: TopicName) -> int:
-        """Return the number of READY items in shards that can deliver, as far as they are counted."""
+        """Return the number of READY items in shards that can deliver, as far as they are counted, without those that groups hold back."""
         return max(
-            0, sum([shard.counts.count(topic, State.READY) for shard in self._shards.values() if shard.can_deliver])
+            0, sum([shard.memory.deliverable_count(topic) for shard in self._shards.values() if shard.can_deliver])
         )
 
     def is_paused(self, topic: TopicName) -> bool:

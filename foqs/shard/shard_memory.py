@@ -223,7 +223,9 @@ class ShardMemory:
         if batch.purges:
             self._apply_purges(batch, plan, finished)
         if self.limited_topics:
-            ready |= self._follow_groups(plan)
+            found = self._follow_groups(plan)
+            self.counts.mark_changed(found)
+            ready |= found
         if ready:
             self._delivery_port.on_items_ready(ready)
         self._report_next_due(plan)
@@ -406,7 +408,7 @@ class ShardMemory:
                 # Their permits are unknown. Nothing is delivered until they have ended.
                 self._former_reservations[topic] = former
             self.index.set_source(topic, groups, groups.boundary)
-            self._delivery_port.on_items_ready([topic])
+            self._report_deliverable([topic])
 
     def _report_deliverable(self, topics: Sequence[TopicName]) -> None:
         """Notify the dequeues of this host, and by the counts other hosts, of topics that may deliver more without a changed row."""
@@ -435,6 +437,15 @@ class ShardMemory:
             return False
         del self._former_reservations[topic]
         return True
+
+    def deliverable_count(self, topic: TopicName) -> int:
+        """Return how many READY items no group holds back. In a topic with a limit: as far as it is known, and 1 while there may be one."""
+        ready = self.counts.count(topic, State.READY)
+        if topic not in self.limited_topics:
+            return ready
+        heads = self.index.window_size(topic)
+        may_find_one = (ready > 0 or self.counts.is_lagging) and self.index.needs_refill(topic)
+        return heads or int(may_find_one)
 
     def group_hold(self, row: Row) -> tuple[int, list[int]] | None:
         """Return the limit of a READY row's group and the items that hold the row back; None if nothing does. See `Group.holders`."""

@@ -70,8 +70,8 @@ class FakeGossip(GossipView):
 
     def ask(self, *topics: str) -> None:
         """Update these topics from all other hosts."""
-        news = []
         for peer in self._host.peers.by_nonce.values():
+            news = []
             other = next(host for host in self._world.tier if host.nonce == peer.nonce)
             for topic in [("default", name) for name in topics]:
                 stock = other.engine.queue.availability
@@ -80,7 +80,7 @@ class FakeGossip(GossipView):
                 self.update_topic(peer, topic, best, stock.ready_count(topic))
                 if best is not None and (before is None or best < before.best_priority):
                     news.append(topic)
-        self._host.dequeues.on_items_available(news)
+            self._host.dequeues.on_items_available(peer, news)
 
 
 class DequeueTierHost(ClusterHost):
@@ -138,18 +138,32 @@ class DequeueTierHost(ClusterHost):
         return len(self.engine.queue.waiters)
 
 
+class GossipingHost(DequeueTierHost):
+    """A host with the gossip of a real one, which it asks for when the test says so."""
+
+    def make_view(self) -> GossipView:
+        return GossipView(1_000)
+
+    async def ask_peers(self) -> None:
+        """Get the reports of all other hosts."""
+        for peer in self.peers.by_nonce.values():
+            while await self.tier.gossip.exchange._poll_once(peer, is_continuation=False):
+                pass
+
+
 class DequeueTierWorld(ClusterWorld):
     """A tier of some shards, without hosts yet."""
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, shards: int, host_class: type[DequeueTierHost] = DequeueTierHost) -> None:
         super().__init__(shards)
+        self._host_class = host_class
         self.network = FaultyNetwork(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
         self.tier: list[DequeueTierHost] = []
 
     async def join(self, *names: str) -> Sequence[DequeueTierHost]:
         """Hosts that share the shards, and know each other."""
         for number, name in enumerate(names, len(self.tier) + 1):
-            host = DequeueTierHost(self, name, number)
+            host = self._host_class(self, name, number)
             self.tier.append(host)
             self.hosts.append(host)
             await host.start()
@@ -167,12 +181,14 @@ class DequeueTierWorld(ClusterWorld):
 
 
 def run_dequeue_tier(
-    story: Callable[[DequeueTierWorld, Sequence[DequeueTierHost]], Coroutine[Any, Any, None]], hosts: int = 3
+    story: Callable[[DequeueTierWorld, Sequence[Any]], Coroutine[Any, Any, None]],
+    hosts: int = 3,
+    host_class: type[DequeueTierHost] = DequeueTierHost,
 ) -> None:
     """Runs a story in a fresh tier of two shards a host under virtual time."""
 
     async def main() -> None:
-        world = DequeueTierWorld(2 * hosts)
+        world = DequeueTierWorld(2 * hosts, host_class)
         await world.set_up()
         await story(world, await world.join(*("one", "two", "three", "four")[:hosts]))
         for host in world.tier:

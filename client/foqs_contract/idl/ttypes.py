@@ -10796,6 +10796,8 @@ class TopicUpdate(object):
      - best_priority: The priority of the best READY item; missing if there is none, or if the host has not read it yet.
      - oldest_ready_age_ms
      - counts_lag
+     - deliverable: With a limit on the leases of groups: how many READY items no group holds back, as far as the host knows, and at least 1
+    while it may find one. Missing: all of `ready`.
 
     """
 
@@ -10809,10 +10811,11 @@ class TopicUpdate(object):
         'best_priority',
         'oldest_ready_age_ms',
         'counts_lag',
+        'deliverable',
     )
 
 
-    def __init__(self, namespace_name=None, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, counts_lag=None,):
+    def __init__(self, namespace_name=None, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, counts_lag=None, deliverable=None,):
         self.namespace_name = namespace_name
         self.topic = topic
         self.ready = ready
@@ -10822,6 +10825,7 @@ class TopicUpdate(object):
         self.best_priority = best_priority
         self.oldest_ready_age_ms = oldest_ready_age_ms
         self.counts_lag = counts_lag
+        self.deliverable = deliverable
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -10877,6 +10881,11 @@ class TopicUpdate(object):
                     self.counts_lag = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 10:
+                if ftype == TType.I64:
+                    self.deliverable = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -10922,6 +10931,10 @@ class TopicUpdate(object):
         if self.counts_lag is not None:
             oprot.writeFieldBegin('counts_lag', TType.BOOL, 9)
             oprot.writeBool(self.counts_lag)
+            oprot.writeFieldEnd()
+        if self.deliverable is not None:
+            oprot.writeFieldBegin('deliverable', TType.I64, 10)
+            oprot.writeI64(self.deliverable)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -12840,6 +12853,7 @@ TopicUpdate.thrift_spec = (
     (7, TType.I32, 'best_priority', None, None, ),  # 7
     (8, TType.I64, 'oldest_ready_age_ms', None, None, ),  # 8
     (9, TType.BOOL, 'counts_lag', None, None, ),  # 9
+    (10, TType.I64, 'deliverable', None, None, ),  # 10
 )
 all_structs.append(NamespaceReport)
 NamespaceReport.thrift_spec = (

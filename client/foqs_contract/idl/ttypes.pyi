@@ -768,7 +768,8 @@ class TopicUpdate(_Struct):
     best_priority: int | None
     oldest_ready_age_ms: int | None
     counts_lag: bool | None
-    def __init__(self, namespace_name: str | None = None, topic: str | None = None, ready: int | None = None, deferred: int | None = None, leased: int | None = None, dead: int | None = None, best_priority: int | None = None, oldest_ready_age_ms: int | None = None, counts_lag: bool | None = None) -> None: ...
+    deliverable: int | None
+    def __init__(self, namespace_name: str | None = None, topic: str | None = None, ready: int | None = None, deferred: int | None = None, leased: int | None = None, dead: int | None = None, best_priority: int | None = None, oldest_ready_age_ms: int | None = None, counts_lag: bool | None = None, deliverable: int | None = None) -> None: ...
 
 class NamespaceReport(_Struct):
     namespace_name: str | None

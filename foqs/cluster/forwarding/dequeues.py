@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
 from foqs.cluster.forwarding.peer_dequeues import RETRY_AFTER_S, AvailabilityView, PeerDequeues
 from foqs.cluster.forwarding.tier_outage import PeerReports, TierOutages, UnservedShards
-from foqs.cluster.peers import Peers
+from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
 from foqs.queue.port import PendingCall
@@ -111,8 +111,9 @@ class DequeueForwarder:
                     break
             self._schedule_recheck(topic)
 
-    def on_items_available(self, topics: Collection[TopicName]) -> None:
-        """Forward waiting dequeues of topics of which a peer has more or better items than before."""
+    def on_items_available(self, peer: Peer, topics: Collection[TopicName]) -> None:
+        """Forward waiting dequeues of topics of which a peer reports more or better items than before."""
+        self.peer_dequeues.end_pauses(peer, topics)
         if self._waiting:
             self.forward_waiting(topics)
 

@@ -2,7 +2,7 @@
 
 Holds `PeerDequeues`. Always true: a peer is asked only if gossip says that it has
 better items than this host; a peer that delivered nothing of a topic is not asked
-for it again for a while. The topics of a call rotate in choosing its peer, so that
+for it again for a while, or until it reports more. The topics of a call rotate in choosing its peer, so that
 the priorities of one do not starve another. Knows nothing of the calls that wait.
 """
 
@@ -29,19 +29,29 @@ RELEASE_TIMEOUT_S: Final = 2.0
 FINISH_S_MAX: Final = 1.0
 """How long a host that stops waits for items to give back. Other leases end by themselves."""
 RETRY_AFTER_S: Final = 0.25
-"""A peer that delivered nothing of a topic is not asked for it again within this time; waiting dequeues are checked after it."""
+"""A peer that delivered nothing of a topic is not asked for it again within this time, unless it reports more; waiting dequeues are checked after it."""
 UNRESPONSIVE_RETRY_AFTER_S: Final = 2.0
 """The same for a peer that did not answer: each attempt costs its caller all of `REPLY_TIMEOUT_S`."""
 REFUSAL_S: Final = 2.0
 """How long a peer's refusal counts. Later its gossip is newer."""
 RETRY_ENTRIES_MAX: Final = 10_000
-"""The most (peer, topic) pairs with a retry time, or a refusal; beyond it, all are forgotten and may be asked again."""
+"""The most (peer, topic) pairs with a pause, or a refusal; beyond it, all are forgotten and may be asked again."""
 
 _DEQUEUE: Final = ThriftMethod("dequeue")
 _RELEASE: Final = ThriftMethod("release")
 
 Route: TypeAlias = tuple[Peer, Sequence[int]]
 """The peer to ask, and the indices of the topics to ask it for."""
+
+
+class _Pause(NamedTuple):
+    """Until when a peer is not asked for a topic, on the loop's clock.
+
+    `ends_with_report`: a report of more items ends it, because the peer answered and had none.
+    """
+
+    until_s: float
+    ends_with_report: bool
 
 
 class _Refusal(NamedTuple):
@@ -68,7 +78,7 @@ class AvailabilityView(Protocol):
     """The availability of topics at the peers; see `foqs.cluster.gossip.gossip_view.GossipView`."""
 
     def best_peers(self, topic: TopicName) -> Sequence[TopicAvailability]:
-        """Return the peers that have READY items of a topic, the best first."""
+        """Return the peers that may deliver items of a topic, the best first."""
         ...
 
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
@@ -89,8 +99,8 @@ class PeerDequeues:
         self._peer_view = peer_view
         self._loop = asyncio.get_running_loop()
         self._rotation = 0
-        self._retry_at_s: dict[tuple[str, TopicName], float] = {}
-        """By peer nonce and topic, the time before which the peer is not asked again."""
+        self._pauses: dict[tuple[str, TopicName], _Pause] = {}
+        """By peer nonce and topic."""
         self._refusals: dict[tuple[str, TopicName], _Refusal] = {}
         """By peer nonce and topic, the last time that the peer could not deliver."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,11 +139,13 @@ class PeerDequeues:
         candidates = self._peer_view.best_peers(topic)
         if not candidates or self._availability.is_paused(topic):
             return None
-        now, retry_at_s = self._loop.time(), self._retry_at_s
+        now, pauses = self._loop.time(), self._pauses
         for candidate in candidates:
             peer = candidate.peer
-            if peer.suspect_until_s <= now and (not retry_at_s or retry_at_s.get((peer.nonce, topic), 0.0) <= now):
-                return candidate
+            if peer.suspect_until_s <= now:
+                pause = pauses.get((peer.nonce, topic)) if pauses else None
+                if pause is None or pause.until_s <= now:
+                    return candidate
         return None
 
     def _has_better(self, candidate: TopicAvailability, topic: TopicName) -> bool:
@@ -169,6 +181,13 @@ class PeerDequeues:
                     )
         return found
 
+    def end_pauses(self, peer: Peer, topics: Collection[TopicName]) -> None:
+        """Let a peer be asked again that had nothing of these topics, because it reports more. The pause after a failed call stays."""
+        for topic in topics if self._pauses else ():
+            pause = self._pauses.get((peer.nonce, topic))
+            if pause is not None and pause.ends_with_report:
+                del self._pauses[peer.nonce, topic]
+
     # ------------------------------------------------------------- calls to peers
 
     async def dequeue(
@@ -188,7 +207,7 @@ class PeerDequeues:
         except FoqsError as error:
             is_unanswered = isinstance(error, UnknownOutcome)
             retry_after_s = max(RETRY_AFTER_S, (error.retry_after_ms or 0) / 1_000)
-            self._set_retry_at(peer, part_topics, UNRESPONSIVE_RETRY_AFTER_S if is_unanswered else retry_after_s)
+            self._pause(peer, part_topics, UNRESPONSIVE_RETRY_AFTER_S if is_unanswered else retry_after_s)
             if is_unanswered:
                 raise
             if isinstance(error, Unavailable):
@@ -202,7 +221,7 @@ class PeerDequeues:
                 best, ready = (None, 0) if found is None else (found.best_priority, found.ready or 0)
                 self._peer_view.update_topic(peer, topic, best, ready)
         if not reply.items:
-            self._set_retry_at(peer, part_topics, RETRY_AFTER_S)
+            self._pause(peer, part_topics, RETRY_AFTER_S, ends_with_report=True)
         self.received_count += len(reply.items or ())
         return reply
 
@@ -247,9 +266,11 @@ class PeerDequeues:
             for topic in topics:
                 self._refusals.pop((peer.nonce, topic), None)
 
-    def _set_retry_at(self, peer: Peer, topics: Sequence[TopicName], delay_s: float) -> None:
-        if len(self._retry_at_s) >= RETRY_ENTRIES_MAX:
-            self._retry_at_s.clear()
-        retry_at_s = self._loop.time() + delay_s
+    def _pause(
+        self, peer: Peer, topics: Sequence[TopicName], delay_s: float, *, ends_with_report: bool = False
+    ) -> None:
+        if len(self._pauses) >= RETRY_ENTRIES_MAX:
+            self._pauses.clear()
+        pause = _Pause(self._loop.time() + delay_s, ends_with_report)
         for topic in topics:
-            self._retry_at_s[peer.nonce, topic] = retry_at_s
+            self._pauses[peer.nonce, topic] = pause

@@ -84,7 +84,7 @@ class Exchange:
     Args:
         load: returns how many items wait here to be written.
         limits, rates: the rate limits and the topic rates of the tier, whose reports are exchanged.
-        on_items_available: called with topics of which a peer now has more or better READY items than before.
+        on_items_available: called with a peer and the topics of which it may now deliver more or better items than before.
         can_accept_items: returns whether a shard here accepts new items.
         unavailable_shards: returns how many of the shards that are served here cannot deliver.
     """
@@ -97,7 +97,7 @@ class Exchange:
         view: GossipView,
         limits: LimitReports,
         rates: RateReports,
-        on_items_available: Callable[[Collection[TopicName]], None],
+        on_items_available: Callable[[Peer, Collection[TopicName]], None],
         load: Callable[[], float],
         can_accept_items: Callable[[], bool],
         unavailable_shards: Callable[[], int],
@@ -225,7 +225,7 @@ class Exchange:
         peer.can_accept_items = reply.accepts_items is not False
         improved = view.apply_reply(peer, reply, asked_at_s, is_continuation=is_continuation)
         if improved:
-            self._on_items_available(improved)
+            self._on_items_available(peer, improved)
         self._limits.on_namespace_reports(peer, reply.namespace_reports or ())
         if reply.topic_rates is not None:
             self._rates.on_report(peer, reply.topic_rates)

@@ -15,7 +15,7 @@ from foqs.cluster.gossip.exchange import Exchange, GossipPace, LimitReports, Rat
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.gossip.tier_topics import TierPlan, TierTopics
-from foqs.cluster.peers import Peers
+from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.queue.host_state import HostState
 
@@ -38,7 +38,7 @@ class Gossip:
         view: GossipView,
         limits: LimitReports,
         rates: RateReports,
-        on_items_available: Callable[[Collection[TopicName]], None],
+        on_items_available: Callable[[Peer, Collection[TopicName]], None],
         can_accept_items: Callable[[], bool],
         plan: TierPlan,
         rng: Random,

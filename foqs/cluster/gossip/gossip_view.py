@@ -31,6 +31,7 @@ class PeerTopicStats(NamedTuple):
 
     `best_priority`: None if there is no READY item, or the host has not read the best one.
     `oldest_ready_at_s`: the oldest READY item's time on the loop's clock; None if unknown.
+    `deliverable`: the READY items that no group holds back; None if the topic has no limit on the leases of groups.
     """
 
     ready: int
@@ -40,6 +41,12 @@ class PeerTopicStats(NamedTuple):
     best_priority: int | None
     oldest_ready_at_s: float | None
     counts_lag: bool
+    deliverable: int | None = None
+
+    @property
+    def available(self) -> int:
+        """The items that the host may deliver now."""
+        return self.ready if self.deliverable is None else self.deliverable
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,6 +55,7 @@ class PeerAvailability:
 
     Attributes:
         best_priority: the worst possible priority if the host has not read its best item.
+        ready: without the items that groups hold back.
         oldest_ready_age_ms: at `as_of_s`; 0 if unknown.
         as_of_s: the time of the report, on the loop's clock.
     """
@@ -151,7 +159,7 @@ class GossipView:
     def apply_reply(
         self, peer: Peer, reply: ttypes.GossipReply, as_of_s: float, *, is_continuation: bool = False
     ) -> Collection[TopicName]:
-        """Apply the reply of a peer to a `gossip` call. Return the topics of which the peer now has more or better READY items than before.
+        """Apply the reply of a peer to a `gossip` call. Return the topics of which the peer may now deliver more or better items than before.
 
         Args:
             as_of_s: on the loop's clock, a time not after the reply was written.
@@ -184,10 +192,18 @@ class GossipView:
         return improved
 
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
-        """Update a topic from the reply to a forwarded call. Ignored if the peer has never reported the topic."""
+        """Update a topic from the reply to a forwarded call. Ignored if the peer has never reported the topic.
+
+        Args:
+            best_priority: None if it is unknown, or there is none.
+            ready: without the items that groups hold back; of a topic with a limit, the last report still says how many there are in all.
+        """
         view = self._peer_views.get(peer)
         stats = None if view is None else view.topic_stats(topic)
-        if view is not None and stats is not None:
+        if view is not None and stats is not None and stats.deliverable is not None:
+            best_priority = best_priority if ready else None
+            view.topics[topic[0]][topic[1]] = stats._replace(deliverable=ready, best_priority=best_priority)
+        elif view is not None and stats is not None:
             oldest_ready_at_s = stats.oldest_ready_at_s if ready else None
             view.topics[topic[0]][topic[1]] = stats._replace(
                 ready=ready, best_priority=best_priority if ready else None, oldest_ready_at_s=oldest_ready_at_s
@@ -202,7 +218,7 @@ class GossipView:
                 self._topic_count -= sum(map(len, view.topics.values()))
 
     def _store(self, view: _PeerView, topic: TopicName, stats: PeerTopicStats) -> bool:
-        """Store a topic. Returns whether it has more or better READY items than before."""
+        """Store a topic. Returns whether more or better items may be delivered than before."""
         namespace, name = topic
         if view.unconfirmed is not None:
             view.unconfirmed.discard(topic)
@@ -222,9 +238,13 @@ class GossipView:
         assert topics is not None
         topics[name] = stats
         view.count(stats, 1)
-        if not stats.ready:
+        if not stats.available:
             return False
-        return before is None or stats.ready > before.ready or _priority_or_worst(stats) < _priority_or_worst(before)
+        return (
+            before is None
+            or stats.available > before.available
+            or _priority_or_worst(stats) < _priority_or_worst(before)
+        )
 
     def _remove(self, view: _PeerView, topic: TopicName) -> None:
         namespace, name = topic
@@ -241,15 +261,15 @@ class GossipView:
     # -------------------------------------------------------------------- reading
 
     def best_peers(self, topic: TopicName) -> Sequence[PeerAvailability]:
-        """Return the peers that have READY items of a topic, the best first."""
+        """Return the peers that may deliver items of a topic, the best first."""
         found: list[PeerAvailability] = []
         for peer, view in self._peer_views.items():
             stats = view.topic_stats(topic)
-            if stats is not None and stats.ready:
+            if stats is not None and stats.available:
                 as_of_s = view.as_of_s if view.complete_as_of_s is None else view.complete_as_of_s
                 oldest_ready_at_s = stats.oldest_ready_at_s
                 age_ms = 0 if oldest_ready_at_s is None else max(0, round((as_of_s - oldest_ready_at_s) * 1_000))
-                found.append(PeerAvailability(peer, _priority_or_worst(stats), stats.ready, age_ms, as_of_s))
+                found.append(PeerAvailability(peer, _priority_or_worst(stats), stats.available, age_ms, as_of_s))
         if len(found) > 1:
             found.sort(key=_BY_PRIORITY)
         return found
@@ -329,4 +349,5 @@ def _parse_update(update: ttypes.TopicUpdate, as_of_s: float) -> PeerTopicStats:
         update.best_priority,
         None if age_ms is None else as_of_s - age_ms / 1_000,
         bool(update.counts_lag),
+        update.deliverable,
     )

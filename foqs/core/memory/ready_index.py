@@ -212,6 +212,11 @@ class ReadyIndex:
         """Return whether the topic has, or may have, READY items that are not reserved."""
         return topic in self._windows
 
+    def window_size(self, topic: TopicName) -> int:
+        """Return how many keys the window holds."""
+        window = self._windows.get(topic)
+        return 0 if window is None else len(window)
+
     def peek(self, topic: TopicName, count: int) -> list[OrderKey]:
         """Return at most `count` best keys of the window, in order."""
         window = self._windows.get(topic)

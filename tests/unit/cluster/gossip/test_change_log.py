@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foqs.cluster.gossip.change_log import ChangeLog
 from foqs.cluster.gossip.gossip_view import GossipView, PeerTopicStats
 from foqs.cluster.peers import Peer
-from foqs.core.items.item import State, TopicName
+from foqs.core.items.item import PRIORITY_MAX, State, TopicName
 from foqs.routing.port import HostView
 from foqs_contract.idl import ttypes
 
@@ -272,6 +272,34 @@ def test_update_from_a_reply_holds_until_the_next_report() -> None:
     view.apply_reply(one, reply(ready("a", 2, 2)), 2.0)
     [availability] = view.best_peers(("n", "a"))
     assert (availability.best_priority, availability.ready) == (2, 2)
+
+
+def limited(name: str, items: int, deliverable: int) -> Any:
+    return ttypes.TopicUpdate("n", name, items, deliverable=deliverable)
+
+
+def test_items_that_groups_hold_back_are_counted_and_not_available() -> None:
+    one, view = peer(), GossipView(100)
+    topic = ("n", "a")
+
+    def report(update: Any) -> list[str]:
+        return [name for _, name in view.apply_reply(one, reply(update), 1.0)]
+
+    assert report(limited("a", 9, 2)) == ["a"]
+    assert [available.ready for available in view.best_peers(topic)] == [2]
+    view.update_topic(one, topic, None, 0)
+    assert view.best_peers(topic) == []
+    assert view.topic_stats(topic) == [PeerTopicStats(9, 0, 0, 0, None, None, False, 0)]
+    assert report(limited("a", 12, 0)) == [], "more items wait, and none is deliverable"
+    assert view.best_peers(topic) == []
+    assert report(limited("a", 11, 1)) == ["a"]
+    view.update_topic(one, topic, None, 3)
+    assert [(each.ready, each.best_priority) for each in view.best_peers(topic)] == [(3, PRIORITY_MAX)]
+    assert view.totals()[State.READY] == 11
+    assert report(ready("a", 7)) == ["a"], "the limit is gone, or the host is older: all items are deliverable"
+    assert [available.ready for available in view.best_peers(topic)] == [7]
+    view.update_topic(one, topic, 0, 6)
+    assert view.totals()[State.READY] == 6
 
 
 def test_earlier_report_stays_during_a_full_listing() -> None:

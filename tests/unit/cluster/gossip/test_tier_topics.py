@@ -275,7 +275,7 @@ def test_changes_are_reported_once_within_two_intervals() -> None:
     async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
         news: list[TopicName] = []
-        one.gossip.exchange._on_items_available = news.extend
+        one.gossip.exchange._on_items_available = lambda _, topics: news.extend(topics)
         await two.caller.put("a", priority=5)
         await world.pass_s(BOUND_S)
         assert news == [("default", "a")]
