@@ -126,7 +126,7 @@ class TierMember:
         Args:
             refresh: reads the catalog and applies it.
         """
-        by_id = ByIdCalls(self.peers)
+        by_id = ByIdCalls(self.peers, self.dequeue_forwarder.on_leases_ended)
         forwarding = tier_layer(
             {
                 Route.PLACED: EnqueueForwarder(self.peers).layer,

@@ -121,6 +121,10 @@ class Availability:
     def is_paused(self, topic: TopicName) -> bool:
         return topic in self._namespaces.paused_topics
 
+    def has_group_limit(self, topic: TopicName) -> bool:
+        """Return whether the policy of the topic limits the leases of a group."""
+        return topic in self._namespaces.group_limits
+
     def has_waiters(self, topic: TopicName) -> bool:
         """Return whether a dequeue waits for the topic."""
         return self._waiters.first(topic) is not None

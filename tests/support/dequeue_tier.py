@@ -16,7 +16,7 @@ from typing import Any, Final
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs.cluster.gossip.gossip_view import GossipView, PeerAvailability
 from foqs.cluster.peers import Peer, Peers
-from foqs.core.items.item import TopicName
+from foqs.core.items.item import PRIORITY_MAX, TopicName
 from foqs.routing.port import HostView
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.call import Handler, ServerMethod
@@ -65,8 +65,9 @@ class FakeGossip(GossipView):
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
         availabilities = self._availabilities.setdefault(topic, {})
         availabilities.pop(peer, None)
-        if best_priority is not None:
-            availabilities[peer] = PeerAvailability(peer, best_priority, ready, 0, self._world.loop.time())
+        if best_priority is not None or ready:
+            best = PRIORITY_MAX if best_priority is None else best_priority
+            availabilities[peer] = PeerAvailability(peer, best, ready, 0, self._world.loop.time())
 
     def ask(self, *topics: str) -> None:
         """Update these topics from all other hosts."""
@@ -77,7 +78,7 @@ class FakeGossip(GossipView):
                 stock = other.engine.queue.availability
                 before = self._availabilities.get(topic, {}).get(peer)
                 best = stock.best_priority(topic)
-                self.update_topic(peer, topic, best, stock.ready_count(topic))
+                self.update_topic(peer, topic, best, 0 if best is None else stock.ready_count(topic))
                 if best is not None and (before is None or best < before.best_priority):
                     news.append(topic)
             self._host.dequeues.on_items_available(peer, news)

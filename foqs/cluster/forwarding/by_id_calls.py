@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
@@ -30,8 +30,13 @@ from foqs_contract.idl import ttypes
 from foqs_contract.method_table import METHODS
 from foqs_contract.thrift_method import ThriftMethod
 
+_LEASE_ENDS: Final = frozenset(("ack", "complete", "nack", "release"))
+"""The calls that end leases."""
 _INDEXED: Final = re.compile(r"\b(\w+)\[([0-9]+)\]")
 """Matches the place of an entry in the field or the message of an error."""
+
+
+OnLeasesEnded: TypeAlias = Callable[[Peer, Sequence[bytes]], None]
 
 
 class _Entries(NamedTuple):
@@ -47,20 +52,26 @@ class _Entries(NamedTuple):
 
 
 class ByIdCalls:
-    """Serves calls by item id, and about one shard, by this host first."""
+    """Serves calls by item id, and about one shard, by this host first.
 
-    def __init__(self, peers: Peers) -> None:
+    Args:
+        on_leases_ended: called with a peer and the ids of items whose leases it has ended for a call here.
+    """
+
+    def __init__(self, peers: Peers, on_leases_ended: OnLeasesEnded) -> None:
         self._peers = peers
+        self._on_leases_ended = on_leases_ended
 
     def layer(self, method: ServerMethod) -> Handler:
         """See `Layer`."""
         peers, local, client_method = self._peers, method.handle, ThriftMethod(method.row.name)
         entries = _entries(method.row) if method.row.route is Route.BY_ID else None
+        on_leases_ended = self._on_leases_ended if method.row.name in _LEASE_ENDS else None
 
         def serve(call: Call) -> PendingCall | None:
             if call.request.forwarded or not peers.by_nonce:
                 return local(call)
-            forwarded = _ForwardedByIdCall(call, peers, client_method, entries)
+            forwarded = _ForwardedByIdCall(call, peers, client_method, entries, on_leases_ended)
             forwarded.pending = local(forwarded)
             return forwarded
 
@@ -79,12 +90,21 @@ class _ForwardedByIdCall(WrappedCall):
 
     Args:
         entries: None for a call that is forwarded whole.
+        on_leases_ended: see `ByIdCalls`; None for a call that ends no lease.
     """
 
-    __slots__ = ("_client_method", "_entries", "_forwarding", "_peers")
+    __slots__ = ("_client_method", "_entries", "_forwarding", "_on_leases_ended", "_peers")
 
-    def __init__(self, outer: Call, peers: Peers, client_method: ThriftMethod, entries: _Entries | None) -> None:
+    def __init__(
+        self,
+        outer: Call,
+        peers: Peers,
+        client_method: ThriftMethod,
+        entries: _Entries | None,
+        on_leases_ended: OnLeasesEnded | None,
+    ) -> None:
         super().__init__(outer)
+        self._on_leases_ended = on_leases_ended
         self._peers = peers
         self._client_method = client_method
         self._entries = entries
@@ -156,7 +176,8 @@ class _ForwardedByIdCall(WrappedCall):
         part = copy(self.request)
         part.forwarded = True
         all_entries = getattr(part, entries.field)
-        setattr(part, entries.field, [all_entries[place] for place in places])
+        part_entries = [all_entries[place] for place in places]
+        setattr(part, entries.field, part_entries)
         item_places = _item_places(all_entries, places) if entries.has_items else ()
         if entries.has_items:
             part.items = [self.request.items[place] for place in item_places]
@@ -168,6 +189,9 @@ class _ForwardedByIdCall(WrappedCall):
             return
         for peer_index, (place, outcome) in enumerate(zip(places, outcomes, strict=False)):
             merged[place] = _with_caller_index(outcome, entries.field, peer_index, place, item_places)
+        if self._on_leases_ended is not None:
+            ended = [entry.id for entry, outcome in zip(part_entries, outcomes, strict=False) if outcome.error is None]
+            self._on_leases_ended(peer, ended)
         for place in places[len(outcomes) :]:
             merged[place] = entries.outcome(
                 codec.error_struct(

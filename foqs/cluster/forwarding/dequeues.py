@@ -10,7 +10,7 @@ chooses the peer and calls it; `forwarded_dequeue` is one call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
@@ -115,6 +115,12 @@ class DequeueForwarder:
         """Forward waiting dequeues of topics of which a peer reports more or better items than before."""
         self.peer_dequeues.end_pauses(peer, topics)
         if self._waiting:
+            self.forward_waiting(topics)
+
+    def on_leases_ended(self, peer: Peer, ids: Sequence[bytes]) -> None:
+        """Forward waiting dequeues of topics with a limit, whose groups may go on at a peer because a call here has ended leases."""
+        topics = self.peer_dequeues.expect_next_items(peer, ids)
+        if topics and self._waiting:
             self.forward_waiting(topics)
 
     def _schedule_recheck(self, topic: TopicName) -> None:

@@ -9,6 +9,7 @@ the priorities of one do not starve another. Knows nothing of the calls that wai
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from copy import copy
@@ -36,6 +37,9 @@ REFUSAL_S: Final = 2.0
 """How long a peer's refusal counts. Later its gossip is newer."""
 RETRY_ENTRIES_MAX: Final = 10_000
 """The most (peer, topic) pairs with a pause, or a refusal; beyond it, all are forgotten and may be asked again."""
+
+LEASES_MAX: Final = 10_000
+"""The most items that peers have leased here whose end is noticed; beyond it, gossip reports what follows the oldest ones."""
 
 _DEQUEUE: Final = ThriftMethod("dequeue")
 _RELEASE: Final = ThriftMethod("release")
@@ -82,7 +86,7 @@ class AvailabilityView(Protocol):
         ...
 
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
-        """Record the availability of a topic at a peer now; `best_priority` is None if it has no READY item."""
+        """Record the availability of a topic at a peer now; `best_priority` is None if it has no READY item, or is unknown."""
         ...
 
 
@@ -103,6 +107,8 @@ class PeerDequeues:
         """By peer nonce and topic."""
         self._refusals: dict[tuple[str, TopicName], _Refusal] = {}
         """By peer nonce and topic, the last time that the peer could not deliver."""
+        self._leases: dict[bytes, TopicName] = {}
+        """The topics of items with a limit on the leases of their groups, which peers have leased for calls here, by id; the oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.forwarded_count = 0
         """The number of calls sent to another host."""
@@ -188,6 +194,30 @@ class PeerDequeues:
             if pause is not None and pause.ends_with_report:
                 del self._pauses[peer.nonce, topic]
 
+    def expect_next_items(self, peer: Peer, ids: Sequence[bytes]) -> Collection[TopicName]:
+        """Expect the next items of groups from a peer that has ended leases for a call here. Return their topics.
+
+        Args:
+            ids: the items of these leases, as requests name them. Those of topics without a limit are ignored: nothing waits for them.
+        """
+        if not self._leases:
+            return ()
+        ended = Counter([topic for id in ids if (topic := self._leases.pop(id, None)) is not None])
+        for topic, count in ended.items():
+            if not any(available.peer is peer for available in self._peer_view.best_peers(topic)):
+                self._peer_view.update_topic(peer, topic, None, count)
+        self.end_pauses(peer, ended)
+        return ended
+
+    def _record_leases(self, deliveries: Sequence[ttypes.Delivery], namespace: str) -> None:
+        for delivery in deliveries:
+            topic, id = (namespace, delivery.topic or ""), (delivery.id or "").encode()
+            if delivery.group is not None and self._availability.has_group_limit(topic):
+                self._leases.pop(id, None)
+                self._leases[id] = topic
+        while len(self._leases) > LEASES_MAX:
+            del self._leases[next(iter(self._leases))]
+
     # ------------------------------------------------------------- calls to peers
 
     async def dequeue(
@@ -222,7 +252,9 @@ class PeerDequeues:
                 self._peer_view.update_topic(peer, topic, best, ready)
         if not reply.items:
             self._pause(peer, part_topics, RETRY_AFTER_S, ends_with_report=True)
-        self.received_count += len(reply.items or ())
+        if reply.items:
+            self.received_count += len(reply.items)
+            self._record_leases(reply.items, part_topics[0][0])
         return reply
 
     def release(self, peer: Peer, namespace: bytes | None, deliveries: Sequence[ttypes.Delivery]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -71,8 +72,74 @@ def report(host: GossipingHost) -> PeerTopicStats:
 
 
 @pytest.mark.usefixtures("endless_pause")
+def test_waiting_dequeue_at_another_host_gets_the_next_item_when_the_former_is_acked() -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[GossipingHost]) -> None:
+        one, two, _ = hosts
+        await limit_at_all(hosts, 1)
+        ids = await put_group(two, 4)
+        await one.ask_peers()
+        async with world.client(one) as client, world.client(one) as other:
+            [delivery] = await client.dequeue({"t": 1})
+            for before, after in pairwise(ids):
+                assert delivery.id == before
+                waiting = await waits(world, other, one)
+                assert not waiting.done()
+                assert [outcome.error for outcome in await client.ack([delivery])] == [None]
+                [delivery] = await waiting
+                assert delivery.id == after
+        assert one.tier.gossip.exchange.reply_count == 2, "no report was needed"
+
+    run_dequeue_tier(story, host_class=GossipingHost)
+
+
 @pytest.mark.usefixtures("endless_pause")
+def test_two_consumers_at_another_host_handle_a_strict_group_without_a_report() -> None:
+    """The one without an item asks beside the other one, gets nothing, and is served after the next ack."""
+
+    async def story(world: DequeueTierWorld, hosts: Sequence[GossipingHost]) -> None:
+        one, two, _ = hosts
+        await limit_at_all(hosts, 1)
+        ids = await put_group(two, 10)
+        await one.ask_peers()
+        handled: list[str] = []
+        async with world.client(one) as client, world.client(one) as other:
+
+            async def consume(client: Client) -> int:
+                before = len(handled)
+                while deliveries := await client.dequeue({"t": 1}, wait_ms=1_000):
+                    handled.extend([delivery.id for delivery in deliveries])
+                    await client.ack(deliveries)
+                return len(handled) - before
+
+            assert all(await asyncio.gather(consume(client), consume(other)))
+        assert handled == ids
+        assert one.tier.gossip.exchange.reply_count == 2
+        assert one.peer_dequeues.forwarded_count <= 2 * len(ids) + 2
+
+    run_dequeue_tier(story, host_class=GossipingHost)
+
+
 @pytest.mark.usefixtures("endless_pause")
+def test_dequeue_after_an_ack_asks_the_host_of_the_group_though_the_group_was_locked_in_its_last_reply() -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[GossipingHost]) -> None:
+        one, two, _ = hosts
+        await limit_at_all(hosts, 1)
+        ids = await put_group(two, 3)
+        await one.ask_peers()
+        async with world.client(one) as client:
+            for id in ids:
+                [delivery] = await client.dequeue({"t": 1})
+                assert delivery.id == id
+                assert await client.dequeue({"t": 1}) == []
+                assert await client.dequeue({"t": 1}) == []
+                await client.ack([delivery])
+            assert await client.dequeue({"t": 1}) == []
+        assert one.peer_dequeues.forwarded_count <= 2 * len(ids) + 1
+        assert one.peer_dequeues._leases == {}
+
+    run_dequeue_tier(story, host_class=GossipingHost)
+
+
 @pytest.mark.usefixtures("endless_pause")
 def test_report_of_a_deliverable_item_ends_the_pause_of_its_host() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[GossipingHost]) -> None:
@@ -154,5 +221,23 @@ def test_report_counts_all_ready_items_and_says_which_no_group_holds_back() -> N
         assert report(one).deliverable == 3
         [stats], _ = await one.tier.gossip.tier_topics.list_topics("default", "", None, None, 10)
         assert (stats.ready, stats.leased) == (3, 1)
+
+    run_dequeue_tier(story, host_class=GossipingHost)
+
+
+def test_number_of_remembered_leases_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_dequeues, "LEASES_MAX", 2)
+
+    async def story(world: DequeueTierWorld, hosts: Sequence[GossipingHost]) -> None:
+        one, two, _ = hosts
+        await limit_at_all(hosts, 5)
+        ids = await put_group(two, 5)
+        await one.ask_peers()
+        async with world.client(one) as client:
+            deliveries = await client.dequeue({"t": 5})
+            assert [delivery.id for delivery in deliveries] == ids
+            assert [*one.peer_dequeues._leases] == [id.encode() for id in ids[-2:]]
+            await client.ack(deliveries)
+        assert one.peer_dequeues._leases == {}
 
     run_dequeue_tier(story, host_class=GossipingHost)
