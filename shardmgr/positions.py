@@ -62,8 +62,8 @@ class LostRange:
     """What is lost of a shard.
 
     Attributes:
-        flushes_min: at least so many flushes.
-        items_min, items_max: so many items that were inserted, whether or not they were delivered and acked since; without a
+        flushes_min: at least this many flushes.
+        items_min, items_max: this many items that were inserted, whether or not they were delivered and acked since; without a
             maximum if an earlier owner's are lost, too.
     """
 

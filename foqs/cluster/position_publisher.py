@@ -228,7 +228,7 @@ class PositionPublisher:
         """Copy the document, which cannot be read. It has earlier epochs only: its shards accept nothing before the next write."""
         name, self._version = await set_aside(self._registry, self._host)
         log.error(
-            "what this host had published cannot be read, and is published anew: %s. A copy is kept as %s: until you remove it, the "
+            "what this host had published cannot be read, and is published again: %s. A copy is kept as %s: until you remove it, the "
             "report of an accepted loss names no maximum",
             problem,
             name,

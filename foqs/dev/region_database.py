@@ -22,11 +22,8 @@ PRIMARY: Final = "a"
 """The server that is the primary first."""
 START_FILE: Final = "start"
 """In the folder of a server: a script that starts it after it was killed. Its arguments are further options."""
-_OPTIONS: Final = (
-    "--log-bin=bin",
-    "--relay-log=relay",
-    "--sync-binlog=1",
-    "--sync-relay-log=1",
+LOG_OPTIONS: Final = ("--log-bin=bin", "--relay-log=relay", "--sync-binlog=1", "--sync-relay-log=1")
+REPLICATION_OPTIONS: Final = (
     "--read-only=1",
     "--skip-slave-start",
     "--gtid-strict-mode=1",
@@ -36,7 +33,7 @@ _OPTIONS: Final = (
     "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
     "--rpl-semi-sync-master-timeout=1000000000000000000",
 )
-_PROMOTER_RIGHTS: Final = "READ_ONLY ADMIN, RELOAD, REPLICATION SLAVE ADMIN, REPLICATION MASTER ADMIN, REPLICA MONITOR, PROCESS, CONNECTION ADMIN"
+PROMOTER_RIGHTS: Final = "READ_ONLY ADMIN, RELOAD, REPLICATION SLAVE ADMIN, REPLICATION MASTER ADMIN, REPLICA MONITOR, PROCESS, CONNECTION ADMIN"
 
 
 class RegionDatabase:
@@ -51,7 +48,7 @@ class RegionDatabase:
         names = string.ascii_lowercase[:regions]
         self.regions = {name: f"r{number}" for number, name in enumerate(names, 1)}
         self.servers = {
-            name: MariaDb(folder / name, options=(*_OPTIONS, f"--server-id={number}"))
+            name: MariaDb(folder / name, options=(*LOG_OPTIONS, *REPLICATION_OPTIONS, f"--server-id={number}"))
             for number, name in enumerate(names, 11)
         }
         self._schema = schema
@@ -105,7 +102,7 @@ class RegionDatabase:
 
     def _accounts(self) -> list[str]:
         accounts = {
-            "promoter": f"{_PROMOTER_RIGHTS} ON *.*",
+            "promoter": f"{PROMOTER_RIGHTS} ON *.*",
             "hosts": f"ALL ON {self._schema}.*",
             **{f"replica_{name}": "REPLICATION SLAVE ON *.*" for name in self.servers},
         }

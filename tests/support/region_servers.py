@@ -14,6 +14,8 @@ from typing import Final, Self
 
 import pymysql
 
+from foqs.dev import region_database
+from foqs.dev.region_database import LOG_OPTIONS, REPLICATION_OPTIONS
 from foqs.store.mysql.expected_server import ExpectedServer
 from foqs.store.mysql.mysql_driver import MysqlLink
 from foqs.store.mysql.mysql_server import MysqlServers, ServerAccess
@@ -25,16 +27,7 @@ from tests.support.mysql9 import KINDS
 SCHEMA: Final = "foqs"
 _SERVER_IDS: Final = {"a": 11, "b": 12, "c": 13}
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "mariadb": (
-        "--read-only=1",
-        "--skip-slave-start",
-        "--gtid-strict-mode=1",
-        "--log-slave-updates",
-        "--binlog-format=ROW",
-        "--relay-log-recovery=0",
-        "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
-        "--rpl-semi-sync-master-timeout=1000000000000000000",
-    ),
+    "mariadb": REPLICATION_OPTIONS,
     "mysql9": (
         "--super-read-only=1",
         "--skip-replica-start",
@@ -45,10 +38,8 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "--plugin-load-add=semisync_replica.so",
     ),
 }
-COMMON: Final = ("--log-bin=bin", "--relay-log=relay", "--sync-binlog=1", "--sync-relay-log=1")
 PROMOTER_RIGHTS: Final = {
-    "mariadb": "READ_ONLY ADMIN, RELOAD, REPLICATION SLAVE ADMIN, REPLICATION MASTER ADMIN, REPLICA MONITOR, PROCESS, "
-    "CONNECTION ADMIN",
+    "mariadb": region_database.PROMOTER_RIGHTS,
     "mysql9": "RELOAD, REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, SYSTEM_VARIABLES_ADMIN, PROCESS, CONNECTION_ADMIN",
 }
 
@@ -221,7 +212,7 @@ class RegionServers:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for name, number in self._server_ids.items():
-                server = KINDS[self.kind](*COMMON, *OPTIONS[self.kind], f"--server-id={number}")
+                server = KINDS[self.kind](*LOG_OPTIONS, *OPTIONS[self.kind], f"--server-id={number}")
                 stack.callback(server.remove)
                 # Else both would have the uuid of the data that they were copied from.
                 (server.folder / "data/auto.cnf").unlink(missing_ok=True)

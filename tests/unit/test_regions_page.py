@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from foqs.dev import region_database
-from tests.support.region_servers import COMMON, OPTIONS, PROMOTER_RIGHTS, follow_statements
+from foqs.dev.region_database import LOG_OPTIONS
+from tests.support.region_servers import OPTIONS, PROMOTER_RIGHTS, follow_statements
 
 PAGE: Final = (Path(__file__).parents[2] / "docs/regions.md").read_text(encoding="utf-8")
 INI: Final = dict(zip(("mariadb", "mysql9"), re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL), strict=True))
@@ -18,7 +18,7 @@ INI: Final = dict(zip(("mariadb", "mysql9"), re.findall(r"```ini\n(.*?)```", PAG
 @pytest.mark.parametrize("kind", INI)
 def test_page_has_the_settings_of_the_servers_and_no_others(kind: str) -> None:
     expected = {"[mysqld]", "server_id = 11"}
-    for option in (*COMMON, *OPTIONS[kind]):
+    for option in (*LOG_OPTIONS, *OPTIONS[kind]):
         name, equals, value = option.removeprefix("--").partition("=")
         expected.add(name.replace("-", "_") + (f" = {value}" if equals else ""))
     assert set(INI[kind].splitlines()) == expected
@@ -33,8 +33,3 @@ def test_page_has_the_rights_of_promoters(kind: str) -> None:
 def test_page_lets_a_server_receive_as_the_tests_do(kind: str) -> None:
     change, start = follow_statements(kind, "b", 3306, "db-a")
     assert f"```sql\n{change};\n{start};\n```" in PAGE
-
-
-def test_servers_of_foqs_dev_have_the_settings_and_rights_of_the_page() -> None:
-    assert {*region_database._OPTIONS} == {*COMMON, *OPTIONS["mariadb"]}
-    assert PROMOTER_RIGHTS["mariadb"] == region_database._PROMOTER_RIGHTS

@@ -118,7 +118,7 @@ def shared_numbers(seen: dict[str, SeenAccounts]) -> list[Finding]:
         Finding(
             "Servers",
             "bad",
-            f"{', '.join(sharing)} have the server_id {number}, so their transactions cannot be told apart",
+            f"{', '.join(sharing)} have the server_id {number}, so nobody knows which of them wrote a transaction",
             "give each server its own server_id, and correct servers that name one server twice",
         )
         for number, sharing in sorted(names.items())

@@ -19,7 +19,7 @@ BELOW_ALL: Final[OrderKey] = 0
 ABOVE_ALL: Final[OrderKey] = 1 << ORDER_KEY_BITS
 """Higher than every key."""
 KEYS_PER_UNIT: Final = 8
-"""A group takes one unit of memory, and one more for each so many known items: some hundred bytes."""
+"""A group takes one unit of memory, and one more for this many known items. A unit is some hundred bytes."""
 
 
 class Group:

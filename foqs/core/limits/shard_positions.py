@@ -72,7 +72,7 @@ class ShardPositions:
     # ---------------------------------------------------------------- new items
 
     def check(self, count: int, now_ms: int) -> None:
-        """Raise Overloaded if so many new items are not accepted now."""
+        """Raise Overloaded if this many new items are not accepted now."""
         if not self.is_near(now_ms):
             raise self.lag_error(now_ms)
         if self._admitted + count > self._admitted_max:

@@ -78,7 +78,7 @@ class Owner:
     def sample(self) -> None:
         self.positions.sample(self.now_ms, len(self.inserted) - 1, self.inserted[-1])
         for server in SERVERS:
-            # The row is read anew, or the replica is not reached.
+            # The row is read again, or the replica is not reached.
             if self.replicas[server] == 0 or self.rng.random() < 0.8:
                 self.positions.confirm(server, self.replicas[server])
 
