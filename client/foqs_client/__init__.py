@@ -30,6 +30,7 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
+from foqs_client.order_measures import OrderMeasures, measure_order
 from foqs_client.sync_client import SyncClient
 from foqs_client.types import (
     BulkPage,
@@ -88,6 +89,7 @@ __all__ = [
     "NotFound",
     "NotImplementedYet",
     "NotOwner",
+    "OrderMeasures",
     "Outcome",
     "Overloaded",
     "PermissionDenied",
@@ -106,4 +108,5 @@ __all__ = [
     "UnknownOutcome",
     "Unreachable",
     "Usage",
+    "measure_order",
 ]

@@ -22,6 +22,7 @@ SAID: tuple[list[str], ...] = (
     ["followed by"],
     [],
     ["It is deferred until", "Have it delivered now"],
+    ["0.2", "1.6", "1 0"],
     [],
     ["INVALID_ARGUMENT items[0].ttl_ms"],
     [],
@@ -45,7 +46,7 @@ def test_an_example_runs(place: int, host: RestartableHost, capsys: pytest.Captu
     tests = [value for name, value in names.items() if name.startswith("test_")]
     for test in tests:
         test()
-    assert tests or ADDRESS in EXAMPLES[place]
+    assert tests or ADDRESS in EXAMPLES[place] or "Client(" not in EXAMPLES[place]
     said = capsys.readouterr().out.splitlines()
     assert len(said) == len(SAID[place])
     for line, begin in zip(said, SAID[place], strict=True):
