@@ -213,11 +213,21 @@ REGION_TESTS := tests/unit/shardmgr $(addprefix tests/integration/test_,promotio
 test-regions: system-packages $(DEV) ## the tests of databases with a server in each region, with the long ones
 	@$(BIN)/python -m pytest -rP $(REGION_TESTS) $(ARGS)
 
+# Side by side what needs the processor; then one by one what kills, measures or starts many processes.
+SIDE_BY_SIDE := $(addprefix tests/,simulation unit contract behaviour)
+
 .PHONY: test-long
 test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems of the benchmarks
 	@tools/system_packages.sh race
+ifdef ARGS
 	@$(BIN)/python -m pytest -m long $(ARGS)
-	@$(if $(ARGS),,$(MAKE) --no-print-directory test-compiled LEVEL=2)
+else
+	@code=0; \
+	$(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal $(SIDE_BY_SIDE) || code=$$?; \
+	$(BIN)/python -m pytest -m long $(addprefix --ignore ,$(SIDE_BY_SIDE)) || code=$$?; \
+	$(MAKE) --no-print-directory test-compiled LEVEL=2 || code=$$?; \
+	exit $$code
+endif
 
 .PHONY: pictures
 pictures: system-packages $(DEV) ## take the pictures of docs/console.md again

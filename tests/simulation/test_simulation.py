@@ -49,13 +49,13 @@ from tests.support import (
 from tests.support.forked_programs import preload, run_program
 
 ROOT = Path(__file__).parents[2]
-SEEDS, LONG_SEEDS = 12, range(0, 1_000, 50)
-"""Seeds 0 to 11 always, and up to 999 in the long tests. Each has at least 300 items, 2,000 calls and 3 crashes."""
-FLEET_SEEDS, FLEET_LONG_SEEDS = 8, range(0, 1_000, 25)
-"""Seeds 0 to 7 always, and up to 999 in the long tests. Each has at least 200 items, 1,200 calls and 3 crashes."""
-HEAVY_SEEDS, HEAVY_LONG_SEEDS = 12, range(0, 200, 25)
-JOURNAL_SEEDS, JOURNAL_LONG_SEEDS = 5, range(0, 200, 10)
-GROUPS_SEEDS, GROUPS_LONG_SEEDS = 5, range(0, 200, 10)
+SEEDS, LONG_SEEDS = 12, range(0, 300, 50)
+"""Seeds 0 to 11 always, and up to 299 in the long tests. Each has at least 300 items, 2,000 calls and 3 crashes."""
+FLEET_SEEDS, FLEET_LONG_SEEDS = 8, range(0, 300, 50)
+"""Seeds 0 to 7 always, and up to 299 in the long tests. Each has at least 200 items, 1,200 calls and 3 crashes."""
+HEAVY_SEEDS, HEAVY_LONG_SEEDS = 12, range(0, 100, 25)
+JOURNAL_SEEDS, JOURNAL_LONG_SEEDS = 5, range(0, 50, 25)
+GROUPS_SEEDS, GROUPS_LONG_SEEDS = 5, range(0, 30, 15)
 
 
 def chunks(first: int, bases: range) -> pytest.MarkDecorator:
