@@ -324,7 +324,7 @@ class OwnedShard:
     @property
     def write_refusal(self) -> str | None:
         """Why the store answers reads but refuses writes, which is that it has no room; None when it has room."""
-        return self._writer.full_reason
+        return self._writer.refused_writes.full_reason
 
     @property
     def undeliverable_reason(self) -> str | None:
@@ -333,7 +333,7 @@ class OwnedShard:
             return "it is not served now"
         if self._writer.unavailable_reason is None and self._writer.is_stalled:
             return f"its database has not answered for more than {STALLED_S:g} s"
-        return self._writer.unavailable_reason or self._writer.full_reason
+        return self._writer.unavailable_reason or self._writer.refused_writes.full_reason
 
     def may_deliver(self, topic: TopicName) -> bool:
         """Whether it has an item of the topic that is READY, or may become READY."""

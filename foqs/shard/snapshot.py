@@ -87,7 +87,7 @@ def take_snapshot(
         held_items=intake.held_back_count,
         bisection_batch_count=writer.bisection_batch_count,
         flush_items_limit=intake.items_max,
-        refused_writes=writer.refused_writes,
+        refused_writes=writer.refused_writes.count,
         reconnects=writer.reconnects,
         reads_waiting=reader.waiting_count,
         read_failures=reader.failure_count,

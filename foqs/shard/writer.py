@@ -32,10 +32,11 @@ from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.flush_report import FlushReport
 from foqs.shard.host_services import HostServices
 from foqs.shard.owned_store import OwnedStore, OwnershipGivenUp, ShardLost
+from foqs.shard.refused_writes import RefusedWrites
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_memory import ShardMemory
 from foqs.store.port import FencedOut, IdempotencyKeyExists, Store, StoreLost, WriteRefused
-from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
+from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +53,6 @@ _EMPTY_BATCH: Final = Batch()
 
 STALLED_S: Final = 1.0
 """A shard whose writer has waited this long for the database delivers nothing meanwhile: other shards may have items."""
-
-FULL_PROBE_S: Final = 1.0
-"""After a refusal for want of room an empty flush is tried this often, so that an idle shard notices when there is room."""
-FULL_S: Final = 5.0
-"""A refusal for want of room stands this long: an almost full disk takes small writes between refusals."""
-
-_LANES_OF_VALUES: Final = frozenset({Lane.INSERT, Lane.NACK})
-"""The lanes whose entries bring values of their callers, such as metadata."""
-
-_REFUSAL_LOG_INTERVAL_S: Final = 1.0
-"""The least time between two log lines about refused writes."""
 
 
 class Writer:
@@ -100,14 +90,6 @@ class Writer:
         """When the trouble of `unavailable_reason` began."""
         self.unavailable_reason: str | None = None
         """Why the store does not answer or refuses this owner's writes; None when it works."""
-        self.full_reason: str | None = None
-        """Why the database has no room for writes; None if it has."""
-        self._full_refusals = 0
-        """How many of `Store.full_refusals` it has noted."""
-        self._full_at_s = 0.0
-        """When it last refused a write for want of room."""
-        self._room_probe: asyncio.TimerHandle | None = None
-        """The next flush that tries whether there is room; at most one is planned."""
         self._owned = owned
         self._shard = owned.shard
         self._store = owned.store
@@ -119,6 +101,7 @@ class Writer:
         self._retry_policies = host.namespaces.retry_policies
         self._backoff = host.backoff
         self._stopwatch_s = host.clock.stopwatch_s
+        self.refused_writes = RefusedWrites(owned.shard, host.clock.stopwatch_s, self.request_flush)
         self._observer = host.observer
         self._memory = memory
         self._planner = planner
@@ -153,9 +136,6 @@ class Writer:
         """The database refused them; they are tried again after a pause."""
         self.is_ended = False
         """New operations would never be written."""
-        self.refused_writes = 0
-        """Single entries that the database refused for good."""
-        self._next_refusal_log_s = 0.0
         self.key_reruns = 0
         self.key_expiry_flushes = 0
         """Flushes that deleted expired keys."""
@@ -398,66 +378,10 @@ class Writer:
             for half in batch.split():
                 await self._commit_or_bisect(half)
         else:
-            self._log_refusal(refusal)
+            self.refused_writes.add(refusal)
             for part in batch.parts:
-                part.fail(self._refusal_error(refusal, part))
+                part.fail(self.refused_writes.error_of(refusal, part))
                 self._memory.on_refused(part)
-
-    def _refusal_error(self, refusal: WriteRefused, part: Part[Any]) -> FoqsError:
-        """Return the error of a part that was refused alone: of a single entry, or of a whole operation."""
-        text = f"the database of shard {self._shard} refused this write: {refusal}"
-        if part.count > 1:
-            text = (
-                f"the database of shard {self._shard} refused one of the {part.count} items, so none is written: {refusal}; "
-                "enqueue them one by one to find it"
-            )
-        if refusal.is_bad_value and part.operation.lane in _LANES_OF_VALUES:
-            return InvalidArgument(text)
-        return Unavailable(text, retry_after_ms=1_000)
-
-    def _log_refusal(self, refusal: WriteRefused) -> None:
-        """Log a refusal, but not each one: a full disk refuses everything, and the log may be on the same disk."""
-        self.refused_writes += 1
-        if self._stopwatch_s() >= self._next_refusal_log_s:
-            self._next_refusal_log_s = self._stopwatch_s() + _REFUSAL_LOG_INTERVAL_S
-            log.warning(
-                "shard %d: the database refused a write (refusal %d since this host acquired the shard): %s",
-                self._shard,
-                self.refused_writes,
-                refusal,
-            )
-
-    def _on_refused_as_full(self, reason: str) -> None:
-        self._full_at_s = self._stopwatch_s()
-        self.full_reason = reason
-        if self._room_probe is None:
-            self._probe_room_later()
-
-    def _on_extra_writes_refused(self, reason: str) -> None:
-        """Note that there was no room for what the store writes beside a flush. The flush is committed."""
-        self.refused_writes += 1
-        if self.full_reason is None:
-            log.warning(
-                "shard %d: the database has no room for rows that the journal owes, so new items will be refused: %s",
-                self._shard,
-                reason,
-            )
-        self._on_refused_as_full(reason)
-
-    def _on_committed_while_full(self) -> None:
-        """Say that there is room if nothing was refused for a while. A disk that is almost full takes small writes."""
-        if self._stopwatch_s() - self._full_at_s >= FULL_S:
-            log.info("shard %d: the database has room again", self._shard)
-            self.full_reason = None
-
-    def _probe_room_later(self) -> None:
-        self._room_probe = asyncio.get_running_loop().call_later(FULL_PROBE_S, self._probe_room)
-
-    def _probe_room(self) -> None:
-        self._room_probe = None
-        if self.full_reason is not None and not self.is_ended:
-            self.request_flush()
-            self._probe_room_later()
 
     def _bisect_later(self, batch: Batch) -> None:
         """Queue refused inserts before all others. Their callers may withdraw them meanwhile."""
@@ -507,12 +431,7 @@ class Writer:
         self._is_maybe_written = True
         if batch.key_slots:
             self._pending_key_slots = ()
-        full_refusals, reason = self._store.full_refusals
-        if full_refusals > self._full_refusals:
-            self._full_refusals = full_refusals
-            self._on_extra_writes_refused(reason)
-        elif self.full_reason is not None:
-            self._on_committed_while_full()
+        self.refused_writes.on_committed(self._store.full_refusals)
         if not self._finished and not self._committed:
             # They are reported when the next flush is on its way to the database: nothing is awaited before.
             asyncio.get_running_loop().call_soon(self._report_commits)
@@ -599,7 +518,7 @@ class Writer:
             if refused.is_retryable or refused.is_full:
                 self._breaker.on_flush_failed(str(refused))
             if refused.is_full:
-                self._on_refused_as_full(str(refused))
+                self.refused_writes.on_full(str(refused))
             raise
         except StoreLost as lost:
             self._is_maybe_written = True
@@ -685,6 +604,7 @@ class Writer:
     def _fail_all(self, error: FoqsError, is_maybe_written: bool) -> None:
         """Fail everything that waits with `error`; the flush under way with `UnknownOutcome` if it may be written."""
         self.is_ended = True
+        self.refused_writes.close()
         self._report_commits()
         self._between_flushes.clear()
         unknown = UnknownOutcome(

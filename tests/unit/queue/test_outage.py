@@ -10,7 +10,8 @@ from foqs.core.items.item import State
 from foqs.queue.engine import Engine
 from foqs.queue.outage import NothingDeliverable, Outage, with_given_up_lease
 from foqs.queue.suspension import WITHOUT_SESSION
-from foqs.shard.writer import FULL_S, STALLED_S
+from foqs.shard.refused_writes import FULL_S
+from foqs.shard.writer import STALLED_S
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreError, StoreLost, WriteRefused
 from tests.support.builders import engine_settings, new_item
