@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs_client import errors
+from foqs_client.routed_calls import RoutedCalls
 from foqs_contract.idl import ttypes
-from foqs_contract.request import Request
 from foqs_contract.thrift_method import ThriftMethod
 
 PERMISSIONS: Final = {"enqueue": 1, "consume": 2, "admin": 3}
@@ -152,13 +152,8 @@ class AuditPage:
     missing_hosts: tuple[str, ...]
 
 
-class AdminCalls:
+class AdminCalls(RoutedCalls):
     """The administrative calls. The default namespace is the client's."""
-
-    namespace: str
-
-    async def _call(self, method: ThriftMethod, request: Request, timeout_ms: int | None) -> Any:
-        raise NotImplementedError
 
     async def create_namespace(self, settings: Namespace, *, timeout_ms: int | None = None) -> Namespace:
         """Create a namespace and return its settings.

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Final
 
 from foqs_client import conversion
 from foqs_client.errors import FoqsError, InvalidArgument, NotFound
+from foqs_client.routed_calls import RoutedCalls
 from foqs_client.types import Change, ItemFilter
 from foqs_contract.bulk_actions import BULK_ACTIONS, CHANGES, BulkActionRow, action_of
 from foqs_contract.idl import ttypes
-from foqs_contract.request import Request
 from foqs_contract.thrift_method import ThriftMethod
 
 LIVE_STATES: Final = frozenset(("running", "interrupted"))
@@ -84,14 +83,8 @@ class BulkJob:
         return self.state != "running" and self.owner is None
 
 
-class BulkJobCalls:
+class BulkJobCalls(RoutedCalls):
     """The calls about bulk jobs of the client's namespace."""
-
-    namespace: str
-    _rng: Random
-
-    async def _call(self, method: ThriftMethod, request: Request, timeout_ms: int | None) -> Any:
-        raise NotImplementedError
 
     async def start_bulk_job(
         self,

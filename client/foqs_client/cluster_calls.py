@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from foqs_client import conversion
+from foqs_client.routed_calls import RoutedCalls
 from foqs_client.types import Host, Shard
 from foqs_contract.idl import ttypes
-from foqs_contract.request import Request
 from foqs_contract.thrift_method import ThriftMethod
 
 HostRef: TypeAlias = str | tuple[str, int]
@@ -22,11 +22,8 @@ _PAGE_ROWS: Final = 500
 _T = TypeVar("_T")
 
 
-class ClusterCalls:
+class ClusterCalls(RoutedCalls):
     """The calls about hosts and shards."""
-
-    async def _call(self, method: ThriftMethod, request: Request, timeout_ms: int | None) -> Any:
-        raise NotImplementedError
 
     async def list_shards(self, *, timeout_ms: int | None = None) -> list[Shard]:
         """List all shards by number, with the hosts that should own them. `timeout_ms` is the time of each page."""

@@ -9,6 +9,7 @@ before `retry_after_ms`. Sends nothing itself.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -35,7 +36,7 @@ E = TypeVar("E")
 R = TypeVar("R", bound=EntryResult)
 
 
-class RetriedCall(Generic[E, R]):
+class RetriedCall(ABC, Generic[E, R]):
     """Collects the results of a call over its attempts, and says which entries the next attempt holds.
 
     Args:
@@ -134,9 +135,9 @@ class RetriedCall(Generic[E, R]):
 
     # ------------------------------------------------------ for subclasses to set
 
+    @abstractmethod
     def failure_result(self, error: FoqsError) -> R:
         """Return the result of an entry that failed."""
-        raise NotImplementedError
 
     def success_result(self, index: int, result: R) -> R:
         """Return the caller's result for an entry that succeeded."""
