@@ -9,9 +9,7 @@ end each item was changed once. `python -m tests.simulation.job_takeovers` plays
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
@@ -22,6 +20,7 @@ from foqs.queue.bulk_jobs.bulk_job import BulkJobRecord, BulkJobRecords, BulkJob
 from foqs.queue.bulk_jobs.bulk_job_document import parse_jobs
 from foqs.queue.bulk_jobs.bulk_job_transitions import BulkJobProgress
 from tests.simulation.planting import plant
+from tests.simulation.played_seeds import play_seeds
 from tests.support.bulk_job_world import BulkJobWorld, Member, NotedItems, SharedDocuments
 from tests.support.virtual_time import run_virtual
 
@@ -163,24 +162,5 @@ def former_host_writes() -> None:
 BUGS: Final[Mapping[str, Callable[[], None]]] = {"former-host-writes": former_host_writes}
 
 
-def main() -> int:
-    """Play all seeds. Returns 1 if any has a violation."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plant", choices=sorted(BUGS))
-    asked = parser.parse_args()
-    if asked.plant:
-        BUGS[asked.plant]()
-    violations: list[str] = []
-    takeovers = 0
-    for seed in SEEDS:
-        found, taken = play(seed)
-        violations += [f"seed {seed}: {violation}" for violation in found]
-        takeovers += taken
-    print("\n".join(violations))
-    print(f"{len(SEEDS)} seeds, {takeovers} takeovers, {len(violations)} violations")
-    return 1 if violations or not takeovers else 0
-
-
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    raise SystemExit(main())
+    raise SystemExit(play_seeds(__doc__, SEEDS, play, "takeovers", BUGS))

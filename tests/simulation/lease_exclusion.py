@@ -9,9 +9,7 @@ plays the seeds; `--plant NAME` plants a bug first.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
@@ -21,6 +19,7 @@ from foqs_client import Client, Item, Outcome, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Job
 from foqs_client.consumer.in_flight_set import InFlightItem, InFlightSet
 from tests.simulation.planting import plant
+from tests.simulation.played_seeds import play_seeds
 from tests.support.virtual_time import run_virtual
 
 SEEDS: Final = range(16)
@@ -146,24 +145,5 @@ BUGS: Final[Mapping[str, Callable[[], None]]] = {
 }
 
 
-def main() -> int:
-    """Play all seeds. Returns 1 if any has a violation."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plant", choices=sorted(BUGS))
-    asked = parser.parse_args()
-    if asked.plant:
-        BUGS[asked.plant]()
-    violations: list[str] = []
-    lost = 0
-    for seed in SEEDS:
-        found, losses = play(seed)
-        violations += [f"seed {seed}: {violation}" for violation in found]
-        lost += losses
-    print("\n".join(violations))
-    print(f"{len(SEEDS)} seeds, {lost} leases lost, {len(violations)} violations")
-    return 1 if violations or not lost else 0
-
-
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    raise SystemExit(main())
+    raise SystemExit(play_seeds(__doc__, SEEDS, play, "lost leases", BUGS))

@@ -9,10 +9,8 @@ tests.simulation.lost_commits` plays the seeds; `--plant NAME` plants a bug firs
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -27,6 +25,7 @@ from foqs.shard import writer
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs_contract.errors import FoqsError
 from tests.simulation.planting import plant
+from tests.simulation.played_seeds import play_seeds
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import differences, is_at_rest
@@ -154,24 +153,5 @@ def behind_is_committed() -> None:
 BUGS: Final[Mapping[str, Callable[[], None]]] = {"behind-is-committed": behind_is_committed}
 
 
-def main() -> int:
-    """Play all seeds. Returns 1 if any has a violation."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plant", choices=sorted(BUGS))
-    asked: Any = parser.parse_args()
-    if asked.plant:
-        BUGS[asked.plant]()
-    violations: list[str] = []
-    lost = 0
-    for seed in SEEDS:
-        found, commits = play(seed)
-        violations += [f"seed {seed}: {violation}" for violation in found]
-        lost += commits
-    print("\n".join(violations))
-    print(f"{len(SEEDS)} seeds, {lost} commits lost, {len(violations)} violations")
-    return 1 if violations or not lost else 0
-
-
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
-    raise SystemExit(main())
+    raise SystemExit(play_seeds(__doc__, SEEDS, play, "lost commits", BUGS))
