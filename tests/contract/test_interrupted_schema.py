@@ -29,7 +29,7 @@ from foqs.store.sqlite.sqlite_store import SqliteStore
 from foqs.telemetry.findings import Finding
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
-from tests.support.mysql9 import running
+from tests.support.mysql9 import MYSQL9_IF_LONG, running
 from tests.support.older_tables import NEWEST, OlderShard
 from tests.support.sqlite_files import edit
 from tests.support.stores import Ownership, contents, make_row, opened
@@ -51,7 +51,7 @@ UNSYNCED = {
 """No server crashes here, and each of hundreds of tables would be synced several times."""
 
 
-@pytest.fixture(params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)], scope="module")
+@pytest.fixture(params=MYSQL9_IF_LONG, scope="module")
 def mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     with running(str(request.param), *UNSYNCED[str(request.param)]) as server:
         yield server

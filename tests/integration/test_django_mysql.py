@@ -11,7 +11,7 @@ import pytest
 from foqs_client import SyncClient
 from tests.support.django_page import FILES, Project
 from tests.support.mariadb import MariaDb
-from tests.support.mysql9 import running
+from tests.support.mysql9 import MYSQL9_IF_LONG, running
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
 
@@ -36,7 +36,7 @@ except ArithmeticError:
 pytestmark = [pytest.mark.process, pytest.mark.mysql]
 
 
-@pytest.fixture(params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+@pytest.fixture(params=MYSQL9_IF_LONG)
 def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     with running(request.param) as server:
         yield server

@@ -18,7 +18,7 @@ from foqs.dev.server_process import temporary_folder
 from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
-from tests.support.mysql9 import BOTH, running
+from tests.support.mysql9 import BOTH, MYSQL9_IF_LONG, running
 from tests.support.poll import until
 from tests.support.processes import RestartableHost, quick_host
 from tests.support.tables import Tables, in_mariadb, in_sqlite
@@ -126,7 +126,7 @@ def test_a_host_on_a_server_replies_after_the_sync_of_the_redo_log(tmp_path: Pat
         assert traced_on_server(tmp_path, server, unsafe=False) == [None] * 3 * ROUNDS
 
 
-@pytest.mark.parametrize("kind", ["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", MYSQL9_IF_LONG)
 @pytest.mark.parametrize("level", [0, 2])
 def test_a_server_that_does_not_sync_at_commit_is_found_by_the_trace_and_by_the_host(
     tmp_path: Path, level: int, kind: str

@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.test_kill import kill_under_load, seed
 from tests.support.mariadb import MariaDb
-from tests.support.mysql9 import running
+from tests.support.mysql9 import MYSQL9_IF_LONG, running
 from tests.support.poll import until
 from tests.support.processes import RestartableHost, quick_host
 from tests.support.tables import Tables, in_mariadb, in_sqlite
@@ -146,7 +146,6 @@ SIZES = [
     pytest.param(SHORT, marks=pytest.mark.timeout(480), id="short"),
     pytest.param(LONG, marks=[pytest.mark.long, pytest.mark.timeout(3_600)], id="long"),
 ]
-SERVERS = ["mariadb", pytest.param("mysql9", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -156,7 +155,7 @@ def test_a_host_that_journals_on_sqlite_may_be_killed_at_any_moment(tmp_path: Pa
 
 
 @pytest.mark.mysql
-@pytest.mark.parametrize("server", SERVERS, indirect=True)
+@pytest.mark.parametrize("server", MYSQL9_IF_LONG, indirect=True)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_host_that_journals_on_a_server_may_be_killed_at_any_moment(
     tmp_path: Path, server: MariaDb, size: Size, seed: int
@@ -166,7 +165,7 @@ def test_a_host_that_journals_on_a_server_may_be_killed_at_any_moment(
 
 
 @pytest.mark.mysql
-@pytest.mark.parametrize("server", SERVERS, indirect=True)
+@pytest.mark.parametrize("server", MYSQL9_IF_LONG, indirect=True)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_database_of_a_host_that_journals_may_be_killed_at_any_moment(
     tmp_path: Path, server: MariaDb, size: Size, seed: int

@@ -20,7 +20,7 @@ from tests.support.history import Call, CallEnd, History, Record, machine_clock_
 from tests.support.item_account import in_flight
 from tests.support.load_run import check_run, stop_and_drain
 from tests.support.mariadb import MariaDb
-from tests.support.mysql9 import running
+from tests.support.mysql9 import MYSQL9_IF_LONG, running
 from tests.support.processes import RestartableHost
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 from tests.support.workload import FAR_TOPIC, Load, pause
@@ -40,7 +40,7 @@ def seed() -> int:
     return number
 
 
-@pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=MYSQL9_IF_LONG)
 def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     """MariaDB, then MySQL 9."""
     with running(request.param) as server:

@@ -23,6 +23,7 @@ from shardmgr.registry.port import Registry
 from shardmgr.server_port import ServerFailed
 from tests.support.aio import run
 from tests.support.local_ensemble import LocalEnsemble
+from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.poll import until
 from tests.support.region_servers import SCHEMA, RegionServers
 
@@ -33,16 +34,13 @@ _WRITERS = 4
 READ_ONLY = "1290|1836"
 
 
-KINDS = ["mariadb", pytest.param("mysql9", marks=pytest.mark.long)]
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=MYSQL9_IF_LONG)
 def servers(request: pytest.FixtureRequest) -> Iterator[RegionServers]:
     with RegionServers(request.param, 2) as started:
         yield started
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=MYSQL9_IF_LONG)
 def three_servers(request: pytest.FixtureRequest) -> Iterator[RegionServers]:
     with RegionServers(request.param, 3) as started:
         yield started

@@ -15,6 +15,7 @@ from foqs_client import Client, FoqsError, Item
 from tests.integration.test_region_drain import Load, Site, load
 from tests.support.aio import run
 from tests.support.dequeue_all import dequeue_all
+from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.poll import eventually
 from tests.support.region_servers import RegionServers
 from tests.support.zookeeper import ZooKeeper
@@ -35,7 +36,7 @@ async def adopt(site: Site, policy: str) -> None:
     await site.served_by("one")
 
 
-@pytest.mark.parametrize("kind", ["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", MYSQL9_IF_LONG)
 def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknowledged_is_lost(
     tmp_path: Path, kind: str
 ) -> None:

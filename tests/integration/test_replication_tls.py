@@ -16,12 +16,13 @@ from shardmgr.primary import ServerReport
 from shardmgr.promotion import SendCommand, ServerCommand
 from tests.support.aio import run
 from tests.support.certificates import Authority
+from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.region_servers import SCHEMA, RegionServers
 
 pytestmark = [pytest.mark.mysql, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+@pytest.fixture(params=MYSQL9_IF_LONG)
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[RegionServers, Path, Path]]:
     """Two servers with certificates of one CA, the file of this CA, and that of another one."""
     (tmp_path / "other").mkdir()

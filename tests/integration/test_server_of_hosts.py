@@ -11,12 +11,13 @@ from foqs.store.sql_rows import OWNER_COLUMNS
 from shardmgr.first_entry import SeenByHosts
 from shardmgr.server_port import ServerFailed
 from tests.support.aio import run
+from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.region_servers import SCHEMA, RegionServers
 
 pytestmark = [pytest.mark.mysql, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+@pytest.fixture(params=MYSQL9_IF_LONG)
 def servers(request: pytest.FixtureRequest) -> Iterator[RegionServers]:
     with RegionServers(request.param, 2) as started:
         yield started

@@ -15,6 +15,7 @@ from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import StoreLost
 from tests.integration.test_promotion import serving
 from tests.support.aio import run
+from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.poll import until
 from tests.support.region_servers import SCHEMA, RegionServers
 from tests.support.stores import OTHER, make_row, opened
@@ -22,7 +23,7 @@ from tests.support.stores import OTHER, make_row, opened
 pytestmark = [pytest.mark.mysql, pytest.mark.timeout(180)]
 
 
-@pytest.fixture(params=["mariadb", pytest.param("mysql9", marks=pytest.mark.long)])
+@pytest.fixture(params=MYSQL9_IF_LONG)
 def servers(request: pytest.FixtureRequest) -> Iterator[RegionServers]:
     with RegionServers(request.param, 2) as started:
         yield started

@@ -62,6 +62,8 @@ KINDS: Final[Mapping[str, type[MariaDb]]] = {"mariadb": MariaDb, "mysql9": MySql
 IN_CONTAINERS: Final[Mapping[str, type[MariaDb]]] = {"mariadb": containers.MariaDb, "mysql9": containers.MySql9}
 BOTH: Final = tuple(pytest.param(kind, marks=pytest.mark.mysql) for kind in KINDS)
 """The parameters of a test that runs on either kind of server."""
+MYSQL9_IF_LONG: Final = ("mariadb", pytest.param("mysql9", marks=pytest.mark.long))
+"""For stories of servers: MySQL 9 is in the long tests."""
 
 
 @contextmanager
