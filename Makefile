@@ -207,7 +207,7 @@ test-containers: $(DEV) ## the tests in containers, by the engine that DOCKER_HO
 	$(BIN)/python -m pytest -m containers tests/containers $(ARGS); \
 	TEST_IN_CONTAINERS=1 $(BIN)/python -m pytest -m 'mysql or zookeeper' $(IN_CONTAINERS) $(ARGS)
 
-REGION_TESTS := tests/unit/shardmgr $(addprefix tests/integration/test_,promotion.py region_drain.py region_loss.py replication_tls.py server_of_hosts.py takeover_barrier.py)
+REGION_TESTS := tests/unit/shardmgr $(addprefix tests/integration/test_,promotion.py region_drain.py region_loss.py region_rebuild.py replication_tls.py server_of_hosts.py takeover_barrier.py)
 
 .PHONY: test-regions
 test-regions: system-packages $(DEV) ## the tests of databases with a server in each region, with the long ones

@@ -52,6 +52,7 @@ strace strace
 sqlite3 sqlite3
 promtool prometheus
 mariadb-dump mariadb-client
+mariadb-backup mariadb-backup
 postgres postgresql
 systemd-analyze systemd
 java default-jre-headless

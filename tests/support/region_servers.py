@@ -36,6 +36,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "--relay-log-recovery=OFF",
         "--plugin-load-add=semisync_source.so",
         "--plugin-load-add=semisync_replica.so",
+        "--plugin-load-add=mysql_clone.so",
     ),
 }
 PROMOTER_RIGHTS: Final = {
@@ -135,6 +136,12 @@ class RegionServers:
         """Weaken a primary by hand: its commits wait for no acker."""
         setting = "rpl_semi_sync_master_enabled" if self.kind == "mariadb" else "rpl_semi_sync_source_enabled"
         self.servers[name].query(f"SET GLOBAL {setting} = 0")
+
+    def acknowledging(self, name: str) -> int:
+        """Return how many servers acknowledge for a primary."""
+        word = "master" if self.kind == "mariadb" else "source"
+        [(_, count)] = self.servers[name].query(f"SHOW STATUS LIKE 'Rpl_semi_sync_{word}_clients'")
+        return int(count)
 
     def waits_for_ack(self, name: str) -> bool:
         """Return whether a commit waits for an acker."""

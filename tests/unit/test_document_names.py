@@ -22,10 +22,12 @@ NAMES_OF_OTHERS: Final = {
     "innodb_undo_tablespaces": "a variable of MariaDB",
     "keyCertSign": "X.509",
     "linux_x86_64": "a platform of Python's packages",
+    "mariadb_backup_binlog_info": "a file of mariadb-backup",
     "minPartitions": "an option of Spark's source for Kafka",
     "proxy_pass": "nginx",
     "replica_preserve_commit_order": "a variable of MySQL",
     "targetValue": "KEDA",
+    "xtrabackup_binlog_info": "a file of mariadb-backup",
 }
 FILES_NAMED_FROM_PARTS: Final = {"console-secret.json": "the name of the document, and a suffix"}
 FORMER_NAMES: Final = {

@@ -30,6 +30,7 @@ def test_every_program_that_is_missing_is_named(tmp_path: Path) -> None:
         "npm",
         "strace",
         "sqlite3",
+        "mariadb-backup",
         "mariadb-client",
         "default-jre-headless",
         "prometheus",
