@@ -162,5 +162,9 @@ def former_host_writes() -> None:
 BUGS: Final[Mapping[str, Callable[[], None]]] = {"former-host-writes": former_host_writes}
 
 
+def main() -> int:
+    return play_seeds(__doc__, SEEDS, play, "takeovers", BUGS)
+
+
 if __name__ == "__main__":
-    raise SystemExit(play_seeds(__doc__, SEEDS, play, "takeovers", BUGS))
+    raise SystemExit(main())

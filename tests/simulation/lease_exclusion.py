@@ -145,5 +145,9 @@ BUGS: Final[Mapping[str, Callable[[], None]]] = {
 }
 
 
+def main() -> int:
+    return play_seeds(__doc__, SEEDS, play, "lost leases", BUGS)
+
+
 if __name__ == "__main__":
-    raise SystemExit(play_seeds(__doc__, SEEDS, play, "lost leases", BUGS))
+    raise SystemExit(main())

@@ -153,5 +153,9 @@ def behind_is_committed() -> None:
 BUGS: Final[Mapping[str, Callable[[], None]]] = {"behind-is-committed": behind_is_committed}
 
 
+def main() -> int:
+    return play_seeds(__doc__, SEEDS, play, "lost commits", BUGS)
+
+
 if __name__ == "__main__":
-    raise SystemExit(play_seeds(__doc__, SEEDS, play, "lost commits", BUGS))
+    raise SystemExit(main())
