@@ -47,7 +47,7 @@ def pytest_collection_finish() -> None:
     """Leave out the tests themselves, half a million objects, when garbage is collected.
 
     Each full collection would hold a test's event loop for half a second of CPU, which
-    on a busy machine is longer than the deadline of a call.
+    is several seconds on a busy machine.
     """
     gc.freeze()
     gc.enable()

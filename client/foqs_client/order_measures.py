@@ -56,7 +56,9 @@ def measure_order(sent: Iterable[Hashable], received: Iterable[Hashable]) -> Ord
         receipts += 1
         places.setdefault(place_of[item])
     order = list(places)
-    moved = sum(abs(here - there) for here, there in zip(_ranks(order), range(len(order)), strict=True))
+    right_place = {place: rank for rank, place in enumerate(sorted(order))}
+    """Where each would be if the lost ones were left out."""
+    moved = sum(abs(right_place[place] - received_as) for received_as, place in enumerate(order))
     count = len(order)
     return OrderMeasures(
         received=count,
@@ -65,12 +67,6 @@ def measure_order(sent: Iterable[Hashable], received: Iterable[Hashable]) -> Ord
         out_of_order_rate=(count - _longest_increasing(order)) / count if count else 0.0,
         mean_displacement=moved / count if count else 0.0,
     )
-
-
-def _ranks(order: list[int]) -> list[int]:
-    """Return for each place how many of these are smaller: its right place when the lost ones are left out."""
-    rank_of = {place: rank for rank, place in enumerate(sorted(order))}
-    return [rank_of[place] for place in order]
 
 
 def _longest_increasing(order: list[int]) -> int:

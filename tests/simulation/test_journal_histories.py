@@ -43,5 +43,5 @@ def test_tables_with_a_journal_hold_what_tables_hold_that_are_written_through(ch
 
 
 def seeds_of(chunk: int, histories: int) -> range:
-    """Return the seeds of one of the `CHUNKS` equal parts of so many histories."""
+    """Return the seeds of one of the `CHUNKS` equal parts of this many histories."""
     return range(chunk * histories // CHUNKS, (chunk + 1) * histories // CHUNKS)
