@@ -160,6 +160,11 @@ class Load:
         async with self._acknowledged:
             await self._acknowledged.wait_for(lambda: len(self.enqueued) >= enough)
 
+    def assert_nothing_is_lost(self, taken: list[bytes]) -> None:
+        """Assert that these payloads of all deliveries have each acknowledged item, and each item once."""
+        assert len(taken) == len(set(taken))
+        assert self.enqueued <= set(taken) <= self.tried
+
     def longest_gap_s(self, begin_s: float) -> float:
         """Return the longest time since a moment in which nothing was acknowledged."""
         moments = [begin_s, *(each for each in self.moments_s if each > begin_s)]
@@ -207,8 +212,7 @@ def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain
             for outcome in await client.ack(held):
                 outcome.require()
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued <= set(taken) <= producers.tried
+        producers.assert_nothing_is_lost(taken)
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack)), timeout=280)
@@ -239,8 +243,7 @@ def test_primary_moves_ten_times_under_load_and_every_held_lease_is_acked(tmp_pa
         print("no item was acknowledged for", ", ".join(f"{each:.1f}" for each in sorted(gaps_s)), "s")
         async with Client(site.address) as client:
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued <= set(taken) <= producers.tried
+        producers.assert_nothing_is_lost(taken)
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack)), timeout=880)

@@ -59,8 +59,7 @@ def test_region_that_dies_is_replaced_by_hosts_of_another_one_and_nothing_acknow
                     assert "main: a has all that it has" in await site.foqs("database", "rejoin", "main", "a")
                     await producers.wait_for_more()
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued <= set(taken) <= producers.tried
+        producers.assert_nothing_is_lost(taken)
 
     with ZooKeeper() as zookeeper, RegionServers(kind, 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
@@ -90,8 +89,7 @@ def test_primary_is_lost_ten_times_and_the_lost_one_rejoins_each_time(tmp_path: 
             print("no item was acknowledged for", ", ".join(f"{each:.1f}" for each in sorted(away_s)), "s")
         async with Client(site.address) as client:
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued <= set(taken) <= producers.tried
+        producers.assert_nothing_is_lost(taken)
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=1_180)
@@ -115,8 +113,7 @@ def test_primary_that_stands_still_is_replaced_and_acknowledges_nothing_when_it_
             )
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued <= set(taken) <= producers.tried
+        producers.assert_nothing_is_lost(taken)
         # It waits for acks, and nobody receives from it: no commit of a host that has its old entry returns.
         [(_, acknowledging)] = servers.servers["a"].query("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'")
         [(_, waits)] = servers.servers["a"].query("SHOW STATUS LIKE 'Rpl_semi_sync_master_status'")
@@ -270,8 +267,7 @@ def test_acker_that_is_away_is_removed_once_its_account_is_locked_and_hosts_repl
             assert int(row_of_main(await site.foqs("region", "list"))[3]) >= 2
         async with Client(site.address) as client:
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued <= set(taken) <= producers.tried
+        producers.assert_nothing_is_lost(taken)
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
@@ -328,8 +324,7 @@ def test_server_that_was_removed_acknowledges_for_the_last_acker_after_the_prima
                     await producers.wait_for_more()
                     assert row_of_main(await site.foqs("region", "list"))[3:5] == ["3", "serving"]
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued <= set(taken) <= producers.tried
+        producers.assert_nothing_is_lost(taken)
 
     with ZooKeeper() as zookeeper, RegionServers(kind, 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
@@ -354,8 +349,7 @@ def test_database_loses_its_entry_under_load_and_is_adopted_again(tmp_path: Path
             await producers.wait_for_more()
         async with Client(site.address) as client:
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued <= set(taken) <= producers.tried
+        producers.assert_nothing_is_lost(taken)
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack), servers), timeout=280)
