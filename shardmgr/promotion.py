@@ -26,7 +26,7 @@ from shardmgr.primary import (
     ServerReport,
     greatest,
 )
-from shardmgr.primary_changes import abort
+from shardmgr.primary_changes import abort, start_revoking
 
 
 class ServerCommand(enum.Enum):
@@ -259,12 +259,18 @@ class Promotion:
         return AwaitChange((self._unapplied(),))
 
     def _promote(self) -> PromotionStep:
-        """Promoting: make the target the primary, and serve when its term is written and acknowledged."""
+        """Promoting: make the target the primary, and serve when its term is written and acknowledged.
+
+        One that has lost the position is replaced, as if it were not reached.
+        """
         entry, report = self._entry, self._reports.get(self._entry.server)
         if report is None:
             return AwaitChange((f"{entry.server} is not reached",))
+        if entry.position is not None and not report.applied.covers(entry.position):
+            # It had the position when the term began, and its start has cut it off. Nobody has used the term.
+            return ReplaceEntry(start_revoking(entry))
         if not self.has_position(report):
-            return AwaitChange((f"{entry.server} lacks what the former term has acknowledged",))
+            return AwaitChange((f"{entry.server} has not applied what it has received of the former term",))
         if report.source or self._lacks_acks(report):
             return self._command_primary(ServerCommand.BECOME_PRIMARY)
         if (step := self._admit_contained(report) or self._follow_if_needed()) is not None:

@@ -532,10 +532,27 @@ def test_promotion_ends_the_replication_lets_the_others_follow_writes_the_term_o
     assert serving == Primary(2, "r2", LossPolicy.SEMI_SYNC, {"r3": ""})
 
 
-def test_target_that_has_lost_the_position_does_not_become_the_primary() -> None:
-    assert missing(PROMOTING, r2=replace(STOPPED, applied=position(8)), r3=STOPPED) == (
-        "r2 lacks what the former term has acknowledged",
-    )
+def test_target_that_has_lost_the_position_is_replaced_by_a_server_that_has_it() -> None:
+    cut = replace(STOPPED, received=None, applied=position(8), kept_log=False)
+    revoking = next_entry(PROMOTING, r2=cut, r3=STOPPED)
+    assert (revoking.state, revoking.position) == (PrimaryState.REVOKING, position(9))
+    fenced = next_entry(revoking, r2=cut, r3=STOPPED)
+    assert (fenced.position, fenced.target) == (position(9), "r3")
+    following = next_entry(fenced, r2=cut, r3=STOPPED)
+    assert (following.term, following.server, following.state) == (3, "r3", PrimaryState.PROMOTING)
+
+
+def test_target_that_alone_had_the_position_and_lost_it_waits_for_an_accepted_loss() -> None:
+    cut, behind = (replace(STOPPED, received=None, applied=position(number)) for number in (8, 7))
+    fenced = next_entry(next_entry(PROMOTING, r2=cut, r3=behind), r2=cut, r3=behind)
+    assert missing(fenced, r2=cut, r3=behind) == ("no server that is reached has received the position of the term",)
+    accepted = next_entry(accept_loss(fenced), r2=cut, r3=behind)
+    assert (accepted.position, accepted.target) == (position(8), "r2")
+
+
+def test_target_that_received_more_than_the_position_applies_it_first() -> None:
+    more = replace(STOPPED, received=position(10))
+    assert missing(PROMOTING, r2=more, r3=STOPPED) == ("r2 has not applied what it has received of the former term",)
 
 
 @pytest.mark.parametrize("policy", LossPolicy)
