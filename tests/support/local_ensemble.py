@@ -70,6 +70,15 @@ class LocalEnsemble:
         """End its session now. A connected user begins another; a disconnected one learns of it by its timeout or when it reconnects."""
         registry.expire()
 
+    def announced_by(self, registry: LocalRegistry) -> set[str]:
+        """Return the entries that a user has announced, each with its folder, such as those of the elections that it has won."""
+        return {
+            f"{folder}/{name}"
+            for folder, entries in self._members.items()
+            for name, entry in entries.items()
+            if entry.owner is registry
+        }
+
     def delete(self, name: str) -> None:
         """Remove a document, as an operator does by hand."""
         assert self._documents is not None

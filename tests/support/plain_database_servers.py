@@ -116,4 +116,7 @@ class PlainDatabaseServers:
         if not self.is_reached(name):
             raise ServerFailed(f"{name}: it is not reached")
         self.promoter.connect(name)
-        return PlainConnection(self, self._world.servers[name])
+        return self._connection(self._world.servers[name])
+
+    def _connection(self, server: PlainServer) -> PlainConnection:
+        return PlainConnection(self, server)

@@ -96,6 +96,12 @@ class PlainServer:
     def standing(self) -> str:
         return f"{self.boot}.{self.starts}"
 
+    def applied_position(self) -> ReplicationPosition:
+        return position_of(self.log)
+
+    def received_position(self) -> ReplicationPosition:
+        return position_of(self.log + self.relay)
+
     def append(self, *, flush: int = 0, epoch: int = 0, term: int = 0) -> int:
         """Write a transaction to the log. Return how many the log has then."""
         number = self.log[-1].number + 1 if self.log else 1
@@ -156,15 +162,20 @@ class PlainServer:
 
         A replica that connects again acknowledges by its position what it has.
         """
-        has = self.log + self.relay
-        if has != source.log[: len(has)]:
+        if not self.is_contained_in(source.log):
             self.is_receiving = False
             return None
-        if len(has) < len(source.log):
-            self.relay.append(source.log[len(has)])
-            has.append(source.log[len(has)])
-        fresh = self.acknowledges and source.acked < len(has)
-        return Ack(self.name, source.name, source.boot, len(has)) if fresh else None
+        count = len(self.log) + len(self.relay)
+        if count < len(source.log):
+            self.relay.append(source.log[count])
+            count += 1
+        fresh = self.acknowledges and source.acked < count
+        return Ack(self.name, source.name, source.boot, count) if fresh else None
+
+    def is_contained_in(self, log: list[Transaction]) -> bool:
+        """Return whether what it has received is a beginning of a log."""
+        has = self.log + self.relay
+        return has == log[: len(has)]
 
     def apply_next(self) -> None:
         if self.is_applying and self.relay:
@@ -178,7 +189,7 @@ class PlainServer:
             # It waits for commits that wait for acks. The command is bounded, and then has no effect.
             self.is_read_only = self.is_read_only or self.is_durable(len(self.log))
         elif command is ServerCommand.FOLLOW:
-            self.acknowledges = True
+            self.acknowledges, self.waits_for_acks = True, False
             self.start_receiving(step.source)
         elif command is ServerCommand.BECOME_PRIMARY:
             self.throw_relay_away()
@@ -457,8 +468,8 @@ class PlainPromoter:
             is_receiving=server.is_receiving,
             acknowledges=server.acknowledges,
             standing=server.standing,
-            received=position_of(server.log + server.relay) if server.knows_received else None,
-            applied=position_of(server.log),
+            received=server.received_position() if server.knows_received else None,
+            applied=server.applied_position(),
             complaint=self.complaint(server),
             heard=self.world.heard(server),
             acknowledgers=self.world.acknowledgers(server),
