@@ -15,7 +15,7 @@ from typing import Final
 
 from foqs.catalog.document import FORMAT_MAX
 from foqs.catalog.key_slot_assignment import SlotAssignment
-from foqs.cluster.position_publisher import PositionPublisher
+from foqs.cluster.position_publisher import PositionPublisher, ReplicaReader
 from foqs.cluster.routing.host_views import HostViews, address_of
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.options.config import Config
@@ -37,6 +37,7 @@ from shardmgr.ownership import OwnershipState, ownership_state_of
 from shardmgr.planner import Planner, PlannerPace
 from shardmgr.port import AssignmentListener
 from shardmgr.registry.port import Registry, RegistryFailed
+from shardmgr.server_port import DatabaseServers
 from shardmgr.session_state import SessionState
 from shardmgr.versions import HostVersions, hosts_without_format, read_versions
 
@@ -53,6 +54,8 @@ class Membership:
         nonce: names this run of the host.
         load: returns how many items wait to be written; announced as `coarse_load`.
         shards: the shards that the host serves, by number.
+        servers: by database with a server in each region, its servers as a promoter reaches them; None: by the configuration.
+        replicas: by such a database and by server, what reads the owner rows there; None: by the configuration.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class Membership:
         agent_pace: AgentPace,
         planner_pace: PlannerPace,
         shards: Mapping[int, OwnedShard],
+        servers: Mapping[str, DatabaseServers] | None = None,
+        replicas: Mapping[str, Mapping[str, ReplicaReader]] | None = None,
     ) -> None:
         self.registry = registry
         self.agent = Agent(
@@ -78,8 +83,10 @@ class Membership:
         )
         self.planner = Planner(registry, nonce, planner_pace, clock.monotonic_ms, rng)
         promoter_pace = PromoterPace(config.cluster.lost_primary_ms, config.cluster.session_timeout_ms)
-        self.promoters = HostPromoters(registry, nonce, servers_of_promoters(config), promoter_pace, clock.monotonic_ms)
+        servers = servers_of_promoters(config) if servers is None else servers
+        self.promoters = HostPromoters(registry, nonce, servers, promoter_pace, clock.monotonic_ms)
         self._config = config
+        self._replicas = replicas
         self._shards = shards
         self._clock = clock
         self.positions: PositionPublisher | None = None
@@ -120,7 +127,7 @@ class Membership:
             member.name,
             self._shards,
             lambda: self.agent.view,
-            replica_readers(self._config),
+            replica_readers(self._config) if self._replicas is None else self._replicas,
             {name: options.max_lag_ms for name, options in self._config.databases.items()},
             self._clock,
         )

@@ -174,7 +174,7 @@ class MemoryStore:
                 if old.epoch >= epoch:
                     raise Superseded(old.epoch)
                 old = replace(old, epoch=epoch, nonce=nonce, flush=0)
-            self._write_owner(old)
+            await self._write_owner(old)
             return table.owner
         finally:
             self._unlock_own()
@@ -190,7 +190,7 @@ class MemoryStore:
         try:
             await self._round_trip()
             if (table.owner.epoch, table.owner.nonce) == self._ownership:
-                self._write_owner(table.owner)
+                await self._write_owner(table.owner)
             return table.owner
         finally:
             self._unlock_own()
@@ -359,7 +359,7 @@ class MemoryStore:
         self._unsafe_settings = self._database.unsafe_settings()
         self._is_lost = False
 
-    def _write_owner(self, owner: Owner) -> None:
+    async def _write_owner(self, owner: Owner) -> None:
         """Write the locked owner row with this connection. Raises `StoreLost` if acknowledged writes may be lost."""
         self._check_durability()
         self._tables.owner = replace(owner, connection=self._connection)
