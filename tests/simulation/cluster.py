@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -165,7 +165,7 @@ class SimulatedCluster:
         self._journal_switch = Random(f"{seed}/journal")
         """Chooses which owners journal, if any do, and their bounds."""
         self._context = copy_context()
-        self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in self.shards}
+        self.servers = self._make_servers(seed)
         """The server of each shard."""
         self.document = principals.document(NAMESPACES)
         """The first document of the catalog."""
@@ -185,6 +185,8 @@ class SimulatedCluster:
         """Whether the stores journal."""
         self._merged: dict[int, tuple[tuple[int, int] | None, ShardTables]] = {}
         """The items of each shard with a journal, as of a flush."""
+        self.excused: set[str] = set()
+        """The items of which an accepted loss has lost something: no history of them is judged."""
         self.disorder: dict[str, None] = {}
         """Violations of invariants 1, 10 and 12 that commits showed, and what is not true of a shard after a flush. No
         commit is on a server that may lose it. In each shard (epoch, flush) only rise, and an epoch has one owner and
@@ -245,18 +247,18 @@ class SimulatedCluster:
     def heal(self) -> None:
         """End all faults. Clocks stay wrong."""
         self._losing.clear()
-        for server in self.servers.values():
+        for server in self.all_servers():
             server.heal()
 
     def slow_down_at_last(self) -> None:
         """In every fifth seed, make every COMMIT slow from now on."""
         if self._is_slow_at_last:
-            for server in self.servers.values():
+            for server in self.all_servers():
                 server.commit_s = SLOW_COMMIT_S
 
     def bounds(self) -> ClockBounds:
         """Return how well this cluster's clocks agree with the observer's clock."""
-        late_ms = max(server.waited_ms for server in self.servers.values())
+        late_ms = max(server.waited_ms for server in self.all_servers())
         bounds = replace(BOUNDS, bound_ms=SLOW_BOUND_MS) if self._is_slow_at_last else BOUNDS
         if not self.wild:
             return replace(bounds, late_ms=late_ms)
@@ -293,13 +295,21 @@ class SimulatedCluster:
         tables = [self._table(shard) for shard in self.shards]
         return sum(row.payload_bytes for table in tables for row in table.rows.values() if row.namespace == namespace)
 
+    def all_servers(self) -> Sequence[FaultyDatabaseServer]:
+        """Return all database servers."""
+        return list(self.servers.values())
+
+    def server_of(self, shard: int) -> FaultyDatabaseServer:
+        """Return the server at which a shard is served."""
+        return self.servers[shard]
+
     def host_of(self, shard: int, epoch: int) -> str | None:
         """Return the nonce of the host that has written the shard with this epoch; None if none has."""
         return self._owners.get((shard, epoch))
 
     def owner(self, shard: int) -> str | None:
         """Return the nonce of the shard's owner; None if it has not written yet."""
-        table = self.servers[shard].tables.get(shard)
+        table = self.server_of(shard).tables.get(shard)
         return None if table is None else self.host_of(shard, table.owner.epoch)
 
     def is_at_rest(self) -> bool:
@@ -309,7 +319,7 @@ class SimulatedCluster:
     def is_still(self) -> bool:
         """Whether no COMMIT is in flight and only dead items have a due."""
         rows = [row for shard in self.shards for row in self._table(shard).rows.values()]
-        committing = any(server.is_committing() for server in self.servers.values())
+        committing = any(server.is_committing() for server in self.all_servers())
         return not committing and all(row.due_ms is None or row.state is State.DEAD for row in rows)
 
     def differences(self) -> list[str]:
@@ -322,7 +332,7 @@ class SimulatedCluster:
 
     def _table(self, shard: int) -> ShardTables:
         """Return the items of a shard, as its tables and its journal have them together."""
-        tables = self.servers[shard].tables[shard]
+        tables = self.server_of(shard).tables[shard]
         position, merged = self._merged.get(shard, (None, tables))
         if tables.journal and position != (tables.owner.epoch, tables.owner.flush):
             merged = merged_tables(tables)
@@ -330,7 +340,10 @@ class SimulatedCluster:
         return replace(merged, owner=tables.owner) if tables.journal else tables
 
     def _store(self, shard: int) -> Store:
-        store = self.servers[shard].store(shard)
+        return self._journaled(self.server_of(shard).store(shard))
+
+    def _journaled(self, store: Store) -> Store:
+        """Return the store, with a journal if the stores journal."""
         if not self.journals:
             return store
         switch = self._journal_switch
@@ -438,6 +451,9 @@ class SimulatedCluster:
         process = current_process()
         return None if process is None else self._by_process[process]
 
+    def _make_servers(self, seed: int) -> dict[int, FaultyDatabaseServer]:
+        return {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in self.shards}
+
     def _server(self, rng: Random) -> FaultyDatabaseServer:
         drift, skew_ms = (rng.uniform(-SERVER_DRIFT, SERVER_DRIFT), CLOCK_SKEW_MS // 3) if self.wild else (0.0, 0)
         clock = ServerClock(self.loop, rng, rate=1 + drift, skew_ms=skew_ms)
@@ -453,8 +469,12 @@ class SimulatedCluster:
         slots = {TIER: {shard: frozenset(part) for shard, part in parts.items()}}
         self.document = replace(self.document, slots=slots)
         first, last = self.shards[0], self.shards[-1]
-        self.servers[last].store(last)
-        self.servers[last].tables[last].key_slots.update(parts[first])
+        self._add_key_slots(last, parts[first])
+
+    def _add_key_slots(self, shard: int, slots: Iterable[int]) -> None:
+        """Add key slots to a shard's table, before anybody uses it."""
+        self.server_of(shard).store(shard)
+        self.server_of(shard).tables[shard].key_slots.update(slots)
 
     def _connected(self, server: FaultyDatabaseServer, connection: int) -> None:
         """Record a new database connection of the incarnation that runs now."""
@@ -484,7 +504,7 @@ class SimulatedCluster:
         host = next((each for each in self._losing if self._nonce(each) == fence.nonce), None)
         if host is not None and has_new_items and host.process.alive:
             self.hold(host, self._losing.pop(host))
-            self.servers[shard].kill(self._table(shard).owner.connection)
+            self.server_of(shard).kill(self._table(shard).owner.connection)
             self.loop.call_soon(self._replace, host)
 
     def _nonce(self, host: Incarnation) -> str:
@@ -505,7 +525,7 @@ class SimulatedCluster:
         if self._losing:
             self._lose_reply(shard, fence)
         last, this = self._last_commit[shard], (fence.epoch, fence.flush)
-        if self.servers[shard].is_commit_risky:
+        if self.server_of(shard).is_commit_risky:
             self.disorder[
                 f"invariant 1: shard {shard} committed (epoch, flush) {this} on a server that may lose it"
             ] = None

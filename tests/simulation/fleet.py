@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -32,7 +32,10 @@ from foqs.options.config import Config
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.host_state import HostState
 from foqs.runtime.unwritten_replies import UnwrittenReplies
+from foqs.shard.shard import OwnedShard
+from foqs.store.port import Store
 from foqs.testing.memory_network import ProtocolFactory
+from foqs.testing.virtual_loop import VirtualClock
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
 from shardmgr import layout_changes
@@ -40,6 +43,8 @@ from shardmgr.agent import AgentPace
 from shardmgr.documents import PLAN, parse_plan
 from shardmgr.model import Plan, ShardSpec
 from shardmgr.planner import PlannerPace
+from shardmgr.positions import FOLDER as POSITIONS
+from shardmgr.primary import Primary
 from shardmgr.registry.port import ConnectionState, RegistryError
 from tests.simulation import forwarding_counts, principals, surplus
 from tests.simulation.cluster import PORT, SETTINGS, WILD, Incarnation, SimulatedCluster, nonce_of
@@ -67,6 +72,7 @@ _LOST: Final = 0.003
 _PEER_TOPICS_MAX: Final = 1_000
 _QUEUE_ITEMS_MAX: Final = 70
 _LOOK_S: Final = 0.01
+_POSITIONS: Final = f"{POSITIONS}/"
 NAMES: Final = (
     "hosts cut off",
     "sessions expired",
@@ -82,15 +88,24 @@ NAMES: Final = (
 
 
 class _Ensemble(LocalEnsemble):
-    """A registry that reports each plan."""
+    """A registry that reports each document that is replaced. Nobody watches the positions of shards."""
 
-    planned: Callable[[Plan], None]
+    _is_watched = True
+    replacing: Callable[[str], None]
+    """Called before a document is replaced, and before its version is compared."""
+    replaced: Callable[[str, bytes], None]
 
     def replace(self, name: str, data: bytes, version: int | None) -> int:
+        self.replacing(name)
+        self._is_watched = not name.startswith(_POSITIONS)
         stored = super().replace(name, data, version)
-        if name == PLAN:
-            self.planned(parse_plan(data))
+        self._is_watched = True
+        self.replaced(name, data)
         return stored
+
+    def _notify_users(self) -> None:
+        if self._is_watched:
+            super()._notify_users()
 
 
 class SimulatedFleet(SimulatedCluster):
@@ -105,7 +120,8 @@ class SimulatedFleet(SimulatedCluster):
         self.registries: dict[Incarnation, DelayedRegistry] = {}
         self._tiers: dict[Incarnation, TierMember] = {}
         self._ensemble = _Ensemble(None, self.clock.monotonic_ms)
-        self._ensemble.planned = self._planned
+        self._ensemble.replacing = self._replacing
+        self._ensemble.replaced = self._replaced
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
         self._plan = Plan()
         self._session_over = asyncio.Event()
@@ -255,7 +271,7 @@ class SimulatedFleet(SimulatedCluster):
         state = HostState(settings.namespace, settings.tier, clock.stopwatch_s)
         paces = AgentPace(session_margin_ms=STOP_MARGIN_MS), PlannerPace(handover_timeout_ms=DRAIN_MS)
         shards = state.shards.served
-        membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0, *paces, shards)
+        membership = self._membership(me, registry, nonce, clock, rng, paces, shards)
         connect = self.connector(me.address, Random(f"{number}/peers"))
         greet = make_handshake(principals.token(principals.OPERATOR), None, has_certificate=False)
         peers = CountedPeers(
@@ -276,7 +292,7 @@ class SimulatedFleet(SimulatedCluster):
             settings,
             state,
             tier,
-            lambda shard, *_: self._store(shard),
+            lambda shard, database, primary: self._open_store(me, shard, database, primary),
             WatchedCoordinator(membership.agent, self._served),
             RegistryCatalog(registry, 1_000_000),
             clock,
@@ -322,6 +338,23 @@ class SimulatedFleet(SimulatedCluster):
         await tier.close()
         me.gone.set()
 
+    def _membership(
+        self,
+        me: Incarnation,
+        registry: DelayedRegistry,
+        nonce: str,
+        clock: VirtualClock,
+        rng: Random,
+        paces: tuple[AgentPace, PlannerPace],
+        shards: Mapping[int, OwnedShard],
+    ) -> Membership:
+        """Return the membership of a host."""
+        return Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0, *paces, shards)
+
+    def _open_store(self, me: Incarnation, shard: int, database: str, primary: Primary | None) -> Store:
+        """Return a host's store of a shard in this database, at the primary of its entry."""
+        return self._store(shard)
+
     def _end(self, incarnation: Incarnation, linger_ms: float) -> None:
         super()._end(incarnation, linger_ms)
         registry = self.registries.get(incarnation)
@@ -340,6 +373,14 @@ class SimulatedFleet(SimulatedCluster):
         shard, number = parse_id(id, "id")
         row = self._table(shard).rows.get(number)
         return None if row is None else (row.token, row.attempt)
+
+    def _replacing(self, name: str) -> None:
+        """Do what may happen before a document is replaced. Subclasses do something."""
+
+    def _replaced(self, name: str, data: bytes) -> None:
+        """Look at a document that was replaced."""
+        if name == PLAN:
+            self._planned(parse_plan(data))
 
     def _planned(self, plan: Plan) -> None:
         """12: an epoch is issued once, and higher than all before."""

@@ -165,7 +165,14 @@ class FleetRun(Run):
         seconds = min(
             TROUBLE_S_MAX, SESSION_MS / 1000 * fate.choice((0.1, 0.5, 0.9, 1.1, 2.0)) * fate.uniform(0.7, 1.3)
         )
-        troubles: Sequence[tuple[float, Callable[[], object]]] = (
+        troubles = self._troubles(host, seconds)
+        [trouble] = fate.choices([each for _, each in troubles], [weight for weight, _ in troubles])
+        trouble()
+
+    def _troubles(self, host: Incarnation, seconds: float) -> Sequence[tuple[float, Callable[[], object]]]:
+        """Return what may happen to a host, or beside it, with its weight."""
+        cluster, fate = self.cluster, self._fate
+        return (
             (22, lambda: self._kill(host)),
             (10, lambda: self._stop(host)),
             (14, lambda: cluster.freeze(host, seconds, is_notified_late=fate.random() < 0.5)),
@@ -178,8 +185,6 @@ class FleetRun(Run):
             (12, self._trouble_servers),
             (6, self._cut_some),
         )
-        [trouble] = fate.choices([each for _, each in troubles], [weight for weight, _ in troubles])
-        trouble()
 
     def _kill(self, host: Incarnation) -> None:
         """Kill one host, or sometimes all at once."""

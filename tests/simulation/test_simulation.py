@@ -35,6 +35,7 @@ from tests.simulation import (
     planted_session,
     planted_surplus,
     planted_timers,
+    regions,
 )
 from tests.simulation.planted import BUGS, FAULTS, PLANTED_ERROR, Bug, shows
 from tests.support import (
@@ -55,6 +56,8 @@ FLEET_SEEDS, FLEET_LONG_SEEDS = 8, range(0, 300, 50)
 """Seeds 0 to 7 always, and up to 299 in the long tests. Each has at least 200 items, 1,200 calls and 3 crashes."""
 HEAVY_SEEDS, HEAVY_LONG_SEEDS = 12, range(0, 100, 25)
 JOURNAL_SEEDS, JOURNAL_LONG_SEEDS = 5, range(0, 50, 25)
+REGIONS_SEEDS, REGIONS_LONG_SEEDS = 3, range(0, 60, 30)
+"""Seeds 0 to 2 always, and up to 59 in the long tests. Each has at least 200 items, 1,200 calls and 2 crashes."""
 GROUPS_SEEDS, GROUPS_LONG_SEEDS = 5, range(0, 30, 15)
 
 
@@ -104,6 +107,14 @@ def test_fixed_seeds_have_no_violation(base: int, seeds: int) -> None:
 def test_fixed_seeds_of_several_hosts_have_no_violation(base: int, seeds: int) -> None:
     least = assert_seeds_pass(seeds, base, fleet.NAMES, "--fleet")
     assert all(found >= wanted for found, wanted in zip(least, (1_200, 200, 3), strict=True))
+
+
+@pytest.mark.timeout(900)
+@chunks(REGIONS_SEEDS, REGIONS_LONG_SEEDS)
+def test_fixed_seeds_of_several_regions_have_no_violation(base: int, seeds: int) -> None:
+    names = regions.NAMES if seeds == REGIONS_SEEDS else (*regions.NAMES, *regions.RARE)
+    least = assert_seeds_pass(seeds, base, names, "--fleet", "--regions")
+    assert all(found >= wanted for found, wanted in zip(least, (1_200, 200, 2), strict=True))
 
 
 @pytest.mark.timeout(900)
@@ -161,7 +172,14 @@ def assert_seeds_pass(seeds: int, base: int, names: Sequence[str], *options: str
     return [int(word.rstrip(",")) for word in least.split() if word.rstrip(",").isdigit()]
 
 
-@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.long), ["--fleet"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param([], marks=pytest.mark.long),
+        ["--fleet"],
+        pytest.param(["--fleet", "--regions"], marks=pytest.mark.long),
+    ],
+)
 def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path, options: list[str]) -> None:
     for name, hash_seed in (("one", "1"), ("two", "2")):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}

@@ -220,7 +220,7 @@ class Run:
 
     def _trouble_servers(self) -> None:
         """Let one database server fail, or all at once."""
-        fate, servers = self._fate, list(self.cluster.servers.values())
+        fate, servers = self._fate, self.cluster.all_servers()
         kind, seconds = fate.random(), fate.choice((0.05, 0.4, 1.5, 4.0)) * fate.uniform(0.5, 1.5)
         for server in servers if fate.random() < 0.3 else [fate.choice(servers)]:
             if kind < 0.3:
