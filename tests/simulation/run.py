@@ -36,6 +36,7 @@ from tests.simulation import (
     planted_moves,
     planted_order,
     planted_ownership,
+    planted_regions,
     planted_session,
     planted_surplus,
     planted_timers,
@@ -184,7 +185,7 @@ def run_seed(
 
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
-    fleet_modules = (planted_ownership, planted_session, planted_surplus, planted_gossip)
+    fleet_modules = (planted_ownership, planted_regions, planted_session, planted_surplus, planted_gossip)
     fleet_bugs = {name: bug for module in fleet_modules for name, bug in module.BUGS.items()}
     standalone_bugs = {
         **BUGS,

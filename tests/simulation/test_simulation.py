@@ -32,6 +32,7 @@ from tests.simulation import (
     planted_moves,
     planted_order,
     planted_ownership,
+    planted_regions,
     planted_session,
     planted_surplus,
     planted_timers,
@@ -218,6 +219,13 @@ def test_a_planted_bug_of_a_journal_is_caught(name: str) -> None:
 @planted(planted_ownership.BUGS)
 def test_a_planted_bug_of_ownership_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_ownership.BUGS[name], "--fleet")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_regions.BUGS)
+def test_a_planted_bug_of_promotions_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_regions.BUGS[name], "--fleet", "--regions")
 
 
 @pytest.mark.timeout(300)
