@@ -89,6 +89,7 @@ def promoter_servers(config: Config, database: str, settings: MysqlSettings) -> 
             (host, port),
             f"{options.replica_user}_{name}",
             replica_password,
+            settings.user,
             tls,
         )
         for name, (host, port) in options.server_addresses.items()

@@ -250,6 +250,25 @@ def test_no_acker_is_proven_while_a_replica_acknowledges_that_the_entry_does_not
     run(story(), timeout=200)
 
 
+def test_drained_primary_follows_although_a_frozen_host_has_locked_a_row_there(servers: RegionServers) -> None:
+    async def story() -> None:
+        async with serving(servers) as database:
+            servers.make_table("a")
+            servers.write("a", "held")
+            frozen = servers.hold("a", "held")
+            await change_primary(database.registry, "main", lambda entry: start_drain(entry, "b"))
+            await database.move(database.promoter)
+            servers.servers["b"].query(f"DELETE FROM {SCHEMA}.item WHERE text = 'held'")
+            until(lambda: servers.rows("a") == set(), "the drained primary applies to the row that was locked", 20)
+            await change_primary(database.registry, "main", lambda entry: start_drain(entry, "a"))
+            back = await database.move(database.promoter)
+            assert (back.term, back.server, set(back.ackers)) == (3, "a", {"b"})
+            with pytest.raises(pymysql.MySQLError):
+                frozen.query("COMMIT")
+
+    run(story(), timeout=200)
+
+
 def test_last_flushes_are_read_of_the_shards_that_have_tables(servers: RegionServers) -> None:
     async def story() -> None:
         async with serving(servers):

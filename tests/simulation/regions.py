@@ -129,7 +129,7 @@ class SimulatedRegions(SimulatedFleet):
         for region in REGIONS:
             for shard in shards:
                 database.parts[region, shard] = self._part(seed, database, region, shard)
-            database.server(region).on_died = partial(database.end_connections, region)
+            database.server(region).end_hosts = partial(database.end_connections, region)
             database.server(region).on_opened = partial(self._check_has_all, database)
         primary = database.primary
         primary.append(term=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import pymysql
 
@@ -154,6 +154,13 @@ class RegionServers:
         with connection, connection.cursor() as cursor:
             cursor.execute(statement)
 
+    def hold(self, name: str, text: str) -> pymysql.Connection[Any]:
+        """Return the connection of a host that has locked a row, and does nothing more."""
+        port = self.servers[name].port
+        connection = pymysql.connect(user="hosts", host="127.0.0.1", port=port, database=SCHEMA, read_timeout=30)
+        connection.cursor().execute(f"SELECT text FROM item WHERE text = '{text}' FOR UPDATE")
+        return connection
+
     async def connect_as_host(self, name: str, entry: Primary) -> None:
         """Connect to a server as a host that has read this entry does. Raises WrongServer."""
         number = entry.servers[entry.server].server_id
@@ -181,6 +188,7 @@ class RegionServers:
                 ("127.0.0.1", server.port),
                 f"replica_{name}",
                 "secret",
+                "hosts",
             )
             for name, server in self.servers.items()
         }

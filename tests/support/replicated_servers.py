@@ -54,14 +54,14 @@ class ReplicatedServer(PlainServer):
 
     Attributes:
         cut_off: what its last start has cut off its log, until a promoter opens it or its log is replaced.
-        on_died: called when it dies: its connections end.
+        end_hosts: ends the connections of hosts: called when it dies, and when it is told to follow.
         on_opened: called when a promoter lets it accept commits.
     """
 
     def __init__(self, name: str, shards: Iterable[int], changed: Callable[[], None]) -> None:
         self.tables = {shard: ShardTables() for shard in shards}
         self.cut_off: list[Transaction] = []
-        self.on_died: Callable[[], None] = lambda: None
+        self.end_hosts: Callable[[], None] = lambda: None
         self.on_opened: Callable[[], None] = lambda: None
         self._changed = changed
         self._acked = 0
@@ -170,7 +170,7 @@ class ReplicatedServer(PlainServer):
         for _, returned in waiting:
             if not returned.done():
                 returned.set_exception(CommitFailed(f"{self.name} died"))
-        self.on_died()
+        self.end_hosts()
 
     def start(self, *, cuts: bool = False) -> None:
         log = self.log
@@ -193,6 +193,8 @@ class ReplicatedServer(PlainServer):
         self._show()
 
     def carry_out(self, step: SendCommand) -> None:
+        if step.command is ServerCommand.FOLLOW:
+            self.end_hosts()
         super().carry_out(step)
         self._show()
         self._changed()

@@ -73,7 +73,7 @@ class ShardAtServer(FaultyDatabaseServer):
         return SeenServer(self._server_id, server.term, server.is_read_only, server.waits_for_acks)
 
     def end_connections(self) -> None:
-        """End all connections, as the death of the server does."""
+        """End all connections, as the death of the server does, and a promoter that lets it follow."""
         for connection in sorted(self._alive):
             self.kill(connection)
 

@@ -62,6 +62,7 @@ class ServerAccess:
         settings: address, and the promoter's account. Without a database: a new server has none.
         source: the address for other servers.
         user, password: the replication account with which this server receives from others.
+        hosts_user: the account with which hosts use the database.
         tls: how it does; None: as it has it by itself.
     """
 
@@ -69,6 +70,7 @@ class ServerAccess:
     source: tuple[str, int]
     user: str
     password: str
+    hosts_user: str
     tls: ReplicationTls | None = None
 
 
@@ -125,17 +127,22 @@ async def _end_connections(link: MysqlLink, user: str, whose: str) -> None:
             if process.user == user and number != own.rows[0][0]
         }
         for number in others.keys() - killed:
-            try:
-                await link.run(session_sql.kill(number))
-            except ServerError as error:
-                if error.code != _NO_SUCH_CONNECTION_CODE:
-                    raise
+            await _kill(link, number)
         killed |= others.keys()
         # MySQL does not end a commit that waits for its ack when its connection is killed. It does nothing more.
         if all(process.state.startswith(WAITS_FOR_ACK) for process in others.values()):
             return
         await asyncio.sleep(_ENDING_S)
     raise ServerUnfit(f"connections of {whose} do not end: {sorted(others)}; see SHOW PROCESSLIST")
+
+
+async def _kill(link: MysqlLink, number: int) -> None:
+    """End a connection, which may have ended already."""
+    try:
+        await link.run(session_sql.kill(number))
+    except ServerError as error:
+        if error.code != _NO_SUCH_CONNECTION_CODE:
+            raise
 
 
 class MysqlServer:
@@ -233,9 +240,11 @@ class MysqlServer:
 
     async def carry_out(self, step: SendCommand) -> None:
         sql, waits = self._sql, step.waits_for_acks
+        self._link.timeout_s = self._command_s
         if step.command is ServerCommand.WRITE_TERM:
             statements = (*sql.allow_own_writes, *write_term(self._database, step.term, self._name))
         elif step.command is ServerCommand.FOLLOW:
+            await self._end_hosts()
             statements = sql.follow(self._login(step.source))
         elif step.command is ServerCommand.BECOME_PRIMARY:
             statements = sql.become_primary(waits_for_acks=waits)
@@ -243,10 +252,26 @@ class MysqlServer:
             statements = sql.open(waits_for_acks=waits)
         else:
             statements = sql.revoke if step.command is ServerCommand.REVOKE else sql.make_read_only
-        self._link.timeout_s = self._command_s
         # One after the other: a statement of a group is not sent if the one before it has failed.
         for statement in statements:
             await self._run(statement)
+
+    async def _end_hosts(self) -> None:
+        """End the connections that hosts have to a server which is read-only: it applies nothing to rows that one of them holds.
+
+        It is read-only since before, so one that is made later is refused before it locks a row. No commit is in progress; if
+        one were, MariaDB would free it without an ack.
+        """
+        (found,) = await self._run(session_sql.PROCESSES)
+        hosts = (self._accesses[self._name].hosts_user, self._database)
+        for number, process in decode_processes(found).items():
+            if (process.user, process.database) == hosts and not process.is_committing:
+                try:
+                    await _kill(self._link, number)
+                except ServerError as error:
+                    raise ServerFailed(f"{self._name}: {error}") from error
+                except MysqlLinkLost as error:
+                    raise self._lost(error) from error
 
     async def end_reception(self, replica: str) -> None:
         account = self._accesses[replica]

@@ -182,6 +182,31 @@ def test_replica_applies_nothing_to_rows_that_a_connection_has_locked() -> None:
     at_site(story)
 
 
+def test_drained_primary_that_follows_applies_to_rows_that_a_connection_had_locked() -> None:
+    async def story(site: Site) -> None:
+        await site.write(1)
+        await asyncio.sleep(1)
+        drained, other = site.primary, site.servers["r2"]
+        drained.tables[SHARD].locked_by = 7
+        ended = []
+
+        def end_hosts() -> None:
+            ended.append(drained.is_receiving)
+            drained.tables[SHARD].locked_by = None
+
+        drained.end_hosts = end_hosts
+        drained.carry_out(SendCommand("r1", ServerCommand.MAKE_READ_ONLY))
+        other.carry_out(SendCommand("r2", ServerCommand.BECOME_PRIMARY))
+        other.carry_out(SendCommand("r2", ServerCommand.OPEN))
+        assert ended == []
+        drained.carry_out(SendCommand("r1", ServerCommand.FOLLOW, "r2"))
+        await other.commit(SHARD, 1, 2, owner_at(2))
+        await asyncio.sleep(1)
+        assert (ended, site.flush_at("r1")) == ([False], 2)
+
+    at_site(story)
+
+
 def test_what_a_start_has_cut_off_is_known_until_the_server_is_opened() -> None:
     async def story(site: Site) -> None:
         await site.write(1)
