@@ -132,10 +132,11 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
         async with Client(site.address) as client, load(client) as producers:
             await producers.wait_for_more()
             servers.servers["a"].kill9()
-            lost = datetime.now(UTC)
             assert "repeat with the loss accepted" in await site.foqs_refused(
                 "database", "promote", "main", "--lost", "a"
             )
+            # A host's estimate of the database's clock may be ahead by a round trip.
+            lost = datetime.now(UTC)
             assert row_of_main(await site.foqs("region", "list"))[3:5] == ["1", "serving"]
             before = set(producers.enqueued)
             accept = ("--accept-loss", "--to", "r-b", "--yes")
@@ -147,7 +148,9 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
                 (2, "b", shard) for shard in range(4)
             ]
             assert sum(row["flush"] for row in left) > 0
-            written = [datetime.fromisoformat(row["written"]) for row in left]
+            # A shard that got no item by then was never written, only taken over.
+            assert all(row["written"] for row in left if row["flush"])
+            written = [datetime.fromisoformat(row["written"]) for row in left if row["written"]]
             assert begun <= min(written)
             assert max(written) <= lost
             least, most = (sum(row[f"lost_enqueues_{end}"] for row in left) for end in ("min", "max"))

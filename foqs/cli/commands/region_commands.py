@@ -137,8 +137,11 @@ def drain(name: str, file: Path, dry_run: bool) -> None:
 
 
 def _left(database: str, found: LossReport, left: LastFlush) -> Row:
+    # A takeover keeps the time of the flush before it: none if the shard was taken over, and nothing was ever written.
     written = (
-        datetime.fromtimestamp(left.written_ms / 1_000, UTC).isoformat(timespec="milliseconds") if left.epoch else ""
+        datetime.fromtimestamp(left.written_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+        if left.written_ms
+        else ""
     )
     return {
         "database": database,
