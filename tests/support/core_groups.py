@@ -77,7 +77,7 @@ class CoreGroupOwner:
         self.index.reserve(TOPIC, 1)
         for key in behind:
             assert run is not None
-            self.groups._take_permit(run, order_key_number(key))
+            self.groups._take_permit(run, key)
         return [head, *behind]
 
     def give_back(self, numbers: Iterable[int]) -> None:

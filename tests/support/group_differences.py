@@ -15,7 +15,7 @@ def differences_of_groups(groups: TopicGroups, rows: Iterable[Row]) -> list[str]
     wanted: dict[str, dict[GroupPlace, list[OrderKey]]] = {}
     for row in rows:
         placed = line_place(row, is_strict=groups.limit == STRICT)
-        name = group_name(row)
+        name = groups._own_name(group_name(row), row.order_key)
         if placed is None or (name == UNGROUPED and placed[0] is not GroupPlace.WAITING):
             continue
         place, key = placed
@@ -26,7 +26,9 @@ def differences_of_groups(groups: TopicGroups, rows: Iterable[Row]) -> list[str]
     if [*groups.ungrouped_keys()] != ungrouped:
         found.append(f"invariant 13: {groups.ungrouped_keys()} are known without a group, and {ungrouped} wait")
     names = {
-        group.name for group in groups.groups() if group.waiting or group.leased or group.returned or group.backing_off
+        group.name
+        for group in groups.groups()
+        if group.known_waiting(groups.boundary) or group.leased or group.returned or group.backing_off
     }
     if not_there := names - set(wanted):
         found.append(f"invariant 13: {not_there} are in memory, and have no items")
@@ -36,7 +38,7 @@ def differences_of_groups(groups: TopicGroups, rows: Iterable[Row]) -> list[str]
             found.append(f"invariant 13: {name} is not in memory, and has {places}")
             continue
         known = {
-            GroupPlace.WAITING: group.waiting,
+            GroupPlace.WAITING: group.known_waiting(groups.boundary),
             GroupPlace.RETURNED: [*group.returned],
             GroupPlace.BACKING_OFF: [*group.backing_off],
             GroupPlace.LEASED: [*group.leased],

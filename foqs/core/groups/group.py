@@ -14,6 +14,8 @@ from foqs.core.items.item import NUMBER_MAX, ORDER_KEY_BITS, OrderKey
 
 STRICT: Final = 1
 """The limit of a strict group: its items are delivered in order, one run after the other."""
+NO_LIMIT: Final = 1 << 40
+"""The limit of the groups of a fair topic whose policy has none."""
 BELOW_ALL: Final[OrderKey] = 0
 """Lower than every key, because no item has the number 0."""
 ABOVE_ALL: Final[OrderKey] = 1 << ORDER_KEY_BITS
@@ -29,29 +31,44 @@ class Group:
         waiting: the keys of its waiting items up to the boundary of the topic, or to the cut, in order.
         cut: above this key nothing is known of its waiting items; ABOVE_ALL: the boundary of the topic counts.
         returned, backing_off, leased: the keys of its items in the other places, in order.
-        reserved: the numbers of the items that dequeues have reserved. Each has a permit.
+        reserved: the items that dequeues have reserved, by number. Each has a permit. Its key is here, and not among
+            `waiting`, while it waits; BELOW_ALL: it waits no more.
         heads: what was offered when the group was last settled, but for what was reserved since.
+        first: in a fair topic, the key of the item that is offered. Its head has the turn of the group in it.
+        turn, is_waiting, busy, held, accounted_s: of a fair topic; see `TopicTurns`.
         units: its memory when it was last settled.
         loose_units: how much of it would be free if its waiting items were forgotten.
     """
 
     __slots__ = (
+        "accounted_s",
         "backing_off",
+        "busy",
         "cut",
+        "first",
         "heads",
+        "held",
+        "is_waiting",
         "leased",
         "loose_units",
         "name",
         "reserved",
         "returned",
+        "turn",
         "units",
         "waiting",
     )
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.reserved: tuple[int, ...] = ()
+        self.reserved: dict[int, OrderKey] = {}
         self.heads: list[OrderKey] = []
+        self.first: OrderKey = BELOW_ALL
+        self.turn = 0
+        self.is_waiting = False
+        self.busy = 0
+        self.held = 0
+        self.accounted_s = 0.0
         self.units = 0
         self.loose_units = 0
         self.forget()
@@ -63,14 +80,19 @@ class Group:
         self.returned: list[OrderKey] = []
         self.backing_off: list[OrderKey] = []
         self.leased: list[OrderKey] = []
+        self.reserved = dict.fromkeys(self.reserved, BELOW_ALL)
 
     # --------------------------------------------------------------- the rows
 
     def add(self, placed: Placed) -> None:
         """Add an item to a place. A waiting one above the cut stays unknown."""
         place, key = placed
-        if place is GroupPlace.WAITING and key > self.cut:
-            return
+        if place is GroupPlace.WAITING:
+            if key & NUMBER_MAX in self.reserved:
+                self.reserved[key & NUMBER_MAX] = key
+                return
+            if key > self.cut:
+                return
         keys = self._keys(place)
         at = bisect_left(keys, key)
         if at == len(keys) or keys[at] != key:
@@ -79,10 +101,32 @@ class Group:
     def discard(self, placed: Placed) -> None:
         """Remove an item from its place. An unknown one is ignored."""
         place, key = placed
+        if place is GroupPlace.WAITING and self.reserved.get(key & NUMBER_MAX) == key:
+            self.reserved[key & NUMBER_MAX] = BELOW_ALL
+            return
         keys = self._keys(place)
         at = bisect_left(keys, key)
         if at < len(keys) and keys[at] == key:
             del keys[at]
+
+    def reserve(self, key: OrderKey) -> None:
+        """Note that a dequeue has reserved an item."""
+        at = bisect_left(self.waiting, key)
+        is_waiting = at < len(self.waiting) and self.waiting[at] == key
+        if is_waiting:
+            del self.waiting[at]
+        self.reserved[key & NUMBER_MAX] = key if is_waiting else BELOW_ALL
+
+    def end_reservation(self, number: int, boundary: OrderKey) -> None:
+        """Note that a reservation has ended. An item that waits, up to the boundary of the topic, is among the others again."""
+        key = self.reserved.pop(number)
+        if BELOW_ALL < key <= boundary:
+            self.add((GroupPlace.WAITING, key))
+
+    def known_waiting(self, boundary: OrderKey) -> list[OrderKey]:
+        """Return the keys of its known waiting items, in order, with those that dequeues have reserved."""
+        end = min(self.cut, boundary)
+        return sorted([*self.waiting, *[key for key in self.reserved.values() if BELOW_ALL < key <= end]])
 
     def _keys(self, place: GroupPlace) -> list[OrderKey]:
         if place is GroupPlace.WAITING:
@@ -122,7 +166,7 @@ class Group:
     def count_units(self) -> tuple[int, int]:
         """Return how many units of memory it takes, and how many of these its waiting items."""
         loose = len(self.waiting) // KEYS_PER_UNIT
-        held = (len(self.leased) + len(self.returned) + len(self.backing_off)) // KEYS_PER_UNIT
+        held = (len(self.leased) + len(self.returned) + len(self.backing_off) + len(self.reserved)) // KEYS_PER_UNIT
         return 1 + loose + held, loose + (1 if self.waiting and not self.is_held else 0)
 
     # -------------------------------------------------------------- the offer
@@ -131,10 +175,13 @@ class Group:
         """Return the items that may be reserved now, in order: as many as permits are free."""
         if limit == STRICT:
             return self.run(1)
-        free = self._free_permits(limit)
-        if not self.reserved:
-            return self.waiting[:free]
-        return [key for key in self.waiting if key & NUMBER_MAX not in self.reserved][:free]
+        return self.waiting[: self._free_permits(limit)]
+
+    def next_item(self, limit: int) -> OrderKey | None:
+        """Return the first item of `offer`; None if there is none."""
+        if limit == STRICT:
+            return next(iter(self.run(1)), None)
+        return self.waiting[0] if self.waiting and self._free_permits(limit) else None
 
     def run(self, run_max: int) -> list[OrderKey]:
         """Return the items of a strict group that may be reserved together now, in order: at most `run_max`.
@@ -148,6 +195,8 @@ class Group:
         return [*self.returned[:run_max], *self.waiting[:run_max]][:run_max]
 
     def _free_permits(self, limit: int) -> int:
+        if limit == NO_LIMIT:
+            return NO_LIMIT
         busy = len(self.leased)
         if self.reserved and busy < limit:
             busy = len({key & NUMBER_MAX for key in self.leased}.union(self.reserved)) if busy else len(self.reserved)
@@ -159,7 +208,7 @@ class Group:
         None: the group does not hold it back.
         """
         number = key & NUMBER_MAX
-        if key in self.heads or number in self.reserved:
+        if key in self.heads or number in self.reserved or (self.heads and key == self.first):
             return None
         busy = [*self.reserved, *[each & NUMBER_MAX for each in self.leased]]
         if limit == STRICT:

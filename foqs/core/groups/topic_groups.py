@@ -1,5 +1,9 @@
 """The groups of one topic in memory, from which the heads of the topic follow.
 
+A fair topic has `TopicTurns`: each group offers one item, and the turn of the group stands in the key of its head in place of
+the time. All heads are offered, whatever the boundary is, and the boundary is raised as long as there is room. An item without
+a group is a group of its own.
+
 Always true between two flushes, once the rows of delivered items were read (`is_read`):
 
 - All items that were delivered and are not settled are in memory, and so are all reserved ones. Their groups are *held*.
@@ -18,14 +22,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from foqs.core.groups.group import ABOVE_ALL, BELOW_ALL, KEYS_PER_UNIT, STRICT, Group
+from foqs.core.groups.group import ABOVE_ALL, BELOW_ALL, KEYS_PER_UNIT, NO_LIMIT, STRICT, Group
 from foqs.core.groups.group_page import GroupPage, PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, Placed
+from foqs.core.groups.turns import TopicTurns
 from foqs.core.groups.ungrouped_items import UngroupedItems
-from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_key
+from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_key, with_turn
 
 GROUP_KEYS_MAX: Final = 64
 """Waiting items of one group in memory, or as many as the limit if that is more. Others are read when a quarter of them is left."""
+FAIR_KEYS_MAX: Final = 1_000
+"""The same for a fair topic of few groups: two pages, so that a group with very many items reads each row about once."""
 _PARKED_KEYS_MAX: Final = KEYS_PER_UNIT - 1
 """The same for a group that backs off, if the memory is full: these items take no unit."""
 _ROOM_PART: Final = 8
@@ -57,12 +64,16 @@ class TopicGroups:
         limit: how many items of a group may be leased at once; 1: strict order.
         units_max: the memory for groups, in units; see `Group.count_units`. Held groups may exceed it. It may be changed,
             and counts from the next `settle` on.
-        keys_max: waiting items of one group in memory, if the limit is not higher.
+        keys_max: waiting items of one group in memory, if the limit is not higher. In a fair topic less, if there are many groups.
+        turns: of a fair topic. `limit` may be `NO_LIMIT` then.
     """
 
-    def __init__(self, limit: int, units_max: int, keys_max: int = GROUP_KEYS_MAX) -> None:
+    def __init__(
+        self, limit: int, units_max: int, keys_max: int = GROUP_KEYS_MAX, turns: TopicTurns | None = None
+    ) -> None:
         self.limit = limit
         self.units_max = units_max
+        self.turns: Final = turns
         self._group_units = 0
         """What the groups took when they were settled last."""
         self._loose_units = 0
@@ -71,13 +82,13 @@ class TopicGroups:
         """Whether the memory is full, so that no other group is read until some of these have ended."""
         self.forgotten_groups = 0
         """Groups that have left the memory because it was full."""
-        self.is_read = False
-        """Whether the rows of delivered items were read. Only returned ones are delivered before; see `offer`."""
         self.boundary: OrderKey = BELOW_ALL
         """All waiting items up to this key are known."""
         self._keys_max: Final = keys_max
         self._states = self._states_to_read()
         """The states of which rows of delivered items are still to be read."""
+        self.is_read = not self._states
+        """Whether the rows of delivered items were read. Only returned ones are delivered before; see `offer`."""
         self._after: OrderKey = BELOW_ALL
         """Up to which key the rows of the first of these states were read."""
         self._groups: dict[str, Group] = {}
@@ -100,6 +111,8 @@ class TopicGroups:
         """Groups that wait for the end of a backoff, and whose waiting items take memory."""
         self._is_low = False
         """Whether more heads are wanted than are known."""
+        self._is_wanted = False
+        """Whether any were ever wanted."""
         self._page: GroupPage | None = None
         """The page that is being read."""
         self._last_kind = PageKind.DELIVERED
@@ -136,9 +149,10 @@ class TopicGroups:
 
     def holders(self, name: str, key: OrderKey) -> list[int] | None:
         """Return what holds a READY item back; see `Group.holders`. An empty list: there is no room for it, or for its group."""
-        group = self._groups.get(name)
+        group = self._groups.get(self._own_name(name, key))
         found = None if group is None else group.holders(key, self.limit)
-        if found is not None or not self.is_full or key in self._head_groups or key in self._ungrouped:
+        is_head = key in self._head_groups or (group is not None and bool(group.heads) and group.first == key)
+        if found is not None or not self.is_full or is_head or key in self._ungrouped:
             return found
         return [] if group is None or not self.is_read else None
 
@@ -154,34 +168,67 @@ class TopicGroups:
 
     # -------------------------------------------------------------- delivery
 
-    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
-        """Take the permits of heads that a dequeue has reserved."""
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a reserved head may be followed by the next one of its group at once."""
+        return self.turns is not None
+
+    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
+        """Take the permits of heads that a dequeue has reserved. Return the next heads of fair groups, in order."""
+        found: list[OrderKey] = []
         for key in order_keys:
             group = self._head_groups.pop(key, None)
-            if group is not None:
+            if group is not None and self.turns is not None:
+                found += self._take_turn(group, self.turns)
+            elif group is not None:
                 group.heads.remove(key)
-                self._take_permit(group, key & NUMBER_MAX)
+                self._take_permit(group, key)
             elif key in self._ungrouped:
                 self._ungrouped.reserved[key & NUMBER_MAX] = key
+        found.sort()
+        return found
+
+    def _take_turn(self, group: Group, turns: TopicTurns) -> list[OrderKey]:
+        """Take the permit of the first item of a group, whose turn has come. Return its next head, if it has one."""
+        if turns.by_time:
+            turns.account(group)
+        self._take_permit(group, group.first)
+        group.busy += 1
+        turns.serve(group)
+        group.heads = self._fair_heads(group)
+        self._head_groups.update(dict.fromkeys(group.heads, group))
+        return group.heads
+
+    def _fair_heads(self, group: Group) -> list[OrderKey]:
+        """Return what a group of a fair topic offers: one head at most."""
+        first = group.next_item(self.limit) if self.is_read else next(iter(self.offer(group)), None)
+        if first is None:
+            return []
+        group.first = first
+        return [with_turn(first, group.turn)]
 
     def end_reservations(self, numbers: Iterable[int]) -> None:
         """Return permits: reservations were given back, or a flush has settled them. What they are now, rows say."""
         for number in numbers:
             group = self._reserved.pop(number, None)
             if group is not None:
-                group.reserved = tuple([each for each in group.reserved if each != number])
+                group.end_reservation(number, self.boundary)
                 self._touched[group] = None
             elif (key := self._ungrouped.end_reservation(number)) is not None:
                 self._changes[key] = True
 
-    def _take_permit(self, group: Group, number: int) -> None:
-        group.reserved = (*group.reserved, number)
-        self._reserved[number] = group
+    def _take_permit(self, group: Group, key: OrderKey) -> None:
+        group.reserve(key)
+        self._reserved[key & NUMBER_MAX] = group
 
     # ------------------------------------------------------------ after a flush
 
     def follow(self, name: str, old: Placed | None, new: Placed | None) -> None:
         """Give one changed row, before and after, to its group. In any order within a flush; `settle` comes at its end."""
+        if self.turns is not None:
+            placed = old or new
+            name = name if placed is None else self._own_name(name, placed[1])
+            new = None if new is not None and new[0] is GroupPlace.LEASED and not self._counts_leases else new
         if self._page is not None:
             self._page.note(name, old, new)
         if name == UNGROUPED:
@@ -198,7 +245,18 @@ class TopicGroups:
 
     def _add_group(self, name: str) -> Group:
         group = self._groups[name] = Group(name)
+        if self.turns is not None:
+            self.turns.add(group)
         return group
+
+    def _own_name(self, name: str, key: OrderKey) -> str:
+        """Return the name under which the group of an item is known. In a fair topic, an item without one is a group."""
+        return f"{UNGROUPED}{key & NUMBER_MAX}" if name == UNGROUPED and self.turns is not None else name
+
+    @property
+    def _counts_leases(self) -> bool:
+        """Whether leased items are remembered."""
+        return self.limit < NO_LIMIT or (self.turns is not None and self.turns.by_time)
 
     def _follow_ungrouped(self, old: Placed | None, new: Placed | None) -> None:
         """Follow an item without a group. Leases lock nothing, and are not remembered."""
@@ -219,18 +277,22 @@ class TopicGroups:
 
     def set_limit(self, limit: int) -> None:
         """Follow the topic's policy. Leases and reservations stay. Strict order needs other reads, so it forgets all groups."""
-        has_other_places = (limit == STRICT) != (self.limit == STRICT)
+        has_other_places = (limit == STRICT) != (self.limit == STRICT) or (limit == NO_LIMIT) != (
+            self.limit == NO_LIMIT
+        )
         self.limit = limit
         if has_other_places:
             self._forget_all()
-            self.is_read, self.boundary = False, BELOW_ALL
             self._states, self._after = self._states_to_read(), BELOW_ALL
+            self.is_read, self.boundary = not self._states, BELOW_ALL
         else:
             self._touched = dict.fromkeys(self._groups.values())
 
     def _states_to_read(self) -> list[State]:
         """Return the states in which rows of delivered items hold their group."""
-        return [State.LEASED, State.DEFERRED, State.READY] if self.limit == STRICT else [State.LEASED]
+        if self.limit == STRICT:
+            return [State.LEASED, State.DEFERRED, State.READY]
+        return [State.LEASED] if self._counts_leases else []
 
     def _forget_all(self) -> None:
         """Forget all that is known, and make the read under way void."""
@@ -302,11 +364,11 @@ class TopicGroups:
         self._touched = {}
 
     def _settle_group(self, group: Group) -> None:
-        keys_max = max(self._keys_max, self.limit)
+        keys_max = self._group_keys_max
         group.keep_first(keys_max)
         if group.cut >= self.boundary:
             group.cut = ABOVE_ALL
-        heads, former = self.offer(group), group.heads
+        heads, former = self._heads(group), group.heads
         if heads != former:
             new, gone = set(heads), set(former)
             for key in gone - new:
@@ -321,6 +383,8 @@ class TopicGroups:
         if group.is_empty:
             group.units = group.loose_units = 0
             del self._groups[group.name]
+            if self.turns is not None:
+                self.turns.remove(group)
             self._sort(group, is_short=False, is_starved=False, is_unfilled=False, is_parked=False)
             return
         group.units, group.loose_units = group.count_units()
@@ -337,6 +401,29 @@ class TopicGroups:
             is_parked=backs_off and len(group.waiting) > _PARKED_KEYS_MAX,
         )
 
+    @property
+    def _group_keys_max(self) -> int:
+        """How many waiting items of a group may be known."""
+        if self.turns is None:
+            return max(self._keys_max, self.limit)
+        share = KEYS_PER_UNIT * self.units_max // (2 * max(1, len(self._groups)))
+        return min(self._keys_max, max(_PARKED_KEYS_MAX, share))
+
+    def _heads(self, group: Group) -> list[OrderKey]:
+        """Return the heads of a group. One that begins to wait gets its turn."""
+        turns = self.turns
+        if turns is None:
+            return self.offer(group)
+        if turns.by_time:
+            turns.account(group)
+        heads = self._fair_heads(group)
+        if heads and not group.is_waiting:
+            turns.begin(group)
+            heads = [with_turn(group.first, group.turn)]
+        elif not heads and group.cut == ABOVE_ALL:
+            group.is_waiting = False
+        return heads
+
     def _sort(self, group: Group, *, is_short: bool, is_starved: bool, is_unfilled: bool, is_parked: bool) -> None:
         """Note what look-ups may do for a group, and whether it may do with fewer items."""
         for groups, is_in in (
@@ -351,7 +438,12 @@ class TopicGroups:
                 groups.pop(group, None)
 
     def _make_room(self) -> None:
-        """Lower the boundary, and forget what waits above it. Held groups stay."""
+        """Lower the boundary, and forget what waits above it. Held groups stay. In a fair topic, long groups give room first."""
+        if self.turns is not None:
+            self._touched = dict.fromkeys(self._groups.values())
+            self._settle_touched()
+            if self.units <= self._units_target:
+                return
         # With each of these keys, one unit is given back.
         keys = self._ungrouped.keys[KEYS_PER_UNIT - 1 :: KEYS_PER_UNIT]
         for group in self._groups.values():
@@ -372,7 +464,7 @@ class TopicGroups:
 
     def _take_changes(self) -> HeadChanges:
         """Return what has changed since the last call. A full topic offers the heads that it knows in any case."""
-        end = ABOVE_ALL if self.is_full else self.boundary
+        end = ABOVE_ALL if self.is_full or self.turns is not None else self.boundary
         removed = [key for key, is_head in self._changes.items() if not is_head]
         new = [key for key, is_head in self._changes.items() if is_head]
         self._changes = {}
@@ -388,7 +480,8 @@ class TopicGroups:
         self._window_end = end
         is_reset, self._is_reset = self._is_reset, False
         if end == ABOVE_ALL:
-            may_find_more = self._starved or not self.is_read
+            is_unread = self.boundary < ABOVE_ALL and not self.is_full
+            may_find_more = self._starved or not self.is_read or is_unread
             return HeadChanges(removed, sorted(set(added)), ABOVE_ALL - 1 if may_find_more else None, is_reset)
         return HeadChanges(removed, sorted(set(added)), end, is_reset)
 
@@ -396,7 +489,15 @@ class TopicGroups:
 
     def request_more(self) -> None:
         """Have more heads read: a dequeue wants more than are known."""
-        self._is_low = True
+        self._is_low = self._is_wanted = True
+
+    @property
+    def _is_eager(self) -> bool:
+        """Whether the boundary is raised although no dequeue wants more: other groups of a fair topic wait above it.
+
+        With the room that is left, the next items do not lower it again at once.
+        """
+        return self.turns is not None and self._is_wanted and self.units * 4 < self.units_max * 3
 
     @property
     def next_kind(self) -> PageKind | None:
@@ -408,7 +509,7 @@ class TopicGroups:
             # A memory that is full of held groups waits for them to end, but not if they wait for the read.
             may_go_on = self.units < self.units_max or not self._head_groups
             return PageKind.DELIVERED if (self._is_low or has_begun) and may_go_on else None
-        wants_refill = self._is_low and self.boundary < ABOVE_ALL and not self.is_full
+        wants_refill = (self._is_low or self._is_eager) and self.boundary < ABOVE_ALL and not self.is_full
         if (self._short or self._unfilled) and not (wants_refill and self._last_kind is PageKind.LOOKUP):
             return PageKind.LOOKUP
         return PageKind.REFILL if wants_refill else None
@@ -471,7 +572,8 @@ class TopicGroups:
         return self.limit == STRICT
 
     def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
-        for name, placed in page.unchanged(rows, is_strict=self._is_strict):
+        for row_name, placed in page.unchanged(rows, is_strict=self._is_strict):
+            name = self._own_name(row_name, placed[1])
             if placed[0] is not GroupPlace.WAITING and name != UNGROUPED:
                 group = self._groups.get(name) or self._add_group(name)
                 group.add(placed)
@@ -491,7 +593,7 @@ class TopicGroups:
         """Raise the cuts that lie within the page, of short groups and of those that have items there."""
         keys: dict[str, list[OrderKey]] = {}
         for name, key in page.waiting(rows, end, is_strict=self._is_strict):
-            keys.setdefault(name, []).append(key)
+            keys.setdefault(self._own_name(name, key), []).append(key)
         found = dict.fromkeys([*self._short, *self._unfilled])
         found.update([(self._groups[name], None) for name in keys if name in self._groups])
         self._swept_to = end
@@ -506,7 +608,8 @@ class TopicGroups:
 
     def _raise_boundary(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         """Add the waiting items of a page. Long groups read them later."""
-        for name, key in page.waiting(rows, end, is_strict=self._is_strict):
+        for row_name, key in page.waiting(rows, end, is_strict=self._is_strict):
+            name = self._own_name(row_name, key)
             if name == UNGROUPED:
                 self._add_ungrouped(key)
                 continue
@@ -538,10 +641,11 @@ class TopicGroups:
         assert all(group.cut == self._swept_to < ABOVE_ALL for group in self._unfilled)
 
     def _check_group(self, name: str, group: Group) -> None:
-        offer = self.offer(group)
+        offer = self.offer(group) if self.turns is None else self._fair_heads(group)
         assert group.name == name
         assert not group.is_empty, f"{name} is in memory for nothing"
         assert group.cut == ABOVE_ALL or group.cut < self.boundary
+        assert group.turn >= 0 and (self.turns is None or group.is_waiting or not group.heads)
         assert group.heads == offer, f"invariant 13: {name} has {group.heads}, and offers {offer}"
         for number in group.reserved:
             assert self._reserved.get(number) is group, f"invariant 23: the permit of {number} is lost"

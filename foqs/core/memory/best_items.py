@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Final
 
@@ -36,6 +37,8 @@ def reserve_best(
         return [indexes[0].reserve(topic, min(count, limits[0]))]
     if count == 1:
         return _reserve_first(indexes, topic)
+    if any(index.takes_turns(topic) for index in indexes):
+        return _reserve_in_turn(indexes, topic, count, limits)
     peek_count = _peek_count(indexes, count)
     parts: list[list[int]] = []
     rank_max: int | None = None
@@ -76,6 +79,25 @@ def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list
     reserved: list[list[OrderKey]] = [[] for _ in indexes]
     if best is not None and (rank_max is None or best <= rank_max):
         reserved[best_at] = indexes[best_at].reserve(topic, 1)
+    return reserved
+
+
+def _reserve_in_turn(
+    indexes: Sequence[ReadyIndex], topic: TopicName, count: int, limits: Sequence[int]
+) -> list[list[OrderKey]]:
+    """Reserve the keys of a fair topic one after the other, because each reservation may change the first key of its index."""
+    reserved: list[list[OrderKey]] = [[] for _ in indexes]
+    firsts = [(arrival_rank(key), at) for at, index in enumerate(indexes) if (key := index.best_key(topic)) is not None]
+    heapify(firsts)
+    while count and firsts:
+        at = firsts[0][1]
+        reserved[at] += indexes[at].reserve(topic, 1)
+        count -= 1
+        first = indexes[at].best_key(topic)
+        if first is None or len(reserved[at]) >= limits[at]:
+            heappop(firsts)
+        else:
+            heapreplace(firsts, (arrival_rank(first), at))
     return reserved
 
 

@@ -35,8 +35,13 @@ _REFILL_KEYS_MIN: Final = 500
 class HeadSource(Protocol):
     """The groups of a topic, as its window sees them."""
 
-    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
-        """Note that a dequeue has reserved heads."""
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a reserved head may be followed by a new one, which comes before others in the window."""
+        ...
+
+    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
+        """Note that a dequeue has reserved heads. Return those that follow them at once, in order."""
         ...
 
     def end_reservations(self, numbers: Iterable[int]) -> None:
@@ -343,6 +348,10 @@ class ReadyIndex:
             del self._sources[topic]
             self.discover(topic)
 
+    def takes_turns(self, topic: TopicName) -> bool:
+        """Return whether the best key of the window must be searched after each reservation: the topic is fair."""
+        return bool(self._sources) and topic in self._sources and self._sources[topic].takes_turns
+
     def has_source(self, topic: TopicName) -> bool:
         """Return whether a source decides on the window of this topic."""
         return topic in self._sources
@@ -392,6 +401,8 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is None or count <= 0:
             return []
+        if count > 1 and self.takes_turns(topic):
+            return self._reserve_in_turn(topic, count)
         order_keys, start = window.order_keys, window.start
         if len(order_keys) == 1 and window.boundary is None and not start:
             # A fast path: with many topics, most windows hold one key.
@@ -422,10 +433,24 @@ class ReadyIndex:
             self._size -= len(best)
         return best
 
+    def _reserve_in_turn(self, topic: TopicName, count: int) -> list[OrderKey]:
+        """Reserve one key after the other: a group that was served may come again before others of another priority."""
+        best: list[OrderKey] = []
+        while len(best) < count:
+            one = self.reserve(topic, 1)
+            if not one:
+                break
+            best += one
+        return best
+
     def _reserve_at_source(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         self._head_count -= len(order_keys)
-        self._sources[topic].reserve(order_keys)
         self._source_reservations.update([(key & NUMBER_MAX, topic) for key in order_keys])
+        added = self._sources[topic].reserve(order_keys)
+        if added:
+            window = self._windows.get(topic)
+            boundary = None if window is None else window.boundary
+            self.set_heads(topic, (), added, boundary, is_reset=False)
 
     def _end_at_sources(self, numbers: Iterable[int]) -> None:
         """Let sources know which of their reservations have ended."""

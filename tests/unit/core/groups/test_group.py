@@ -23,7 +23,8 @@ def group_of(limit: int, reserved: tuple[int, ...] = (), /, **places: list[int])
         for number in numbers:
             group.add((GroupPlace[place.upper()], key(number)))
     group.heads = group.offer(limit)
-    group.reserved = reserved
+    for number in reserved:
+        group.reserve(key(number))
     if reserved:
         group.heads = group.offer(limit)
     return group
@@ -67,7 +68,7 @@ def test_item_of_a_group_with_many_changes_its_place_without_a_copy_of_the_other
     keys = Uncopied(getattr(group, place))
     setattr(group, place, keys)
     if place == "leased":
-        group.reserved = (200,)
+        group.reserve(key(200))
     group.add((GroupPlace[place.upper()], key(200)))
     assert len(keys) == 100
     assert group.offer(limit) == ([key(1)] if (place, limit) == ("returned", STRICT) else [])

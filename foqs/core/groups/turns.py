@@ -1,0 +1,110 @@
+"""The turns of the groups of a fair topic, on all shards of one host.
+
+Always true: `served` is the highest turn that was served, and a group that is served, or begins to wait, gets a turn after
+it. So while a group waits, each other one is delivered from at most twice, by weight, and a group that had nothing to do has
+saved nothing. Knows no item and no table, and nothing is stored: after a takeover all groups begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from foqs.core.groups.group import Group
+from foqs.core.items.item import TURN_MAX
+
+TURN: Final = 1_024
+"""How far the turn of a group of weight 1 moves with a delivery. With 55 bits, a group that waits alone has 2^45 of them."""
+WEIGHT_MAX: Final = 100
+"""The highest weight of a group. Its turns are 10 of these parts, so a weight is met within three percent."""
+DEBT_TURNS_MAX: Final = 16
+"""A group waits for at most this many of its turns because of the time that it held leases."""
+CREDIT_TURNS_MAX: Final = 4
+"""By time, a group may be this many of its turns behind the others, and come forward: its leases were shorter than expected."""
+DEBTS_MAX: Final = 10_000
+"""Groups without items whose debt is remembered: a megabyte. Beyond it, the oldest debts are forgotten."""
+_LEASE_S_FIRST: Final = 1.0
+"""The mean lease before one has ended."""
+_LEASES_COUNTED: Final = 1_000
+"""The mean is that of about so many leases."""
+
+
+class TopicTurns:
+    """The turns of one topic.
+
+    Args:
+        stopwatch_s: returns seconds that never go back.
+        weights: of groups that have another weight than 1; up to `WEIGHT_MAX`.
+        by_time: whether groups take turns by the time that they hold leases, and not by items.
+
+    Attributes:
+        served: the highest turn that was served.
+    """
+
+    def __init__(
+        self,
+        stopwatch_s: Callable[[], float],
+        weights: Mapping[str, int] = MappingProxyType({}),
+        *,
+        by_time: bool = False,
+    ) -> None:
+        self.weights = weights
+        self.by_time = by_time
+        self.served = 0
+        self._stopwatch_s: Final = stopwatch_s
+        self._leased_s = _LEASE_S_FIRST
+        self._ended_leases = 1.0
+        self._debts: dict[str, int] = {}
+        """The turns of groups that have left the memory, if these lie further ahead than those of others."""
+
+    def cost(self, name: str) -> int:
+        """Return how far a delivery moves the turn of a group."""
+        return TURN // self.weights.get(name, 1)
+
+    def add(self, group: Group) -> None:
+        """Note that a group enters the memory. A debt that it has left is its own again."""
+        group.turn = self._debts.pop(group.name, 0) if self._debts else 0
+        group.accounted_s = self._stopwatch_s() if self.by_time else 0.0
+
+    def remove(self, group: Group) -> None:
+        """Note that a group leaves the memory."""
+        if self.by_time and group.turn > self.served + self.cost(group.name):
+            self._debts[group.name] = group.turn
+            if len(self._debts) > DEBTS_MAX:
+                del self._debts[next(iter(self._debts))]
+
+    def begin(self, group: Group) -> None:
+        """Give a turn to a group that begins to wait."""
+        group.is_waiting = True
+        group.turn = min(TURN_MAX, max(group.turn, self.served + self.cost(group.name)))
+
+    def serve(self, group: Group) -> None:
+        """Note that the turn of a group has come, and give it the next one. `account` comes before, and after it is reserved."""
+        cost = self.cost(group.name)
+        self.served = max(self.served, group.turn)
+        least = self.served - (CREDIT_TURNS_MAX * cost if self.by_time else 0)
+        group.turn = min(TURN_MAX, max(group.turn, least) + cost)
+
+    def account(self, group: Group) -> None:
+        """By time: charge the leases that a group held since it was accounted last.
+
+        A delivery moves the turn as a mean lease does. This is taken back when its lease has ended, or when its reservation
+        was given back: then the time that it took is charged.
+        """
+        now_s, busy = self._stopwatch_s(), len(group.leased) + len(group.reserved)
+        held_s, ended = group.held * (now_s - group.accounted_s), max(0, group.busy - busy)
+        if held_s or ended:
+            cost = self.cost(group.name)
+            moved = int(cost * (held_s * self._ended_leases / self._leased_s - ended))
+            group.turn = max(0, min(group.turn + moved, self.served + DEBT_TURNS_MAX * cost))
+            self._count(held_s, ended)
+        group.accounted_s, group.busy, group.held = now_s, busy, len(group.leased)
+
+    def _count(self, leased_s: float, ended: int) -> None:
+        """Follow the mean lease: the time of all leases by the number of those that ended."""
+        self._leased_s += leased_s
+        self._ended_leases += ended
+        if self._ended_leases > _LEASES_COUNTED:
+            self._leased_s /= 2
+            self._ended_leases /= 2
