@@ -14,6 +14,7 @@ from foqs.core.groups.group import STRICT
 from foqs.core.groups.group_page import GroupPage
 from foqs.core.groups.places import UNGROUPED, Placed, line_place
 from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.groups.turns import TopicTurns
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number, unpack_order_key
 from foqs.core.memory.ready_index import ReadyIndex
 from tests.support import builders
@@ -38,9 +39,11 @@ class CoreGroupOwner:
     groups_type: type[TopicGroups] = TopicGroups
     page_rows = 2
 
-    def __init__(self, table: Table, limit: int, units_max: int, keys_max: int = 9) -> None:
+    def __init__(
+        self, table: Table, limit: int, units_max: int, keys_max: int = 9, turns: TopicTurns | None = None
+    ) -> None:
         self.table = table
-        self.groups = self.groups_type(limit, units_max, keys_max)
+        self.groups = self.groups_type(limit, units_max, keys_max, turns)
         self.index = ReadyIndex(INDEX_KEYS_MAX, INDEX_KEYS_MAX)
         self.index.set_source(TOPIC, self.groups, self.groups.boundary)
         self.read: CoreRead | None = None

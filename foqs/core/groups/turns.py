@@ -26,6 +26,8 @@ DEBTS_MAX: Final = 10_000
 """Groups without items whose debt is remembered: a megabyte. Beyond it, the oldest debts are forgotten."""
 _LEASE_S_FIRST: Final = 1.0
 """The mean lease before one has ended."""
+_LEASE_S_MIN: Final = 0.001
+"""The least mean."""
 _LEASES_COUNTED: Final = 1_000
 """The mean is that of about so many leases."""
 
@@ -96,10 +98,14 @@ class TopicTurns:
         held_s, ended = group.held * (now_s - group.accounted_s), max(0, group.busy - busy)
         if held_s or ended:
             cost = self.cost(group.name)
-            moved = int(cost * (held_s * self._ended_leases / self._leased_s - ended))
+            moved = int(cost * (held_s / self._mean_lease_s - ended))
             group.turn = max(0, min(group.turn + moved, self.served + DEBT_TURNS_MAX * cost))
             self._count(held_s, ended)
         group.accounted_s, group.busy, group.held = now_s, busy, len(group.leased)
+
+    @property
+    def _mean_lease_s(self) -> float:
+        return max(_LEASE_S_MIN, self._leased_s / self._ended_leases)
 
     def _count(self, leased_s: float, ended: int) -> None:
         """Follow the mean lease: the time of all leases by the number of those that ended."""

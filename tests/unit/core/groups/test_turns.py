@@ -1,159 +1,269 @@
-"""Groups of a fair topic take turns, over shards and hosts, by items or by the time of their leases.
-
-The rule of docs/design/groups.md in its plainest form. A turn is a moment: the group that waited longest since its last
-turn is next. So turns of shards and hosts compare without a clock of their own.
-"""
+"""The turns of the groups of a fair topic: the rules of docs/design/groups.md, without memory and rows."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
 import pytest
 
-DEBT_TURNS_MAX: Final = 16
-"""A group waits for at most this many of its turns because of the time that it took."""
-TICK: Final = 1 / 64
+from foqs.core.groups.group import Group
+from foqs.core.groups.turns import DEBT_TURNS_MAX, DEBTS_MAX, TURN, TopicTurns
+from foqs.core.items.item import TURN_MAX, pack_order_key, unpack_order_key, with_turn
+from tests.support.plain_turns import PlainTurns, TurnAccount
+
+EQUAL: Final = dict.fromkeys("abcdefgh", 1)
+WEIGHTED: Final = {"a": 4, "b": 1, "c": 2, "d": 1}
+STEPS: Final = 400
 
 
-class Turns:
-    """The turns of the groups of one topic. `cost` is what a delivery is expected to take of a group's credit."""
+class PlainHost:
+    """Groups whose items come and go at random, on shards that cannot always deliver. Items have one of two priorities."""
 
-    def __init__(self, weights: Mapping[str, int], quantum: float = 1.0) -> None:
-        self.weights = weights
-        self.quantum = quantum
-        self.turn: dict[str, float] = {}
-        self.credit: dict[str, float] = {}
-        self.last_turn = 0.0
+    def __init__(self, turns: PlainTurns, weights: Mapping[str, int], seed: int) -> None:
+        self.turns = turns
+        self.random = Random(seed)
+        self.names = sorted(weights)
+        self.account = TurnAccount(weights)
+        self.waiting: dict[str, list[int]] = {name: [] for name in self.names}
+        self.blocked_shard = 0
 
-    def begin(self, group: str, now: float) -> None:
-        """A group gets its first waiting item."""
-        self.turn[group] = now
-        self.credit[group] = self.quantum * self.weights[group]
+    def available(self) -> dict[str, int]:
+        """Return the groups that can be delivered from now, with the priority of their first item."""
+        return {
+            name: self.waiting[name][0]
+            for at, name in enumerate(self.names)
+            if self.waiting[name] and at % 3 != self.blocked_shard
+        }
 
-    def next_group(self, now: float) -> str:
-        """Return the group whose turn it is. One that is in debt passes its turn."""
-        while True:
-            group = min(self.turn, key=lambda each: (self.turn[each], each))
-            if self.credit[group] > 0:
-                return group
-            self.end_turn(group, now)
-
-    def deliver(self, group: str, cost: float, now: float) -> None:
-        self.charge(group, cost)
-        if self.credit[group] <= 0:
-            self.end_turn(group, now)
-
-    def charge(self, group: str, cost: float) -> None:
-        share = self.quantum * self.weights[group]
-        self.credit[group] = min(share, max(self.credit[group] - cost, -DEBT_TURNS_MAX * share))
-
-    def end_turn(self, group: str, now: float) -> None:
-        """Go behind all others, also behind those whose turns ended at the same moment."""
-        self.turn[group] = self.last_turn = max(now, self.last_turn + TICK)
-        self.credit[group] += self.quantum * self.weights[group]
-
-
-def waits(choose: Callable[[Random, float, dict[str, int]], str], weights: Mapping[str, int], seed: int) -> float:
-    """Deliver from groups that fill at random. Return the most deliveries of one other group in a wait, by its weight."""
-    random, waiting, worst = Random(seed), dict.fromkeys(weights, 0), 0.0
-    since: dict[str, Counter[str]] = {}
-    for step in range(2_000):
-        for _ in range(random.choice((0, 1, 1, 2))):
-            group = random.choice(sorted(weights))
-            waiting[group] += random.choice((1, 1, 50))
-        if any(waiting.values()):
-            for group, count in waiting.items():
-                if count and group not in since:
-                    since[group] = Counter()
-            group = choose(random, float(step), waiting)
-            waiting[group] -= 1
-            since.pop(group)
-            for others in since.values():
-                others[group] += 1
-            worst = max([worst, *(others[group] / weights[group] for others in since.values())])
-    return worst
+    def step(self) -> None:
+        if self.random.random() < 0.05:
+            self.blocked_shard = self.random.randrange(6)
+        for _ in range(self.random.choice((0, 1, 1, 2))):
+            name = self.random.choice(self.names)
+            if not self.waiting[name]:
+                self.turns.begin(name)
+            self.waiting[name] += [self.random.choice((0, 0, 0, 0, -1))] * self.random.choice((1, 1, 50))
+            self.waiting[name].sort()
+        available = self.available()
+        if available:
+            best = min(available.values())
+            name = self.turns.serve([each for each, priority in available.items() if priority == best])
+            self.account.deliver(name, best, available)
+            del self.waiting[name][0]
+            if not self.waiting[name]:
+                self.turns.end(name)
+        self.account.follow(self.available())
 
 
-def one_line(weights: Mapping[str, int], clock_difference: float) -> Callable[[Random, float, dict[str, int]], str]:
-    """Half of the groups are on each of two hosts, whose clocks differ. The older turn is next."""
-    hosts = (Turns(weights), Turns(weights))
-    home = {group: at % 2 for at, group in enumerate(sorted(weights))}
-
-    def choose(random: Random, now: float, waiting: dict[str, int]) -> str:
-        clocks = (now, now + clock_difference)
-        for group, count in waiting.items():
-            if count and group not in hosts[home[group]].turn:
-                hosts[home[group]].begin(group, clocks[home[group]])
-        best = [(host, host.next_group(clock)) for host, clock in zip(hosts, clocks, strict=True) if host.turn]
-        host, group = min(best, key=lambda each: each[0].turn[each[1]])
-        host.deliver(group, 1, clocks[home[group]])
-        if waiting[group] == 1:
-            del host.turn[group]
-        return group
-
-    return choose
-
-
-def by_count(weights: Mapping[str, int]) -> Callable[[Random, float, dict[str, int]], str]:
-    """Planted: the turn of a group is the number of its deliveries, which shards do not share."""
-    served = Counter(dict.fromkeys(weights, 0))
-
-    def choose(random: Random, now: float, waiting: dict[str, int]) -> str:
-        group = min((each for each, count in waiting.items() if count), key=lambda each: (served[each], each))
-        served[group] += 1
-        return group
-
-    return choose
-
-
-EQUAL = dict.fromkeys("abcdefgh", 1)
-WEIGHTED = {"a": 4, "b": 1, "c": 2, "d": 1}
+def worst(make_turns: Callable[[Mapping[str, int]], PlainTurns], weights: Mapping[str, int], seed: int) -> float:
+    host = PlainHost(make_turns(weights), weights, seed)
+    for _ in range(STEPS):
+        host.step()
+    return float(host.account.most)
 
 
 @pytest.mark.parametrize("weights", [EQUAL, WEIGHTED])
-@pytest.mark.parametrize("clock_difference", [0.0, 0.5])
-def test_each_other_group_is_delivered_from_at_most_twice_by_weight(
-    weights: Mapping[str, int], clock_difference: float
-) -> None:
+def test_each_other_group_is_delivered_from_at_most_twice_by_weight(weights: Mapping[str, int]) -> None:
     for seed in range(20):
-        assert waits(one_line(weights, clock_difference), weights, seed) <= 2
+        assert worst(PlainTurns, weights, seed) <= 1
 
 
-def test_counted_turns_let_a_group_that_begins_again_starve_others() -> None:
-    assert any(waits(by_count(EQUAL), EQUAL, seed) > 2 for seed in range(20))
+class SavesTurns(PlainTurns):
+    """The next turn follows the last one of the group, also if it was not served for long."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        super().__init__(weights)
+        self.last: dict[str, object] = {}
+
+    def begin(self, group: str) -> None:
+        last = self.turn.get(group)
+        super().begin(group)
+        if last is not None:
+            self.turn[group] = last + self.turn[group] - self.served
 
 
-def held_time(quantum: float, costs: Mapping[str, float], *, by_time: bool) -> dict[str, float]:
-    """Let four consumers work on groups with much to do. Return the time that each group held leases."""
-    turns = Turns(dict.fromkeys(costs, 1), quantum)
-    mean, held = dict.fromkeys(costs, quantum), dict.fromkeys(costs, 0.0)
-    ends: list[tuple[float, str, float]] = []
-    now = 0.0
-    for group in costs:
-        turns.begin(group, now)
-    while now < 5_000:
-        while len(ends) < 4:
-            group = turns.next_group(now)
-            expected = mean[group] if by_time else quantum
-            turns.deliver(group, expected, now)
-            heappush(ends, (now + costs[group], group, expected))
-        now, group, expected = heappop(ends)
-        held[group] += costs[group]
-        mean[group] += (costs[group] - mean[group]) / 8
-        if by_time:
-            turns.charge(group, costs[group] - expected)
-    return held
+class BeginsFirst(PlainTurns):
+    """A group that begins to wait comes before all others."""
+
+    def serve(self, groups: Collection[str]) -> str:
+        group = super().serve(groups)
+        self.turn[group] += 1
+        return group
+
+    def begin(self, group: str) -> None:
+        self.turn[group] = self.served
 
 
-def test_groups_hold_leases_for_equal_times() -> None:
-    held = held_time(2.0, {"slow": 10.0, "quick": 1.0, "quicker": 0.5}, by_time=True)
-    assert max(held.values()) / min(held.values()) < 1.1
+class ServesByWait(PlainTurns):
+    """The group that has waited longest is next, and weights are forgotten."""
+
+    def begin(self, group: str) -> None:
+        self.turn[group] = self.served + 1
+
+
+@pytest.mark.parametrize(("mistake", "weights"), [(SavesTurns, EQUAL), (BeginsFirst, EQUAL), (ServesByWait, WEIGHTED)])
+def test_planted_mistake_breaks_the_bound(mistake: type[PlainTurns], weights: Mapping[str, int]) -> None:
+    assert any(worst(mistake, weights, seed) > 1 for seed in range(20))
+
+
+# ---------------------------------------------------------------------- by time
+
+
+class Consumers:
+    """Consumers that work on items of groups which always have some, one batch after the other."""
+
+    def __init__(self, costs: Mapping[str, float], turns_type: type[TopicTurns] = TopicTurns, *, by_time: bool) -> None:
+        self.now_s = 0.0
+        self.turns = turns_type(lambda: self.now_s, {"heavy": 3}, by_time=by_time)
+        self.costs = costs
+        self.groups = {name: Group(name) for name in costs}
+        self.held = dict.fromkeys(costs, 0.0)
+        self.ends: list[tuple[float, int, str]] = []
+        self.next_number = 0
+        for group in self.groups.values():
+            self.turns.add(group)
+            self.turns.begin(group)
+
+    def deliver(self, names: Collection[str]) -> str:
+        """Lease an item of one of these groups."""
+        name = min(names, key=lambda each: (self.groups[each].turn, each))
+        group = self.groups[name]
+        self.turns.account(group)
+        self.next_number += 1
+        group.leased.append(self.next_number)
+        group.busy += 1
+        self.turns.serve(group)
+        self.turns.account(group)
+        return name
+
+    def end(self, name: str, lease_s: float) -> None:
+        self.held[name] += lease_s
+        self.groups[name].leased.pop()
+        self.turns.account(self.groups[name])
+
+    def work(self, until_s: float, consumers: int = 4, batch: int = 1) -> dict[str, float]:
+        """Return how long each group has held leases."""
+        idle = consumers
+        while self.now_s < until_s:
+            for _ in range(idle):
+                taken = [self.deliver(self.costs) for _ in range(batch)]
+                at_s = self.now_s
+                for place, name in enumerate(taken):
+                    at_s += self.costs[name]
+                    heappush(self.ends, (at_s, (place - batch + 1) * 10**9 + self.next_number, name))
+            began_s = self.now_s
+            self.now_s, order, name = heappop(self.ends)
+            idle = 1 if order > 0 else 0
+            self.end(name, self.costs[name])
+            assert self.now_s >= began_s
+        return self.held
+
+
+COSTS: Final = {"slow": 10.0, "quick": 1.0, "quicker": 0.5}
+
+
+def spread(held: Mapping[str, float]) -> float:
+    return max(held.values()) / min(held.values())
+
+
+@pytest.mark.parametrize("consumers", [1, 4])
+def test_groups_hold_leases_for_equal_times(consumers: int) -> None:
+    assert spread(Consumers(COSTS, by_time=True).work(1_500.0, consumers)) < 1.35
 
 
 def test_turns_by_items_give_a_slow_group_most_of_the_time() -> None:
-    held = held_time(2.0, {"slow": 10.0, "quick": 1.0, "quicker": 0.5}, by_time=False)
+    held = Consumers(COSTS, by_time=False).work(1_000.0)
     assert held["slow"] / held["quick"] > 5
+
+
+def test_weight_counts_by_time() -> None:
+    held = Consumers({"heavy": 2.0, "light": 1.0}, by_time=True).work(1_000.0)
+    assert 2.5 < held["heavy"] / held["light"] < 3.5
+
+
+class ChargesNothingAhead(TopicTurns):
+    """A lease is charged when it has ended, so a group may take all consumers first."""
+
+    def cost(self, name: str) -> int:
+        return 0
+
+
+def test_group_that_has_just_begun_does_not_take_all_consumers() -> None:
+    """All others have charged no lease yet, too: 40 consumers come at once."""
+    for turns_type, most in ((TopicTurns, 20), (ChargesNothingAhead, 40)):
+        consumers = Consumers({"a": 10.0, "b": 10.0}, turns_type, by_time=True)
+        assert max([consumers.deliver(consumers.costs) for _ in range(40)].count(name) for name in "ab") == most
+
+
+def test_group_in_debt_waits_for_a_bounded_number_of_turns() -> None:
+    consumers = Consumers({"hour": 3_600.0, "other": 1.0}, by_time=True)
+    assert consumers.deliver(["hour"]) == "hour"
+    consumers.now_s = 3_600.0
+    consumers.end("hour", 3_600.0)
+    consumers.turns._leased_s, consumers.turns._ended_leases = 1.0, 1.0
+    turns = consumers.turns
+    assert consumers.groups["hour"].turn <= turns.served + DEBT_TURNS_MAX * TURN
+    waited = 0
+    while consumers.deliver(consumers.costs) == "other":
+        waited += 1
+        consumers.now_s += 1.0
+        consumers.end("other", 1.0)
+    assert 0 < waited <= 2 * DEBT_TURNS_MAX + 2
+
+
+def test_debt_of_a_group_without_items_is_remembered_while_it_is_one() -> None:
+    consumers = Consumers({"a": 1.0, "b": 1.0}, by_time=True)
+    turns, group = consumers.turns, consumers.groups["a"]
+    group.turn = turns.served + 9 * TURN
+    turns.remove(group)
+    again = Group("a")
+    turns.add(again)
+    turns.begin(again)
+    assert again.turn == 9 * TURN
+    turns.remove(again)
+    turns.served = 20 * TURN
+    last = Group("a")
+    turns.add(last)
+    turns.begin(last)
+    assert last.turn == 21 * TURN
+
+
+def test_number_of_remembered_debts_is_bounded() -> None:
+    turns = TopicTurns(lambda: 0.0, by_time=True)
+    for number in range(DEBTS_MAX + 5):
+        group = Group(f"group {number}")
+        group.turn = 9 * TURN
+        turns.remove(group)
+    assert len(turns._debts) == DEBTS_MAX
+    group = Group("group 0")
+    turns.add(group)
+    assert group.turn == 0, "the oldest is forgotten"
+
+
+def test_clock_that_stands_still_or_jumps_ahead_moves_a_turn_by_its_bound_at_most() -> None:
+    consumers = Consumers({"a": 1.0, "b": 1.0}, by_time=True)
+    consumers.deliver(["a"])
+    consumers.now_s = 1e9  # the machine was suspended
+    consumers.turns.account(consumers.groups["a"])
+    assert consumers.groups["a"].turn <= consumers.turns.served + DEBT_TURNS_MAX * TURN
+
+
+# -------------------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize("turn", [0, 1, 5 * TURN, TURN_MAX])
+def test_turn_in_a_key_leaves_priority_and_number(turn: int) -> None:
+    for priority in (-(1 << 31), -1, 0, (1 << 31) - 1):
+        key = with_turn(pack_order_key(priority, 1_700_000_000_000, 77), turn)
+        assert unpack_order_key(key) == (priority, turn, 77)
+
+
+def test_turns_end_at_the_highest_that_a_key_holds() -> None:
+    turns, group = TopicTurns(lambda: 0.0), Group("a")
+    turns.served = group.turn = TURN_MAX
+    turns.serve(group)
+    turns.begin(group)
+    assert group.turn == TURN_MAX
