@@ -18,7 +18,7 @@ def differences_of_groups(groups: TopicGroups, rows: Iterable[Row]) -> list[str]
         name = groups._own_name(group_name(row), row.order_key)
         if (
             placed is None
-            or (placed[0] is GroupPlace.LEASED and not groups._counts_leases)
+            or not groups._is_remembered(name, placed[0])
             or (name == UNGROUPED and placed[0] is not GroupPlace.WAITING)
         ):
             continue

@@ -190,8 +190,7 @@ class TopicGroups:
 
     def _take_turn(self, group: Group, turns: TopicTurns) -> list[OrderKey]:
         """Take the permit of the first item of a group, whose turn has come. Return its next head, if it has one."""
-        if turns.by_time:
-            turns.account(group)
+        turns.account(group)
         self._take_permit(group, group.first)
         group.busy += 1
         turns.serve(group)
@@ -228,7 +227,7 @@ class TopicGroups:
         if self.turns is not None:
             placed = old or new
             name = name if placed is None else self._own_name(name, placed[1])
-            new = None if new is not None and new[0] is GroupPlace.LEASED and not self._counts_leases else new
+            new = None if new is not None and not self._is_remembered(name, new[0]) else new
         if self._page is not None:
             self._page.note(name, old, new)
         if name == UNGROUPED:
@@ -257,6 +256,10 @@ class TopicGroups:
     def _counts_leases(self) -> bool:
         """Whether leased items are remembered."""
         return self.limit < NO_LIMIT or (self.turns is not None and self.turns.by_time)
+
+    def _is_remembered(self, name: str, place: GroupPlace) -> bool:
+        """Return whether an item is remembered in this place. Leases of items without a group lock nothing."""
+        return place is not GroupPlace.LEASED or (self._counts_leases and not name.startswith(UNGROUPED))
 
     def _follow_ungrouped(self, old: Placed | None, new: Placed | None) -> None:
         """Follow an item without a group. Leases lock nothing, and are not remembered."""
@@ -414,8 +417,7 @@ class TopicGroups:
         turns = self.turns
         if turns is None:
             return self.offer(group)
-        if turns.by_time:
-            turns.account(group)
+        turns.account(group)
         heads = self._fair_heads(group)
         if heads and not group.is_waiting:
             turns.begin(group)
@@ -574,7 +576,7 @@ class TopicGroups:
     def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         for row_name, placed in page.unchanged(rows, is_strict=self._is_strict):
             name = self._own_name(row_name, placed[1])
-            if placed[0] is not GroupPlace.WAITING and name != UNGROUPED:
+            if placed[0] is not GroupPlace.WAITING and self._is_remembered(name, placed[0]):
                 group = self._groups.get(name) or self._add_group(name)
                 group.add(placed)
                 self._touched[group] = None

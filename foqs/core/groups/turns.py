@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from foqs.core.groups.group import Group
+from foqs.core.groups.places import UNGROUPED
 from foqs.core.items.item import TURN_MAX
 
 TURN: Final = 1_024
@@ -92,8 +93,10 @@ class TopicTurns:
         """By time: charge the leases that a group held since it was accounted last.
 
         A delivery moves the turn as a mean lease does. This is taken back when its lease has ended, or when its reservation
-        was given back: then the time that it took is charged.
+        was given back: then the time that it took is charged. Leases of items without a group are charged to nobody.
         """
+        if not self.by_time or group.name.startswith(UNGROUPED):
+            return
         now_s, busy = self._stopwatch_s(), len(group.leased) + len(group.reserved)
         held_s, ended = group.held * (now_s - group.accounted_s), max(0, group.busy - busy)
         if held_s or ended:
