@@ -123,7 +123,7 @@ class FairHistory:
             if self.random.random() < 0.1:
                 owner.give_back(numbers)
                 self.reserved.difference_update(numbers)
-            elif numbers and self.random.random() < 0.9:
+            elif numbers and (self.keys_max < 100 or self.random.random() < 0.9):
                 self.lease(owner, numbers)
         self.account.follow(self.waiting())
 

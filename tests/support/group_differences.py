@@ -16,11 +16,7 @@ def differences_of_groups(groups: TopicGroups, rows: Iterable[Row]) -> list[str]
     for row in rows:
         placed = line_place(row, is_strict=groups.limit == STRICT)
         name = groups._own_name(group_name(row), row.order_key)
-        if (
-            placed is None
-            or not groups._is_remembered(name, placed[0])
-            or (name == UNGROUPED and placed[0] is not GroupPlace.WAITING)
-        ):
+        if placed is None or not groups._is_remembered(name, placed[0]):
             continue
         place, key = placed
         if place is not GroupPlace.WAITING or key <= groups.boundary:

@@ -401,7 +401,7 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is None or count <= 0:
             return []
-        if count > 1 and self.takes_turns(topic):
+        if count > 1 and self._sources and self.takes_turns(topic):
             return self._reserve_in_turn(topic, count)
         order_keys, start = window.order_keys, window.start
         if len(order_keys) == 1 and window.boundary is None and not start:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
 
@@ -18,14 +18,32 @@ OTHER: Final = ("namespace", "other")
 class Source:
     """Notes what is reserved."""
 
+    takes_turns = False
+
     def __init__(self) -> None:
         self.reserved: set[int] = set()
 
-    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
+    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
         self.reserved.update([key & NUMBER_MAX for key in order_keys])
+        return ()
 
     def end_reservations(self, numbers: Iterable[int]) -> None:
         self.reserved.difference_update(numbers)
+
+
+class TurnSource(Source):
+    """Two groups that take turns: a head that is reserved is followed by the next one of its group, behind the other group."""
+
+    takes_turns = True
+
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.items = items
+
+    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
+        taken = list(order_keys)
+        super().reserve(taken)
+        return [key(number + 2) for each in taken if (number := each & NUMBER_MAX) + 2 <= self.items]
 
 
 def key(number: int) -> OrderKey:
@@ -69,6 +87,24 @@ def test_window_holds_the_heads_that_were_added_up_to_the_boundary(seed: int) ->
     assert len(index) == 0
     assert index.needs_refill(LIMITED)
     index.check()
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 100])
+@pytest.mark.parametrize("boundary", [None, key(1_000)])
+def test_reserved_head_is_followed_by_the_next_one_of_its_group_in_the_same_step(
+    count: int, boundary: OrderKey | None
+) -> None:
+    index, source = ReadyIndex(100, 100), TurnSource(10)
+    index.set_source(LIMITED, source, 0)
+    index.set_heads(LIMITED, (), [key(1), key(2)], boundary, is_reset=True)
+    taken: list[int] = []
+    while reserved := index.reserve(LIMITED, count):
+        assert len(reserved) == min(count, 10 - len(taken))
+        taken += [each & NUMBER_MAX for each in reserved]
+        index.check()
+    assert taken == [*range(1, 11)]
+    assert source.reserved == set(taken)
+    assert (LIMITED in index) == (boundary is not None)
 
 
 def test_heads_evict_no_keys_of_other_topics() -> None:
