@@ -118,9 +118,7 @@ class LosesTurnAtLookup(TopicGroups):
         return heads
 
 
-@pytest.mark.parametrize(
-    "mistake", [OffersByTime, OffersNextHeadLater, OneGroupOfItemsWithoutOne, ReadsOnDemandOnly, LosesTurnAtLookup]
-)
+@pytest.mark.parametrize("mistake", [OffersByTime, OffersNextHeadLater, OneGroupOfItemsWithoutOne, ReadsOnDemandOnly])
 def test_planted_mistake_in_groups_is_found(mistake: type[TopicGroups]) -> None:
     owner_type = owner_with(mistake)
     assert any(play(seed, owner_type) for seed in range(PLANTED_HISTORIES_MAX))
@@ -190,6 +188,21 @@ def test_group_that_is_alone_is_delivered_in_order_and_reads_each_row_about_once
         delivered += numbers
     assert delivered == [*range(1, 601)]
     assert owner.rows_read <= 600 * 1.7
+
+
+@pytest.mark.parametrize("groups_type", [TopicGroups, LosesTurnAtLookup])
+def test_long_group_keeps_its_turn_while_its_next_items_are_read(groups_type: type[TopicGroups]) -> None:
+    lines = {"long": (1, 2, 30), "b": (4, 5), "c": (6, 7)}
+    table = table_of(ready(number, name) for name, numbers in lines.items() for number in numbers)
+    owner = owner_with(groups_type)(table, NO_LIMIT, 100, 2, turns())
+    owner.groups.request_more()
+    owner.read_all()
+    assert [deliver(owner) for _ in range(6)] == [1, 4, 6, 2, 5, 7]
+    owner.commit({8: ready(8, "d")})
+    assert deliver(owner) == 8, "the next item of the long group is not known yet"
+    owner.commit({9: ready(9, "e")})
+    owner.read_all()
+    assert deliver(owner) == (30 if groups_type is TopicGroups else 9)
 
 
 def test_more_groups_than_fit_into_memory_are_all_delivered() -> None:
