@@ -23,6 +23,9 @@ ABOVE_ALL: Final[OrderKey] = 1 << ORDER_KEY_BITS
 KEYS_PER_UNIT: Final = 8
 """A group takes one unit of memory, and one more for this many known items. A unit is some hundred bytes."""
 
+_NONE_RESERVED: Final[dict[int, OrderKey]] = {}
+"""Shared by all groups without reservations: a dictionary takes 64 bytes. It stays empty."""
+
 
 class Group:
     """The items of a group by place, and its permits.
@@ -61,7 +64,7 @@ class Group:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.reserved: dict[int, OrderKey] = {}
+        self.reserved: dict[int, OrderKey] = _NONE_RESERVED
         self.heads: list[OrderKey] = []
         self.first: OrderKey = BELOW_ALL
         self.turn = 0
@@ -80,7 +83,8 @@ class Group:
         self.returned: list[OrderKey] = []
         self.backing_off: list[OrderKey] = []
         self.leased: list[OrderKey] = []
-        self.reserved = dict.fromkeys(self.reserved, BELOW_ALL)
+        if self.reserved:
+            self.reserved = dict.fromkeys(self.reserved, BELOW_ALL)
 
     # --------------------------------------------------------------- the rows
 
@@ -115,11 +119,15 @@ class Group:
         is_waiting = at < len(self.waiting) and self.waiting[at] == key
         if is_waiting:
             del self.waiting[at]
+        if not self.reserved:
+            self.reserved = {}
         self.reserved[key & NUMBER_MAX] = key if is_waiting else BELOW_ALL
 
     def end_reservation(self, number: int, boundary: OrderKey) -> None:
         """Note that a reservation has ended. An item that waits, up to the boundary of the topic, is among the others again."""
         key = self.reserved.pop(number)
+        if not self.reserved:
+            self.reserved = _NONE_RESERVED
         if BELOW_ALL < key <= boundary:
             self.add((GroupPlace.WAITING, key))
 

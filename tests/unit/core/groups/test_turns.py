@@ -74,10 +74,6 @@ def test_each_other_group_is_delivered_from_at_most_twice_by_weight(weights: Map
 class SavesTurns(PlainTurns):
     """The next turn follows the last one of the group, also if it was not served for long."""
 
-    def __init__(self, weights: Mapping[str, int]) -> None:
-        super().__init__(weights)
-        self.last: dict[str, object] = {}
-
     def begin(self, group: str) -> None:
         last = self.turn.get(group)
         super().begin(group)
