@@ -24,7 +24,7 @@ from tests.support.plain_turns import TurnAccount
 STEPS: Final = 60
 SHARDS: Final = 3
 GROUPS: Final = "abcdefg"
-WEIGHTS: Final = ({}, {}, {"a": 4, "b": 2, "e": 3})
+WEIGHTS: Final[tuple[Mapping[str, int], ...]] = ({}, {}, {"a": 4, "b": 2, "e": 3})
 UNLIMITED: Final = 1_000
 
 
@@ -68,7 +68,7 @@ class FairHistory:
                 found: Sequence[OrderKey] = super().reserve(order_keys)
                 return found
 
-        owner = type("Owner", (self.owner_type,), {"groups_type": Groups})(
+        owner: CoreGroupOwner = type("Owner", (self.owner_type,), {"groups_type": Groups})(
             self.shards[shard], self.limit, 10_000, self.keys_max, self.turns[shard % len(self.turns)]
         )
         owner.page_rows = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heappop, heappush
 from random import Random
 from typing import Final
@@ -28,6 +28,7 @@ class PlainHost:
         self.names = sorted(weights)
         self.account = TurnAccount(weights)
         self.waiting: dict[str, list[int]] = {name: [] for name in self.names}
+        self.sizes = self.random.choice(((1,), (1, 1, 50)))
         self.blocked_shard = 0
 
     def available(self) -> dict[str, int]:
@@ -45,7 +46,7 @@ class PlainHost:
             name = self.random.choice(self.names)
             if not self.waiting[name]:
                 self.turns.begin(name)
-            self.waiting[name] += [self.random.choice((0, 0, 0, 0, -1))] * self.random.choice((1, 1, 50))
+            self.waiting[name] += [self.random.choice((0, 0, 0, 0, -1))] * self.random.choice(self.sizes)
             self.waiting[name].sort()
         available = self.available()
         if available:
@@ -84,7 +85,7 @@ class SavesTurns(PlainTurns):
 class BeginsFirst(PlainTurns):
     """A group that begins to wait comes before all others."""
 
-    def serve(self, groups: Collection[str]) -> str:
+    def serve(self, groups: Iterable[str]) -> str:
         group = super().serve(groups)
         self.turn[group] += 1
         return group
